@@ -7,7 +7,6 @@ outputs = checkpoint.run({"features": features})    # float32 (n, width) -> one 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.checkpoints.bundle import bundled_names, find_bundled
 from metaprobe.checkpoints.checkpoint import Checkpoint, Limits, load_checkpoint
 from metaprobe.checkpoints.errors import (
     CheckpointError,
@@ -36,6 +35,7 @@ from metaprobe.checkpoints.manifest import (
 )
 
 if TYPE_CHECKING:
+    from metaprobe.checkpoints.bundle import bundled_names, find_bundled
     from metaprobe.checkpoints.description import describe, describe_verified
     from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
     from metaprobe.checkpoints.onnx_guard import check_model
@@ -84,6 +84,8 @@ __all__ = [
     "seal",
 ]
 _LATER = {
+    "bundled_names": "metaprobe.checkpoints.bundle",
+    "find_bundled": "metaprobe.checkpoints.bundle",
     "Change": "metaprobe.checkpoints.diff",
     "CheckpointDiff": "metaprobe.checkpoints.diff",
     "Pretrained": "metaprobe.checkpoints.publish",
@@ -98,7 +100,7 @@ _LATER = {
     "save_copy": "metaprobe.checkpoints.publish",
     "seal": "metaprobe.checkpoints.save",
 }
-"""Imported when they are asked for: whoever scores writes, compares and publishes nothing."""
+"""Imported when they are asked for: whoever scores a folder writes, compares, publishes and lists nothing."""
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from metaprobe.checkpoints.errors import NotACheckpoint
 
-PREFIX = "bundled:"
-"""Before a name, wherever a checkpoint folder is expected."""
 FOLDER = Path(__file__).parent / "bundled"
 
 

@@ -20,10 +20,9 @@ from metaprobe.checkpoints.errors import (
     UnsafeModel,
     UntrustedCheckpoint,
 )
-from metaprobe.checkpoints.files import Files, Folder
+from metaprobe.checkpoints.files import Files, Folder, files_at
 from metaprobe.checkpoints.flagging import flag_sentences
 from metaprobe.checkpoints.graph_session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
-from metaprobe.checkpoints.hub import PREFIX, Repository, files_at
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
     LISTED,
@@ -134,7 +133,8 @@ class Checkpoint:
     @property
     def trust(self) -> Trust:
         """How far its numbers can be relied on: "sound" (no audit failed), "weak" (the numbers are true, but something
-        simpler may do as well, or too little was measured to decide), "invalid" (the numbers cannot be believed)."""
+        simpler may do as well, or too little was measured to decide), "invalid" (the numbers cannot be believed),
+        "unaudited" (no audit was made)."""
         return self.manifest.trust
 
     @property
@@ -202,13 +202,8 @@ def load_checkpoint(
     """
     files = files_at(path)
     checkpoint = _verified_at(files, sha256=sha256, limits=limits)
-    if isinstance(files, Repository) and not files.pinned and sha256 is None:
-        warnings.warn(
-            f"revision {files.revision!r} of {files.name} may be another checkpoint tomorrow. Pin what it is now: "
-            f"{PREFIX}{files.name}@{files.commit}, or give its digest as sha256",
-            MovingRevision,
-            stacklevel=2,
-        )
+    if files.moving and sha256 is None:
+        warnings.warn(files.moving, MovingRevision, stacklevel=2)
     if checkpoint.trust == "invalid":
         warnings.warn(
             f"the checkpoint {path} is NOT TRUSTWORTHY: {checkpoint.manifest.distrust}. "
@@ -231,7 +226,7 @@ def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = No
         raise NotACheckpoint(f"{files.path} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
     manifest_data = files.read(MANIFEST, (limits or Limits()).manifest_bytes)
     digest = hashlib.sha256(manifest_data).hexdigest()
-    _check_digest(files.where("") if isinstance(files, Repository) else str(files.path), digest, sha256)
+    _check_digest(files.where(""), digest, sha256)
     manifest = parse_manifest(manifest_data)
     limits = limits or _limits(manifest.kind)
     found = {name: _verify(files, name, manifest, limits) for name in manifest.files}

@@ -44,7 +44,7 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
         *raw,
         f"digest      {checkpoint.digest}",
         "            as expected" if pinned else "            held against nothing: only --sha256 shows who made it",
-        f"audits      {manifest.distrust or 'none failed'}",
+        f"audits      {manifest.distrust or ('none failed' if manifest.audits else 'none made')}",
     ]
     if missing:
         lines.append(f"lacks       {', and '.join(missing)}, so that damage there may go unnoticed: add it with")
@@ -53,8 +53,8 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 
 def _lines(manifest: Manifest) -> Iterator[str]:
-    said = manifest.distrust or ("no audit failed" if manifest.audits else "nothing was audited")
-    yield f"trust       {manifest.trust}: {said}"
+    yield f"trust       {manifest.trust}: {_said_of_trust(manifest)}"
+    yield from _worth(manifest)
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:
         yield f"generator   {', '.join(generator.models)} {generator.revision} {generator.dtype}".rstrip()
@@ -75,6 +75,23 @@ def _lines(manifest: Manifest) -> Iterator[str]:
             yield f"            {training.regrouped}"
         yield f"            data {training.fingerprint}"
         yield f"            {training.command}"
+    yield from _section("versions", [f"{name} {version}" for name, version in manifest.versions.items()])
+
+
+def _said_of_trust(manifest: Manifest) -> str:
+    if manifest.audits:
+        return manifest.distrust or "no audit failed"
+    before = manifest.contract.get("adapted_from")
+    if not isinstance(before, str):
+        return "no audit was made"
+    return (
+        f"adapted from checkpoint {before[:12]}, whose audits hold for the order of the answers within a run; the "
+        "metrics are of the labelled answers"
+    )
+
+
+def _worth(manifest: Manifest) -> Iterator[str]:
+    """What is known of how good it is: what flagging catches, held-out metrics, audits."""
     if flagging := flag_sentences(manifest.flagging, manifest.metrics):
         yield from _section("flagging", [*flagging, *flag_table(manifest.flagging)])
     yield from _section(
@@ -91,7 +108,6 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         ],
         f"{failed} FAILED" if failed else "all passed",
     )
-    yield from _section("versions", [f"{name} {version}" for name, version in manifest.versions.items()])
 
 
 def _section(title: str, rows: list[str], remark: str = "") -> Iterator[str]:

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from metaprobe.checkpoints.errors import NotACheckpoint, UnsafeModel
 
+BUNDLED, HUB = "bundled:", "hub:"
+"""What a location begins with that is no folder."""
+
 
 class Files(Protocol):
     """Gives a file's bytes, and never more of them than it is asked for."""
@@ -16,8 +19,12 @@ class Files(Protocol):
     def path(self) -> Path:
         """The folder they lie in, once one was read."""
 
+    @property
+    def moving(self) -> str:
+        """Once one was read: why another checkpoint may lie here tomorrow, and what to do; empty where none may."""
+
     def where(self, name: str) -> str:
-        """The place of one, for messages."""
+        """The place of one, for messages; of the folder itself where the name is empty."""
 
     def read(self, name: str, limit: int) -> bytes:
         """All bytes of one. Raises `UnsafeModel` for more than `limit` of them, `NotACheckpoint` where it is absent."""
@@ -31,12 +38,33 @@ class Folder:
     links: bool = False
     """Whether files may be links: in the hub's cache they are, in a folder that somebody sends they are refused."""
 
+    @property
+    def moving(self) -> str:
+        return ""
+
     def where(self, name: str) -> str:
         return str(self.path / name)
 
     def read(self, name: str, limit: int) -> bytes:
         path = self.path / name
         return read_file(path.resolve() if self.links else path, limit)
+
+
+def files_at(location: str | os.PathLike[str]) -> Files:
+    """Where to read the files of a checkpoint: a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION` (else main).
+
+    A folder whose name begins so is written `./hub:...`.
+    """
+    text = os.fspath(location)
+    if text.startswith(BUNDLED):
+        from metaprobe.checkpoints.bundle import find_bundled
+
+        return Folder(find_bundled(text.removeprefix(BUNDLED)))
+    if text.startswith(HUB):
+        from metaprobe.checkpoints.hub import repository_at
+
+        return repository_at(text)
+    return Folder(Path(text))
 
 
 def read_file(path: Path, limit: int) -> bytes:

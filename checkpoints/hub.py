@@ -5,7 +5,6 @@ go into the cache of huggingface_hub; what is there is not fetched again, and is
 """
 
 import importlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import metaprobe.checkpoints.bundle as bundle
 from metaprobe.checkpoints.errors import HubError, NotACheckpoint, UnsafeModel
-from metaprobe.checkpoints.files import Files, Folder, check_size
+from metaprobe.checkpoints.files import HUB, Folder, check_size
 
-PREFIX = "hub:"
 DEFAULT_REVISION = "main"
 
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -49,13 +46,22 @@ class Repository:
         return _COMMIT.fullmatch(self.revision) is not None
 
     @property
+    def moving(self) -> str:
+        if self.pinned:
+            return ""
+        return (
+            f"revision {self.revision!r} of {self.name} may be another checkpoint tomorrow. Pin what it is now: "
+            f"{HUB}{self.name}@{self.commit}, or give its digest as sha256"
+        )
+
+    @property
     def path(self) -> Path:
         if self._snapshot is None:
             raise NotACheckpoint(f"nothing of {self.where('')} was read yet")
         return self._snapshot
 
     def where(self, name: str) -> str:
-        location = f"{PREFIX}{self.name}@{self.commit or self.revision}"
+        location = f"{HUB}{self.name}@{self.commit or self.revision}"
         return f"{name} of {location}" if name else location
 
     def read(self, name: str, limit: int) -> bytes:
@@ -73,17 +79,9 @@ class Repository:
         return Folder(file.parent, links=True).read(name, limit)
 
 
-def files_at(location: str | os.PathLike[str]) -> Files:
-    """Where to read the files of a checkpoint: a folder, `bundled:NAME`, or `hub:OWNER/NAME@REVISION` (else main).
-
-    A folder whose name begins so is written `./hub:...`.
-    """
-    text = os.fspath(location)
-    if text.startswith(bundle.PREFIX):
-        return Folder(bundle.find_bundled(text.removeprefix(bundle.PREFIX)))
-    if not text.startswith(PREFIX):
-        return Folder(Path(text))
-    name, at, revision = text.removeprefix(PREFIX).partition("@")
+def repository_at(location: str) -> Repository:
+    """The repository that `hub:OWNER/NAME@REVISION` names; without a revision it is main."""
+    name, at, revision = location.removeprefix(HUB).partition("@")
     return Repository(name, revision if at else DEFAULT_REVISION)
 
 
@@ -93,12 +91,12 @@ def location_of(repository: str, revision: str | None = None) -> str:
     As everywhere with `from_pretrained`, a folder that exists goes before a repository of the same name; one named
     with `hub:` or a revision is always a repository.
     """
-    if revision is None and (repository.startswith(PREFIX) or Path(repository).is_dir()):
+    if revision is None and (repository.startswith(HUB) or Path(repository).is_dir()):
         return repository
-    name, at, stated = repository.removeprefix(PREFIX).partition("@")
+    name, at, stated = repository.removeprefix(HUB).partition("@")
     if at and revision is not None and stated != revision:
         raise NotACheckpoint(f"{repository!r} names revision {stated!r}, and revision={revision!r} was given too")
-    return f"{PREFIX}{name}@{revision or stated or DEFAULT_REVISION}"
+    return f"{HUB}{name}@{revision or stated or DEFAULT_REVISION}"
 
 
 def huggingface_hub() -> ModuleType:

@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from metaprobe.checkpoints.bundle import FOLDER, PREFIX
+from metaprobe.checkpoints.bundle import FOLDER
 from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.files import BUNDLED
 
 TAKEN_BY = {
     "quality": "`metaprobe score`, `metaprobe serve` and QualityPredictor",
@@ -27,7 +28,7 @@ def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
 def wrong_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> ContractMismatch:
     """Says what came, what was expected, and who takes what came."""
     folder = Path(path)
-    named = f"{PREFIX}{folder.name}" if folder.parent == FOLDER else path
+    named = f"{BUNDLED}{folder.name}" if folder.parent == FOLDER else path
     taken = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
     wanted = " or ".join(map(repr, expected))
     return ContractMismatch(f"{named} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")

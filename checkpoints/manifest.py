@@ -11,7 +11,7 @@ from typing import Any, Literal
 import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, UnsafeModel
 
-Trust = Literal["sound", "weak", "invalid"]
+Trust = Literal["sound", "weak", "invalid", "unaudited"]
 """What the audits of a checkpoint say together: `sound` where none failed, else the worst `Severity` of the failed."""
 Severity = Literal["invalid", "weak"]
 """What a failed audit means. `invalid`: the numbers cannot be believed (a leak, labels that say nothing). `weak`: they
@@ -169,8 +169,10 @@ class Draft:
 
     @property
     def trust(self) -> Trust:
-        """How far its numbers can be relied on; "sound" also where no audit was made, which says nothing against it."""
+        """How far its numbers can be relied on; "unaudited" where no audit was made, which says nothing against it."""
         found = self.failed.values()
+        if not self.audits:
+            return "unaudited"
         return "invalid" if "invalid" in found else "weak" if found else "sound"
 
     @property

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.hub import PREFIX, Repository, explain_errors, huggingface_hub, location_of
+from metaprobe.checkpoints.files import HUB
+from metaprobe.checkpoints.hub import Repository, explain_errors, huggingface_hub, location_of
 from metaprobe.checkpoints.manifest import CARD, MANIFEST, FileEntry, Manifest, manifest_bytes
 from metaprobe.checkpoints.save import check_target, place
 
@@ -38,7 +39,7 @@ class Published:
     @property
     def location(self) -> str:
         """What `load_checkpoint` takes."""
-        return f"{PREFIX}{self.repository}@{self.commit}"
+        return f"{HUB}{self.repository}@{self.commit}"
 
 
 def save_copy(checkpoint: Checkpoint, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
@@ -71,7 +72,7 @@ def push(
     files = with_metadata(checkpoint, name=repository.split("/")[1], license=license, tags=tags)
     with tempfile.TemporaryDirectory() as folder:  # what is uploaded is known to load
         digest = place(Path(folder) / "checkpoint", files).digest
-    with explain_errors(f"{PREFIX}{repository}"):
+    with explain_errors(f"{HUB}{repository}"):
         api = hub.HfApi(library_name=LIBRARY)
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.create_commit(

@@ -7,11 +7,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.method_results import CONTROL_FAMILIES, Family, MethodResult
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
     interval,
-    mean_interval,
     paired_difference,
     resampled_interval,
 )
@@ -27,17 +27,7 @@ from metaprobe.eval.metrics.strongest_control import (
     metric_values,
     paired_interval,
 )
-from metaprobe.eval.results import (
-    CONTROL_FAMILIES,
-    Accuracy,
-    AccuracyRow,
-    Family,
-    MethodResult,
-    PolicyResult,
-    Trajectories,
-)
 from metaprobe.eval.table import AnswerTable
-from metaprobe.eval.trajectory import trajectory_bands
 
 STATED = "stated confidence"
 P_TRUE = "P(true)"
@@ -45,7 +35,6 @@ BEST_BASELINE = "best plain baseline"
 """The row of controls chosen in advance: in each fold the one that was best on its selection data."""
 APART = 0.02
 """Of the points of a reliability diagram: nearer ones could not be distinguished."""
-LEVELS = ("easy", "medium", "hard", "cross")
 
 RESAMPLES = 1000
 
@@ -63,19 +52,6 @@ class Judged:
     calibrator may turn round one that is confident the wrong way, and would hide that."""
     coverage: float
     """Share of answers about which the method says something; the others get the median of those."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyOutcomes:
-    """What came of one way of choosing how to answer, on the same items."""
-
-    name: str
-    correct: NDArray[np.float64]
-    """(items,): whether the answer that was kept is right."""
-    tokens: NDArray[np.float64]
-    """(items,): tokens generated for the question, the direct answer included where it was asked for first."""
-    step_by_step: NDArray[np.bool_]
-    """(items,): whether the kept answer is the step-by-step one."""
 
 
 def method_results(
@@ -159,60 +135,6 @@ class _Against:
     def comparison(self, name: str) -> ControlComparison | None:
         controls = {control: self.values[control] for control in self.controls}
         return control_comparison(self.values[name], controls, self.weights) if controls else None
-
-
-def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
-    """Share of right answers by dimension and level, and over all."""
-    cells: dict[tuple[str, str], NDArray[np.bool_]] = {
-        (d, level): (table.dimensions == d) & (table.levels == level)
-        for d, level in sorted(set(zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)), key=_cell_order)
-    }
-    cells["all", "all"] = np.ones(len(table), dtype=bool)
-    variants = list(dict.fromkeys(table.variants.tolist()))
-    return tuple(
-        AccuracyRow(
-            dimension,
-            level,
-            {
-                variant: Accuracy(float(table.y[rows].mean()), int(rows.sum()))
-                for variant in variants
-                if (rows := cell & (table.variants == variant)).any()
-            },
-        )
-        for (dimension, level), cell in cells.items()
-    )
-
-
-def _cell_order(cell: tuple[str, str]) -> tuple[str, int, str]:
-    dimension, level = cell
-    return dimension, LEVELS.index(level) if level in LEVELS else len(LEVELS), level
-
-
-def trajectories(table: AnswerTable) -> Trajectories | None:
-    """Log-probabilities over the course of right and of wrong answers; None where one kind is missing."""
-    if not table.measured:
-        return None
-    right = [np.asarray(x) for x in table.logprobs[table.y == 1]]
-    wrong = [np.asarray(x) for x in table.logprobs[table.y == 0]]
-    if not right or not wrong:
-        return None
-    return Trajectories(trajectory_bands(right), trajectory_bands(wrong))
-
-
-def policy_results(
-    groups: Sequence[str], policies: Sequence[PolicyOutcomes], *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[PolicyResult, ...]:
-    """Accuracy with interval, tokens and share of step-by-step answers of each policy."""
-    weights = cluster_weights(list(groups), resamples, seed)
-    return tuple(
-        PolicyResult(
-            policy=policy.name,
-            accuracy=mean_interval(policy.correct, weights),
-            tokens_per_question=float(policy.tokens.mean()),
-            step_by_step=float(policy.step_by_step.mean()),
-        )
-        for policy in policies
-    )
 
 
 def auroc_gain(table: AnswerTable, method: Judged, other: Judged, *, seed: int = 0) -> Interval:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import LEVELS, RESAMPLES, Judged
+from metaprobe.eval.compare import RESAMPLES, Judged
+from metaprobe.eval.compare_answers import LEVELS
+from metaprobe.eval.method_results import AcceptedAtRisk as AtRisk
+from metaprobe.eval.method_results import MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier, brier_reliability, brier_resolution, brier_uncertainty
 from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.metrics.selective import CoverageAtRisk, excess_aurc, prediction_rejection_ratio
-from metaprobe.eval.results import AcceptedAtRisk as AtRisk
-from metaprobe.eval.results import MethodResult
 from metaprobe.eval.table import AnswerTable
 
 RISKS = (0.05, 0.1, 0.2)

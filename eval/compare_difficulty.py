@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import LEVELS, P_TRUE, RESAMPLES, STATED, Judged
+from metaprobe.eval.compare import P_TRUE, RESAMPLES, STATED, Judged
+from metaprobe.eval.compare_answers import LEVELS
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc

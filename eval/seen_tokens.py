@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.results import Family, SeenMethod, SeenTokens
+from metaprobe.eval.results import SeenMethod, SeenTokens
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 

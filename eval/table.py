@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.answer_part import answer_logprobs, series_of
+from metaprobe.records.answer_series import answer_logprobs, series_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
 

@@ -2,8 +2,8 @@
 
 from math import isnan
 
+from metaprobe.eval.method_results import MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.results import MethodResult
 
 MOST_DIGITS = 5
 FITTED = ("prompt TF-IDF", "dimension x level table", "run identity")

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, FloatArray, Message, Sampling
@@ -41,6 +41,19 @@ class Request:
     parent: str | None = None
     hidden: bool = False
     """Keep the hidden states that the model was loaded to capture."""
+
+    def call(self, **answer: Any) -> Call:
+        """Returns the call that answers this request; `answer` gives its other fields."""
+        return Call(
+            id=self.id,
+            stage=self.stage,
+            agent=self.agent,
+            round=self.round,
+            parent=self.parent,
+            messages=self.messages,
+            sampling=self.sampling,
+            **answer,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,3 +100,37 @@ class LLM(Protocol):
         the model cannot say.
         """
         ...
+
+
+class WrappedLLM:
+    """The same model; a class made from this one does something before or after its calls."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._llm.name
+
+    @property
+    def revision(self) -> str:
+        """The model's revision."""
+        return self._llm.revision
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model gives beside its text."""
+        return self._llm.capabilities
+
+    async def complete(self, request: Request) -> Call:
+        """The model's finished call."""
+        return await self._llm.complete(request)
+
+    def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The model's tokens as they come, then its finished call."""
+        return self._llm.stream(request)
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """The model's call whose answer would be `continuation`."""
+        return await self._llm.loglikelihood(request, continuation)

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
+from metaprobe.llms.base import LLM, LLMError, Request, Token, WrappedLLM
 from metaprobe.llms.keys import question_key
 from metaprobe.llms.replay import replay_tokens, under
 from metaprobe.records.database import Database
@@ -82,7 +82,7 @@ OnCall = Callable[[Call, bool], None]
 """Called with a call that has ended, and whether it was kept from before."""
 
 
-class CachedLLM:
+class CachedLLM(WrappedLLM):
     """The same model, asked only what it was not asked before.
 
     A hit has the recorded answer, latency and cost under the new request's id, stage, agent, round and parent. What
@@ -92,25 +92,10 @@ class CachedLLM:
 
     def __init__(self, llm: LLM, cache: CallCache, *, on_call: OnCall = lambda call, kept: None) -> None:
         """`on_call` is called for every call that has ended."""
-        self._llm = llm
+        super().__init__(llm)
         self._cache = cache
         self._on_call = on_call
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._llm.name
-
-    @property
-    def revision(self) -> str:
-        """The model's revision."""
-        return self._llm.revision
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the model gives."""
-        return self._llm.capabilities
 
     @property
     def asked_how(self) -> str:

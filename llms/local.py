@@ -333,20 +333,13 @@ class LocalLLM:
 
     def _make_call(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:
         request = job.request
-        return Call(
-            id=request.id,
-            stage=request.stage,
-            agent=request.agent,
-            round=request.round,
-            parent=request.parent,
+        return request.call(
             model=self.name,
             model_revision=self.revision,
             model_dtype=self.dtype,
-            messages=request.messages,
             prompt_token_ids=np.asarray(job.prompt, dtype=np.int32),
             tokens=tuple(self.piece(token) for token in ids),
             token_ids=np.asarray(ids, dtype=np.int32),
-            sampling=request.sampling,
             logprobs_mode="raw",
             **answer,
         )

@@ -291,15 +291,9 @@ class OpenAILLM:
             top_logprobs = top_logprobs[:, : self._top_logprobs] if self._top_logprobs else None
         # Without a count of what was read, the cost would be too low.
         price = self._price if usage.prompt_tokens else None
-        return Call(
-            id=request.id,
-            stage=request.stage,
-            agent=request.agent,
-            round=request.round,
-            parent=request.parent,
+        return request.call(
             model=self.name,
             model_revision=self._said_revision(answer),
-            messages=request.messages,
             prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
             text=said.text,
             tokens=tokens,
@@ -307,7 +301,6 @@ class OpenAILLM:
             logprobs=logprobs,
             top_logprobs=top_logprobs,
             segments=segments,
-            sampling=request.sampling,
             logprobs_mode=self._logprobs_mode,
             finish_reason=said.finish_reason,
             usage=usage,

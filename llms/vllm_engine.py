@@ -209,18 +209,11 @@ class EngineLLM:
         )
 
     def _make_call(self, request: Request, prompt: Sequence[int], **said: Any) -> Call:
-        return Call(
-            id=request.id,
-            stage=request.stage,
-            agent=request.agent,
-            round=request.round,
-            parent=request.parent,
+        return request.call(
             model=self.name,
             model_revision=self.revision,
             model_dtype=self.dtype,
-            messages=request.messages,
             prompt_token_ids=np.asarray(prompt, dtype=np.int32),
-            sampling=request.sampling,
             logprobs_mode="raw",
             **said,
         )

@@ -14,7 +14,15 @@ from typing import Any, Self
 
 from metaprobe.monitoring import retention
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log_columns import CURRENT_LABELS, FIRST_LABELS, LogColumns, read_columns
+from metaprobe.monitoring.log_columns import (
+    CURRENT_LABELS,
+    FIRST_LABELS,
+    LogColumns,
+    chosen_contexts,
+    conditions,
+    in_contexts,
+    read_columns,
+)
 from metaprobe.monitoring.log_rows import MAX_TIME, SELECT, entry_of
 from metaprobe.monitoring.log_writer import BackgroundWriter
 from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
@@ -227,17 +235,11 @@ class ScoreLog:
         in place of the verdicts that callers were given, those that were only compared with them. `labelled`: only
         answers that have a label or were put on a sheet. `ids`: with the request ids.
         """
-        return read_columns(
-            self.tables,
-            since=since,
-            until=until,
-            model=model,
-            checkpoint=checkpoint,
-            tags=tags,
-            shadow=shadow,
-            labelled=labelled,
-            ids=ids,
-        )
+        contexts = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
+        where, values = conditions(since, until, shadow=shadow, labelled=labelled)
+        if model is not None or checkpoint is not None or tags:
+            where.append(in_contexts(contexts))
+        return read_columns(self.tables, contexts, where, values, ids=ids)
 
     def prune(self, days: float) -> int:
         """Takes away answers older than `days`, and their labels; how many they were."""

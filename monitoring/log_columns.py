@@ -108,25 +108,12 @@ class LogColumns:
 
 
 def read_columns(
-    tables: Tables,
-    *,
-    since: float | None = None,
-    until: float | None = None,
-    model: str | None = None,
-    checkpoint: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    shadow: bool = False,
-    labelled: bool = False,
-    ids: bool = False,
+    tables: Tables, contexts: Mapping[int, Row], where: Sequence[str], values: Mapping[str, Any], *, ids: bool
 ) -> LogColumns:
-    """See `ScoreLog.columns`."""
-    contexts = chosen_contexts(tables, model=model, checkpoint=checkpoint, tags=tags)
-    where, values = conditions(since, until, shadow=shadow)
-    narrowed = not (model is None and checkpoint is None and not tags)
-    if narrowed:
-        where.append(f"s.context IN ({', '.join(map(str, contexts)) or 'NULL'})")
-    if labelled:
-        where.append("s.request_id IN (SELECT request_id FROM labels UNION SELECT request_id FROM samples)")
+    """Returns the answers that meet all conditions `where`, which name `values`, in the order of their times.
+
+    `contexts` must hold the context of each of them (`chosen_contexts`). Without `ids` their request ids are left out.
+    """
     names = [_COLUMNS.get(name, f"s.{name}") for name in NUMBERS]
     asked = f"SELECT {', '.join(names)}, s.context{', s.request_id' * ids} {_FROM}"
     asked += (f" WHERE {' AND '.join(where)}" if where else "") + " ORDER BY s.time, s.id"
@@ -152,8 +139,15 @@ def chosen_contexts(
     return fitting
 
 
-def conditions(since: float | None, until: float | None, *, shadow: bool) -> tuple[list[str], dict[str, Any]]:
-    """Conditions on rows `s` of the table of scores, and their values."""
+def in_contexts(contexts: Mapping[int, Row]) -> str:
+    """Returns the condition that a row `s` of the table of scores has one of these contexts."""
+    return f"s.context IN ({', '.join(map(str, contexts)) or 'NULL'})"
+
+
+def conditions(
+    since: float | None, until: float | None, *, shadow: bool, labelled: bool = False
+) -> tuple[list[str], dict[str, Any]]:
+    """Returns conditions on rows `s` of the table of scores, and their values."""
     where, values = [f"s.shadow_of IS {'NOT ' * shadow}NULL"], {}
     if since is not None:
         where.append("s.time >= :since")
@@ -161,6 +155,8 @@ def conditions(since: float | None, until: float | None, *, shadow: bool) -> tup
     if until is not None:
         where.append("s.time < :until")
         values["until"] = float(until)
+    if labelled:
+        where.append("s.request_id IN (SELECT request_id FROM labels UNION SELECT request_id FROM samples)")
     return where, values
 
 

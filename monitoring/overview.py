@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metaprobe.monitoring.estimates import SCORES, estimate_accuracy, estimate_wrong
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
+from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions, in_contexts
 from metaprobe.monitoring.log_schema import SUMS
 from metaprobe.monitoring.rollup import BINS, DAY, HOUR, NO_SCORE
 
@@ -98,7 +98,7 @@ def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[
     if span.model or span.task:
         tags = {"task": span.task} if span.task else None
         fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=None, tags=tags)
-        where.append(f"s.context IN ({', '.join(map(str, fitting)) or 'NULL'})")
+        where.append(in_contexts(fitting))
     names = "request_id time score model task finish_reason reason question answer".split()
     rows = log.tables.read(
         "SELECT s.request_id, s.time, s.score, c.model, c.task, c.finish_reason, s.reason, "

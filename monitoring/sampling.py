@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import CURRENT_LABELS, chosen_contexts, conditions
+from metaprobe.monitoring.log_columns import CURRENT_LABELS, chosen_contexts, conditions, in_contexts
 from metaprobe.monitoring.log_rows import SELECT, entry_of
 from metaprobe.monitoring.tables import Execute, LogError
 
@@ -202,7 +202,7 @@ def _candidates(
     where, values = conditions(since, until, shadow=False)
     if model is not None or tags:
         fitting = chosen_contexts(log.tables, model=model, checkpoint=None, tags=tags)
-        where.append(f"s.context IN ({', '.join(map(str, fitting)) or 'NULL'})")
+        where.append(in_contexts(fitting))
     asked = (
         "SELECT s.id, s.time, s.context, s.score, p.request_id IS NOT NULL, l.value IS NOT NULL FROM scores s "
         "LEFT JOIN samples p ON p.request_id = s.request_id "

@@ -67,6 +67,11 @@ class BaseRates:
             )
         return self.runs[run]
 
+    @property
+    def of_strangers(self) -> bool:
+        """Whether the checkpoint was made for runs that it does not know: it names none, though it saw several."""
+        return not self.runs
+
     def of_model(self, model: str | None) -> Mapping[str, float] | None:
         """Returns the shifts of the only run of this model; None where there are several, or none."""
         found = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]

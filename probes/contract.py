@@ -10,6 +10,11 @@ from metaprobe.checkpoints import ContractMismatch, Generator
 OnMismatch = Literal["warn", "refuse", "ignore", "note"]
 """`note`: said in the reason of the verdict, without a warning; so does `warn`."""
 
+MAY_MEAN_NOTHING = "the score may mean nothing"
+ORDERS_ONLY = (
+    "the score orders answers of one run, and is no calibrated probability: adapt the checkpoint with labelled answers"
+)
+
 
 def check_choice(on_mismatch: OnMismatch) -> OnMismatch:
     """The choice itself. Raises `ValueError` for one that does not exist: it would quietly mean something else."""
@@ -46,18 +51,21 @@ def mismatch(
     model: str,
     logprobs_mode: str = "unknown",
     readers: Readers | None = None,
+    for_strangers: bool = False,
     on_mismatch: OnMismatch,
     stacklevel: int,
 ) -> str:
     """What differs from the models and the log-probability mode that the checkpoint was trained on; empty for nothing.
 
     Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. What is not known (an empty model, mode `unknown`)
-    is not held against a response. `readers`: None where no log-probabilities are scored.
+    is not held against a response. `readers`: None where no log-probabilities are scored. `for_strangers`: the
+    checkpoint was made to order the answers of models that it does not know, and the warning says no more than that.
     """
     if on_mismatch == "ignore":
         return ""
     found = []
-    if generator is not None and model and model not in generator.models:
+    other_model = generator is not None and model != "" and model not in generator.models
+    if generator is not None and other_model:
         found.append(f"response of {model}, checkpoint trained on {', '.join(generator.models)}")
     trained_mode = "unknown" if generator is None else generator.logprobs_mode
     if "unknown" not in (logprobs_mode, trained_mode) and logprobs_mode != trained_mode:
@@ -73,5 +81,6 @@ def mismatch(
     if on_mismatch == "refuse":
         raise ContractMismatch(f"{note}: train a checkpoint on such runs, or take on_mismatch 'warn'")
     if on_mismatch == "warn":
-        warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=stacklevel + 1)
+        meaning = ORDERS_ONLY if for_strangers and other_model and len(found) == 1 else MAY_MEAN_NOTHING
+        warnings.warn(f"metaprobe: {note}; {meaning}", stacklevel=stacklevel + 1)
     return note

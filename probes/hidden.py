@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrained, load_checkpoint
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.kinds import check_kind
-from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
+from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.probes.token_scores import TokenScores
-from metaprobe.records.answer_part import tokens_of
+from metaprobe.records.answer_series import tokens_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.segments import marked
@@ -253,7 +253,7 @@ class HiddenProbe(Pretrained):
         found = f"hidden states of {read}, checkpoint trained on {own}"
         if self.on_mismatch == "refuse":
             raise ContractMismatch(f"{found}: give the states it was trained on, and `reader` where they are another's")
-        warnings.warn(f"metaprobe: {found}; the score may mean nothing", stacklevel=4)
+        warnings.warn(f"metaprobe: {found}; {MAY_MEAN_NOTHING}", stacklevel=4)
 
     def _flat(self, hidden: FloatArray) -> FloatArray:
         """n states as (n, layers * width). Raises `InvalidResponse` for another shape, NaN or infinity."""

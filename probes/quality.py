@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import threshold_at
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.base_rates import BaseRates
@@ -27,7 +28,7 @@ from metaprobe.records.types import FloatArray
 if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
-DEFAULT = f"{bundle.PREFIX}quality"
+DEFAULT = f"{BUNDLED}quality"
 UNLIKE = "unlike the training data"
 ENDINGS = {
     "content_filter": "the server's content filter cut the answer",
@@ -270,6 +271,7 @@ class QualityPredictor(Pretrained):
             model=parsed.model,
             logprobs_mode=parsed.logprobs_mode,
             readers=Readers.of(parsed.reader, self.checkpoint.manifest.contract),
+            for_strangers=self._rates is not None and self._rates.of_strangers,
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )

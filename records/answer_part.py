@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from metaprobe.records.answer_series import series_of, tokens_of
 from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_reasoning import parts_of
-from metaprobe.records.types import Call, FloatArray, Segment, SegmentKind
 
 if TYPE_CHECKING:
     from metaprobe.records.openai_format import ParsedResponse  # which is built on this
@@ -48,26 +45,6 @@ def without_last(parsed: "ParsedResponse", count: int = 1) -> "ParsedResponse":
         top_logprobs=None if parsed.top_logprobs is None else parsed.top_logprobs[:kept],
         left_out=parsed.left_out + count,
     )
-
-
-def tokens_of(segments: Sequence[Segment], kind: SegmentKind, count: int) -> NDArray[np.intp]:
-    """The places of the tokens of that kind, of `count` tokens. Without segments all are of the answer."""
-    if not segments:
-        return np.arange(count if kind == "answer" else 0)
-    return np.concatenate([np.arange(0), *(np.arange(s.start, s.end) for s in segments if s.kind == kind)])
-
-
-def series_of(logprobs: FloatArray, segments: Sequence[Segment]) -> tuple[FloatArray, FloatArray]:
-    """The log-probabilities of the answer, and those of the thinking before it: (A,) and (S,), either may be empty."""
-    if not segments:
-        return logprobs, logprobs[:0]
-    values = np.asarray(logprobs)
-    return values[tokens_of(segments, "answer", len(values))], values[tokens_of(segments, "thinking", len(values))]
-
-
-def answer_logprobs(call: Call) -> FloatArray | None:
-    """The log-probabilities of a call's answer, (A,), without those of its thinking; None where it has none."""
-    return None if call.logprobs is None else series_of(call.logprobs, call.segments)[0]
 
 
 def answer_of(parsed: "ParsedResponse") -> "ParsedResponse":

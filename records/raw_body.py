@@ -5,10 +5,9 @@ Alternatives are nine tenths of such a body (512 tokens with 15 each: half a meg
 is not asked for and makes no objects of it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle
@@ -28,6 +27,9 @@ from metaprobe.records.openai_format import (
 from metaprobe.records.openai_reasoning import thinking_of
 from metaprobe.records.openai_stream import ENDS
 from metaprobe.records.reading import text, usage
+
+if TYPE_CHECKING:
+    from metaprobe.records.raw_body_decoders import Decoders
 
 _EXACT = 2.0**53
 """Beyond it a JSON integer and the double that the decoder makes of it differ."""
@@ -109,17 +111,8 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     return settle(parsed, None, ending_of(chosen.finish_reason, said))
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoders:
-    """Each gives what `_parsed` reads, and raises a `ValueError` for what it does not know."""
-
-    body: Callable[[Body], Any]
-    chunks: Callable[[bytes], Any]
-    """From a list of all chunks."""
-
-
 @cache
-def _decoders(top: bool) -> _Decoders | None:
+def _decoders(top: bool) -> "Decoders | None":
     """None where msgspec, of the extra `serve`, is not installed."""
     try:
         import msgspec
@@ -127,87 +120,6 @@ def _decoders(top: bool) -> _Decoders | None:
         return None
     if not issubclass(msgspec.DecodeError, ValueError):  # before 0.21, beside a base install
         return None
+    from metaprobe.records.raw_body_decoders import decoders_of
 
-    class Alternative(msgspec.Struct, gc=False):
-        logprob: float
-
-    class TokenEntry(msgspec.Struct, gc=False):
-        logprob: float
-        token: str | None = None
-
-    class EntryWithTop(TokenEntry, gc=False):
-        top_logprobs: list[Alternative] | None = None
-
-    entry = EntryWithTop if top else TokenEntry
-
-    class Logprobs(msgspec.Struct):
-        content: list[entry] | None = None  # type: ignore[valid-type]
-        refusal: list[entry] | None = None  # type: ignore[valid-type]
-        reasoning_content: Any = None
-
-    class RawMessage(msgspec.Struct):
-        content: Any = None
-        refusal: Any = None
-        tool_calls: Any = None
-        function_call: Any = None
-        reasoning_content: Any = None
-        reasoning: Any = None
-        reasoning_details: Any = None
-
-    class Choice(msgspec.Struct):
-        message: RawMessage
-        logprobs: Logprobs
-        finish_reason: Any = None
-        stop_reason: Any = ...  # what no JSON holds: vLLM's null says something, and no key says nothing
-        matched_stop: Any = ...
-
-    class Completion(msgspec.Struct):
-        choices: list[Choice]
-        model: Any = None
-        usage: Any = None
-
-    class PlainDelta(msgspec.Struct):
-        content: str | None = None
-        refusal: None = None
-        tool_calls: None = None
-        function_call: None = None
-        reasoning_content: None = None
-        reasoning: None = None
-        reasoning_details: None = None
-
-    class PlainLogprobs(msgspec.Struct):
-        content: list[entry] | None = None  # type: ignore[valid-type]
-        refusal: None = None
-        reasoning_content: None = None
-
-    class PlainChoice(msgspec.Struct):
-        index: Literal[0] = 0
-        delta: PlainDelta | None = None
-        logprobs: PlainLogprobs | None = None
-        finish_reason: str | None = None
-        stop_reason: Any = ...
-        matched_stop: Any = ...
-
-    class PlainChunk(msgspec.Struct):
-        choices: Annotated[list[PlainChoice], msgspec.Meta(max_length=1)] = []
-        model: Any = None
-        usage: Any = None
-
-    decode = msgspec.json.Decoder(list[PlainChunk]).decode
-
-    def joined(body: bytes) -> Completion:
-        chunks = decode(body)
-        choices = [choice for chunk in chunks for choice in chunk.choices]
-        spoken = "".join([choice.delta.content or "" for choice in choices if choice.delta is not None])
-        entries = [e for choice in choices if choice.logprobs is not None for e in choice.logprobs.content or ()]
-        ends = [choice for choice in choices if choice.finish_reason]
-        if not ends:
-            raise ValueError("the answer has no end")
-        said = {name: getattr(ends[-1], name) for name in ("finish_reason", *ENDS)}
-        named = {
-            name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
-            for name in ("model", "usage")
-        }
-        return Completion([Choice(RawMessage(spoken), Logprobs(entries), **said)], **named)
-
-    return _Decoders(msgspec.json.Decoder(Completion).decode, joined)
+    return decoders_of(top)

@@ -10,7 +10,8 @@ import numpy as np
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.paper import AGAIN, ASK, MONITOR_CONTROL, STOP, PaperRules
+from metaprobe.routing.actions import AGAIN, ASK, MONITOR_CONTROL, STOP
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State, learns, make_decision
 
 

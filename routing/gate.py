@@ -10,14 +10,15 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, bundle
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained
+from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.stream_looks import PrefixHeads, StreamReader, threshold_name
 from metaprobe.records.types import FloatArray
 
 Action = Literal["continue", "stop", "escalate"]
 
-DEFAULT = f"{bundle.PREFIX}gate"
+DEFAULT = f"{BUNDLED}gate"
 
 Limits = dict[int, tuple[float, float]]
 """Look -> the P(good) below which a response is escalated, and stopped; 0 for never."""

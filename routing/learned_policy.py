@@ -30,9 +30,10 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing import learned
+from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
 from metaprobe.routing.learned_state import AskedAgent, Known, Past, describe_mismatch
-from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State, make_decision
 
 DRAWS = 32

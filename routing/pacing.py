@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.paper import ASK, EXECUTE
+from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.policy import Outcome, State, choose, make_decision
 
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"

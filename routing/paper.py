@@ -14,17 +14,21 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
+from metaprobe.routing.actions import (
+    AGAIN,
+    ASK,
+    COLLABORATE,
+    EXECUTE,
+    GENERATE,
+    GOOD,
+    JUDGE,
+    KEEP,
+    MONITOR,
+    MONITOR_CONTROL,
+    STOP,
+    SYNTHESISE,
+)
 from metaprobe.routing.policy import Outcome, State, choose, make_decision
-
-EXECUTE, ASK, COLLABORATE = "execute", "ask", "collaborate"
-"""MetaCogAgent: answer alone or ask the others; then delegate (the action is the agent's name) or all vote."""
-SYNTHESISE, MONITOR, MONITOR_CONTROL = "synthesise", "monitor", "monitor+control"
-"""MetaCrit: which critics are heard before the answer is synthesised."""
-GENERATE = "generate"
-"""Monitor-Generate-Verify, point `budget`: a setting rather than a choice; the decision's scores hold it."""
-STOP, AGAIN = "stop", "again"
-KEEP, JUDGE = "keep", "judge"
-"""The essay debate, point `review`, beside `again`: what becomes of an argument."""
 
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
@@ -96,7 +100,7 @@ class PaperRules:
     """The value of a profile before any outcome."""
     rate: float = 0.1
     """How fast a profile follows outcomes (alpha)."""
-    good: float = 0.85
+    good: float = GOOD
     """Mean evaluation score from which Monitor-Generate-Verify stops."""
     cycles: int = 3
     """The largest number of cycles."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Label, Run
-from metaprobe.routing.paper import COLLABORATE, EXECUTE
+from metaprobe.routing.actions import COLLABORATE, EXECUTE
 
 DIMENSION, DISPATCHED, PROFILE = "dimension:", "dispatched:", "profile:"
 """How a run names, with or without its texts, the dimension that a classifier gave the item (kind of a statement; its

@@ -13,7 +13,8 @@ from typing import ClassVar
 from metaprobe.probes.signals import Signal
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.paper import AGAIN, JUDGE, KEEP, PaperRules, constants_of
+from metaprobe.routing.actions import AGAIN, JUDGE, KEEP
+from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Outcome, State, make_decision
 
 POINT = "review"

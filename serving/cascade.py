@@ -22,8 +22,9 @@ from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import RecordError
 from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision
+from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget
-from metaprobe.routing.paper import ASK, EXECUTE, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.serving.scored import score
 

@@ -2,22 +2,19 @@
 
 import numpy as np
 
+from metaprobe.eval.method_results import CONTROL_FAMILIES, AcceptedAtRisk, Finding, MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece, reliability_table, stated_calibration
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.selective import aurc
 from metaprobe.eval.metrics.strongest_control import against_controls
 from metaprobe.eval.results import (
-    CONTROL_FAMILIES,
-    AcceptedAtRisk,
     Accuracy,
     AccuracyRow,
     Comparison,
     Difficulty,
     Efficiency,
-    Finding,
     LayerSweep,
-    MethodResult,
     Overconfidence,
     PairTest,
     PolicyResult,

@@ -65,19 +65,12 @@ class ScriptedLLM:
 
     def _call(self, request: Request, text: str) -> Call:
         tokens = tuple(text.split())
-        return Call(
-            id=request.id,
-            stage=request.stage,
-            agent=request.agent,
-            round=request.round,
-            parent=request.parent,
+        return request.call(
             model=self.name,
             model_revision=self.revision,
-            messages=request.messages,
             text=text,
             tokens=tokens,
             logprobs=np.full(max(len(tokens), 1), -0.5, np.float32),
-            sampling=request.sampling,
             finish_reason="stop",
         )
 

@@ -1,4 +1,4 @@
-"""Helpers of `test_options.py` and `test_options_stored.py`."""
+"""Items and runs of every system, for `test_options.py`, `test_options_stored.py` and `test_every_system.py`."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ ESSAY = Item(
     gold=("2",),
     check="number",
     fields={
-        "essay": "Once I had to wait for my friend. I waited for hours and was calm.",
+        "essay": 'Once I had to wait for my friend. "It is late", I said, but I waited @NUM1 hours and was calm.',
         "trait": "ideas",
         "rubric": "0: no story. 1: a story without details. 2: a story with details. 3: rich in details.",
         "essay_prompt": "Write about patience.",
@@ -34,7 +34,13 @@ ESSAY = Item(
 )
 
 
-PAIR = Item(id="pair", question="?", gold=("Yes.",), choices=("Yes.", "Is."), check="choice")
+PAIR = Item(
+    id="pair",
+    question="?",
+    gold=("The sky is blue.",),
+    choices=("The sky is blue.", "Sky the blue is."),
+    check="choice",
+)
 
 
 TURN = Item(

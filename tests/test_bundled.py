@@ -94,12 +94,30 @@ def test_the_figures_of_the_default_predictor_can_be_believed() -> None:
     assert QualityPredictor.load().checkpoint.trust != "invalid"
 
 
+def chat_of(model: str, **more: object) -> dict[str, object]:
+    """A chat completion of three tokens by this model."""
+    content = [{"token": token, "logprob": -0.3} for token in ("It", " is", " five")]
+    choice = {"message": {"content": "It is five"}, "logprobs": {"content": content}, "finish_reason": "stop"}
+    return {"model": model, "choices": [choice], **more}
+
+
+def test_of_an_unknown_model_the_default_predictor_says_that_it_orders_and_does_not_know_how_often_it_is_right() -> (
+    None
+):
+    """`the score may mean nothing`, it said, and docs/limits.md that it may be used for any model."""
+    with pytest.warns(UserWarning, match="response of gpt-x, checkpoint trained on") as caught:
+        verdict = QualityPredictor.load().predict(chat_of("gpt-x"))
+    assert "the score orders answers of one run, and is no calibrated probability" in str(caught[0].message)
+    assert "may mean nothing" not in str(caught[0].message)
+    assert "orders answers of one run only; adapt the checkpoint" in verdict.reason
+
+
 @pytest.mark.filterwarnings("error::metaprobe.checkpoints.UntrustedCheckpoint")
 @pytest.mark.parametrize("name", bundled_names())
 def test_no_bundled_checkpoint_warns_and_each_says_its_weaknesses(name: str) -> None:
     """Eight of ten did, for something that made them weaker than they look and not wrong."""
     found = load_checkpoint(find_bundled(name))
-    assert found.trust == ("weak" if found.weaknesses else "sound")
+    assert found.trust == ("weak" if found.weaknesses else "sound" if found.manifest.audits else "unaudited")
     assert set(found.weaknesses) <= found.manifest.audits.keys()
 
 

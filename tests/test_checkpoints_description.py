@@ -11,7 +11,9 @@ from metaprobe.checkpoints import (
     Audit,
     ContractMismatch,
     Draft,
+    FlagPoint,
     Generator,
+    Metric,
     UntrustedCheckpoint,
     describe,
     load_checkpoint,
@@ -61,7 +63,8 @@ def test_a_description_says_what_is_known_and_cuts_what_is_long(tmp_path):
     for line in (
         "six: [1, 2, 3, 4, 5, 6]", "seven: 7 values, [1, 2, 3] ... [7]", "text: " + "ü" * 100,
         "long: " + "x" * 100 + "...", 'keys: {"ü": 1}', "generator   org/model, org/other",
-        "seed 42\n            by template\n            data sha256:0123", "audits      none", "nothing was audited",
+        "seed 42\n            by template\n            data sha256:0123", "audits      none",
+        "trust       unaudited: no audit was made",
     ):  # fmt: skip
         assert f"{line}\n" in text
     passed = dataclasses.replace(DRAFT, audits={"length only": Audit(True, "0.61 < 0.75")})
@@ -69,6 +72,24 @@ def test_a_description_says_what_is_known_and_cuts_what_is_long(tmp_path):
     assert "sound: no audit failed\n" in text
     assert "audits      all passed\n" in text
     assert text.startswith("quality checkpoint ")
+
+
+def test_what_a_checkpoint_is_worth_comes_before_what_it_reads(tmp_path):
+    share = Metric(0.6, 0.5, 0.7, 100)
+    flagging = (FlagPoint(0.3, 0.4, caught=share, cost=share),)
+    text = describe(save(tmp_path / "c", dataclasses.replace(DRAFT, flagging=flagging)))
+    titles = [line.split()[0] for line in text.splitlines()[2:] if not line.startswith(" ")]
+    assert titles[:4] == ["trust", "flagging", "metrics", "audits"]
+    assert titles.index("audits") < titles.index("contract")
+
+
+def test_an_adapted_checkpoint_names_the_one_whose_audits_hold_for_its_order(tmp_path):
+    """`trust sound: nothing was audited` contradicted itself."""
+    adapted = dataclasses.replace(DRAFT, audits={}, contract={"adapted_from": "ab" * 32})
+    text = describe(save(tmp_path / "c", adapted))
+    assert "trust       unaudited: adapted from checkpoint abababababab, whose audits hold for the order" in text
+    odd = describe(save(tmp_path / "odd", dataclasses.replace(adapted, contract={"adapted_from": ["x"]})))
+    assert "trust       unaudited: no audit was made\n" in odd
 
 
 # Failed audits
@@ -100,13 +121,13 @@ def test_loading_one_that_failed_audits_warns_of_them_the_worse_first(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_saving_does_not_warn_and_passed_audits_never_do(tmp_path):
     save(tmp_path / "failed", dataclasses.replace(DRAFT, audits=MIXED))
-    for name, audits, said in (
-        ("none", {}, "sound: nothing was audited"),
-        ("passed", {"group overlap": Audit(True, "none", "invalid")}, "sound: no audit failed"),
+    for name, audits, trust, said in (
+        ("none", {}, "unaudited", "unaudited: no audit was made"),
+        ("passed", {"group overlap": Audit(True, "none", "invalid")}, "sound", "sound: no audit failed"),
     ):
         save(tmp_path / name, dataclasses.replace(DRAFT, audits=audits))
         loaded = load_checkpoint(tmp_path / name)
-        assert (loaded.trust, loaded.weaknesses) == ("sound", ())
+        assert (loaded.trust, loaded.weaknesses) == (trust, ())
         assert describe(loaded).startswith("quality checkpoint")
         assert f"trust       {said}" in describe(loaded)
 

@@ -48,6 +48,7 @@ def test_training_writes_a_checkpoint_that_inspect_describes(quality: Path) -> N
     assert "auroc" in result.output
 
 
+@pytest.mark.slow
 def test_hidden_probes_and_the_choice_are_trained_from_recorded_runs(recorded_runs: Path, tmp_path: Path) -> None:
     for when, position in (("before", "prompt_last"), ("after", "answer_")):
         result = run("train", "hidden", recorded_runs, "--when", when, "--out", tmp_path / when, "--folds", 3)
@@ -59,6 +60,7 @@ def test_hidden_probes_and_the_choice_are_trained_from_recorded_runs(recorded_ru
     assert "learned choice" in result.stderr
 
 
+@pytest.mark.slow
 def test_compare_writes_report_and_tables(recorded_runs: Path, tmp_path: Path) -> None:
     result = run("compare", recorded_runs, "--out", tmp_path, "--folds", 3)
     assert result.exit_code == 0, result.output

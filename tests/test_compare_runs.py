@@ -274,6 +274,7 @@ def compared(tmp_path_factory) -> tuple[Comparison, Path]:
     return write_comparison(folder, found, command="test")
 
 
+@pytest.mark.slow
 def test_recorded_runs_get_every_section_that_they_allow(compared):
     found, report = compared
     assert report.is_file()
@@ -290,6 +291,7 @@ def test_recorded_runs_get_every_section_that_they_allow(compared):
     assert {method.prr is not None for method in found.methods} == {True}
 
 
+@pytest.mark.slow
 def test_the_json_says_the_same_and_the_item_table_lies_beside_it(compared):
     found, report = compared
     stored = json.loads((report.parent / "comparison.json").read_text())

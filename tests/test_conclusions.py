@@ -7,17 +7,10 @@ import pytest
 from made_up_report import made_up
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED
+from metaprobe.eval.method_results import MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
-from metaprobe.eval.results import (
-    Difficulty,
-    Efficiency,
-    MethodResult,
-    Overconfidence,
-    PairTest,
-    TwoChoice,
-    WithinStrata,
-)
+from metaprobe.eval.results import Difficulty, Efficiency, Overconfidence, PairTest, TwoChoice, WithinStrata
 from metaprobe.eval.wording import control_named, format_interval
 from metaprobe.training.comparison.conclusions import (
     further_sentences,

@@ -37,6 +37,7 @@ def demo(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return train_demo(folder, collected=failed, folds=3, command=COMMAND, on_step=STEPS.append)
 
 
+@pytest.mark.slow
 def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded_runs: Path) -> None:
     quality, difficulty, confidence, choice = (checkpoint.path for checkpoint in demo.checkpoints)
     predictor, before, after = (

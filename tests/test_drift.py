@@ -33,6 +33,7 @@ def alarms_of(values: Columns, streams: tuple[str, ...] = READ, **settings: floa
     return watch.update(np.arange(len(next(iter(values.values())))), values)
 
 
+@pytest.mark.slow
 def test_whole_streams_where_nothing_changes_ring_in_at_most_five_percent() -> None:
     rang = 0
     for seed in range(100):

@@ -8,7 +8,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from metaprobe.training.hidden.estimators import ProbeClassifier
-from metaprobe.training.linear.fit_block import Kind
+from metaprobe.training.linear.probe import Kind
 
 
 @parametrize_with_checks([ProbeClassifier(kind) for kind in ("logistic", "ridge", "mass-mean")])

@@ -3,14 +3,14 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from set_up_systems import ITEM_OF, PAIR
 
 from metaprobe.collecting.collect import collect
 from metaprobe.collecting.launch import CollectionPlan, launch
-from metaprobe.llms.base import LLM, Request, Token
+from metaprobe.llms.base import LLM, Request, WrappedLLM
 from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
@@ -27,63 +27,16 @@ pytestmark = [
 ]
 
 SUM = Item(id="sum", question="Tom has 3 apples and buys 4 more. How many apples has he?", gold=("7",), check="number")
-ESSAY = Item(
-    id="essay",
-    question="Grade the essay.",
-    gold=("2",),
-    check="number",
-    fields={
-        "essay": 'Once I had to wait for my friend. "It is late", I said, but I waited @NUM1 hours and was calm.',
-        "trait": "ideas",
-        "rubric": "0: no story. 1: a story without details. 2: a story with details. 3: rich in details.",
-        "essay_prompt": "Write about patience.",
-        "low": "0",
-        "high": "3",
-    },
-)
-PAIR = Item(
-    id="pair",
-    question="?",
-    gold=("The sky is blue.",),
-    choices=("The sky is blue.", "Sky the blue is."),
-    check="choice",
-)
-TURN = Item(
-    id="turn",
-    question="Is my claim right?",
-    group="turn",
-    fields={
-        "demographic": "16 years old",
-        "proficiency": "",
-        "goals": "",
-        "preferences": "",
-        "draft": "Veins look blue. The blood inside them is blue, because it has no oxygen.",
-        "message": "Is my claim right?",
-        "history": "[]",
-    },
-)
-ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR, "writing-assistant": TURN}
 VARIANTS = [(name, variant) for name, system in SYSTEMS.items() for variant in system.variants]
 
 
-class Brief:
+class Brief(WrappedLLM):
     """A model whose answers are cut early: that a system runs is shown by short answers as well."""
 
-    def __init__(self, llm: LLM, tokens: int = 40) -> None:
-        self._llm = llm
-        self._tokens = tokens
-        self.name, self.revision, self.capabilities = llm.name, llm.revision, llm.capabilities
-
     async def complete(self, request: Request) -> Call:
-        few = min(request.sampling.max_tokens, self._tokens)
+        few = min(request.sampling.max_tokens, 40)
         sampling = dataclasses.replace(request.sampling, max_tokens=few)
-        return await self._llm.complete(dataclasses.replace(request, sampling=sampling))
-
-    def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        return self._llm.stream(request)
-
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        return await self._llm.loglikelihood(request, continuation)
+        return await super().complete(dataclasses.replace(request, sampling=sampling))
 
 
 @pytest.fixture(scope="module")

@@ -279,6 +279,7 @@ def test_a_watched_stream_ends_where_the_gate_fires(gates: StreamingGate, answer
     assert fired > 5
 
 
+@pytest.mark.slow
 def test_a_gate_on_critical_failures_stops_them_and_not_the_sound_answers(tmp_path: Path) -> None:
     store, signal = RunStore(tmp_path / "runs"), made_up(400, signal=2.5, seed=3)
     table = signal.table

@@ -41,6 +41,7 @@ from metaprobe.training.crossfit.study import study
 from metaprobe.training.hidden.train import write_hidden
 
 
+@pytest.mark.slow
 def test_a_thousand_items_against_a_faulty_server_are_all_done_or_failed_with_a_reason(tmp_path: Path) -> None:
     reasons: list[str] = []
 
@@ -217,6 +218,7 @@ def test_a_server_that_refuses_even_the_warm_up_gives_reasons_run_by_run(tmp_pat
     assert len((tmp_path / "runs" / "failed.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 def test_a_signal_that_the_model_cannot_give_is_refused_before_anything_is_asked(
     recorded_runs: Path, tmp_path: Path

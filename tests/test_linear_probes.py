@@ -19,10 +19,11 @@ from metaprobe.records.types import Call, Hidden, Item, Run
 from metaprobe.training.common.roles import Roles, final_roles, outer_folds
 from metaprobe.training.crossfit.evidence import load_states
 from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.linear.fit_block import KINDS, Kind, fit_linear, score_held_out
+from metaprobe.training.linear.fit_block import fit_linear, score_held_out
 from metaprobe.training.linear.layer_choice import fit_linear_probe, one_standard_error
 from metaprobe.training.linear.lowrank import fit_low_rank_probe
 from metaprobe.training.linear.moments import Moments, mass_mean, ridge
+from metaprobe.training.linear.probe import KINDS, Kind
 from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardise
 from metaprobe.training.linear.states import InMemory, OnDisk
 

@@ -35,7 +35,8 @@ def test_there_is_one_for_each_kind_of_user() -> None:
     assert set(PATHS) == {"production", "compare", "probes"}
 
 
-@pytest.mark.parametrize("name", ["production", "compare", pytest.param("probes", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["production", "compare", "probes"])
 def test_a_notebook_runs_and_shows_what_it_showed(name: str) -> None:
     if name == "compare":
         pytest.importorskip("torch")

@@ -109,6 +109,7 @@ def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: floa
     assert retry_after_s(headers) == seconds
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_are_all_accounted_for_and_never_too_many_at_once() -> None:
     async def thousand(llm: OpenAILLM) -> list[Call | BaseException]:
         asked = [request(f"question {i}") for i in range(1000)]

@@ -16,8 +16,9 @@ from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision
+from metaprobe.routing.actions import AGAIN, ASK, COLLABORATE, EXECUTE, STOP
 from metaprobe.routing.explore import Exhaustive
-from metaprobe.routing.paper import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import State
 from metaprobe.training.common.operating_points import evaluations_of, match_share, operating_points
 

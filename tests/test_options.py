@@ -17,7 +17,7 @@ from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.system_options import Options
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Run
-from metaprobe.routing.paper import AGAIN
+from metaprobe.routing.actions import AGAIN
 from metaprobe.routing.policy import Outcome, State, make_decision
 
 environment = asked_endpoint.environment

@@ -6,21 +6,19 @@ from hypothesis import strategies as st
 
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.paper import (
+from metaprobe.routing.actions import (
     AGAIN,
     ASK,
     COLLABORATE,
-    DEFAULTS,
     EXECUTE,
-    FRACTIONS,
     JUDGE,
     KEEP,
     MONITOR,
     MONITOR_CONTROL,
     STOP,
     SYNTHESISE,
-    PaperRules,
 )
+from metaprobe.routing.paper import DEFAULTS, FRACTIONS, PaperRules
 from metaprobe.routing.policy import State
 
 RULES = PaperRules()

@@ -11,7 +11,7 @@ from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.audits.training_data import reworded_questions
 from metaprobe.eval.audits.twins import number_series, repeated_series, twins_disagree
 from metaprobe.eval.compare import Judged
-from metaprobe.eval.results import Finding
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.terms import TERMS
 from metaprobe.training.common.roles import outer_folds

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.eval.results import Family
+from metaprobe.eval.method_results import Family
 from metaprobe.training.common.roles import Roles, outer_folds
 from metaprobe.training.crossfit.finished_folds import Progress, keep_beside
 from metaprobe.training.crossfit.folds import crossfit

@@ -17,7 +17,7 @@ from metaprobe.training.common.trees import fit_trees
 from metaprobe.training.crossfit.methods import Evidence, ProbeKind
 from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.linear.fit_block import KINDS
+from metaprobe.training.linear.probe import KINDS
 from metaprobe.training.quality.fit import promise_thresholds
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

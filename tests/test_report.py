@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from made_up_report import HOSTILE, METHOD_OF_ALL, made_up
 
+from metaprobe.eval.method_results import Finding, MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report.first_screen import brief
@@ -21,7 +22,7 @@ from metaprobe.eval.report.methods import METRICS, clear_winner
 from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.systems import systems_section
-from metaprobe.eval.results import Comparison, Finding, MethodResult
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import (
     bounds,
     number,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
 from metaprobe.eval.report.first_screen import brief, verdict_words
@@ -13,7 +14,6 @@ from metaprobe.eval.report.methods import headline
 from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.text import comparison_table
-from metaprobe.eval.results import Finding
 from metaprobe.eval.wording import (
     number,
 )

@@ -10,6 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 
+from metaprobe.eval.method_results import FAMILIES, Finding
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.discrimination import auroc, roc_curve
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
@@ -19,7 +20,7 @@ from metaprobe.eval.report.palette import CSS, FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.threshold_curves import thresholds_section
-from metaprobe.eval.results import FAMILIES, Comparison, Finding
+from metaprobe.eval.results import Comparison
 
 STRONGEST = "minimum log-probability"
 """Of the controls of the comparison that is made up."""

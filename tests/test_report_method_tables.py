@@ -7,6 +7,7 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 from report_rows import ends, interval_of, marks, rows_of, shown, table_of, told
 
+from metaprobe.eval.method_results import AcceptedAtRisk
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
 from metaprobe.eval.report.inside import layers_section, seen_section, trajectories_section
@@ -15,11 +16,7 @@ from metaprobe.eval.report.methods import controls_table, headline, main_methods
 from metaprobe.eval.report.performance import reliability_section, scores_section
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.threshold_curves import thresholds_section
-from metaprobe.eval.results import (
-    AcceptedAtRisk,
-    SeenMethod,
-    SeenTokens,
-)
+from metaprobe.eval.results import SeenMethod, SeenTokens
 from metaprobe.eval.wording import verdict
 
 

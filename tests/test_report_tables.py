@@ -6,20 +6,12 @@ import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 from report_rows import ends, interval_of, marks, rows_of, shown, table_of, told
 
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.report.costs import choice_section, routing_section
 from metaprobe.eval.report.equal_difficulty import difficulty_section, efficiency_section
 from metaprobe.eval.report.facts import accuracy_section, audits_section
 from metaprobe.eval.report.systems import systems_section
-from metaprobe.eval.results import (
-    Accuracy,
-    AccuracyRow,
-    Difficulty,
-    Efficiency,
-    Finding,
-    Overconfidence,
-    Stratum,
-    WithinStrata,
-)
+from metaprobe.eval.results import Accuracy, AccuracyRow, Difficulty, Efficiency, Overconfidence, Stratum, WithinStrata
 from metaprobe.eval.system_results import (
     Agreement,
     CostPoint,

@@ -7,7 +7,8 @@ import pytest
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.paper import AGAIN, JUDGE, KEEP, STOP, PaperRules
+from metaprobe.routing.actions import AGAIN, JUDGE, KEEP, STOP
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import State
 from metaprobe.routing.review import ReviewRules
 

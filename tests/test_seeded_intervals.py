@@ -19,11 +19,12 @@ from test_routing_eval import matrix_of
 from metaprobe.eval.audits.domains import judge_left_out
 from metaprobe.eval.audits.training_data import label_noise
 from metaprobe.eval.audits.transfer import transfer_matrix
-from metaprobe.eval.compare import PolicyOutcomes, auroc_gain, method_results, policy_results
+from metaprobe.eval.compare import auroc_gain, method_results
 from metaprobe.eval.compare_details import add_details, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_efficiency import metacognitive_efficiency
 from metaprobe.eval.compare_pairs import pair_tests
+from metaprobe.eval.compare_policies import PolicyOutcomes, policy_results
 from metaprobe.eval.coupling import coupling
 from metaprobe.eval.gate_performance import HeldOutLooks, gate_report
 from metaprobe.eval.metrics.bootstrap import Interval

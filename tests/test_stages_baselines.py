@@ -16,8 +16,9 @@ from metaprobe.pipelines.self_verification import distinct
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Label, Run
+from metaprobe.routing.actions import AGAIN, STOP
 from metaprobe.routing.explore import Exhaustive
-from metaprobe.routing.paper import AGAIN, STOP, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.training.common.calibrate import sigmoid
 from research.stages.policy import StagePolicy

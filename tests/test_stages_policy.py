@@ -16,8 +16,9 @@ from metaprobe.checkpoints.graph_session import Arrays, GraphSession
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.types import Item, Run
+from metaprobe.routing.actions import AGAIN, GENERATE, MONITOR, MONITOR_CONTROL, STOP, SYNTHESISE
 from metaprobe.routing.measured import QUESTION
-from metaprobe.routing.paper import AGAIN, GENERATE, MONITOR, MONITOR_CONTROL, STOP, SYNTHESISE, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State
 from research.stages.data import Cycles
 from research.stages.fit import FittedStages, fit_stages

@@ -21,9 +21,10 @@ from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Item, Label, Run
+from metaprobe.routing.actions import AGAIN, STOP
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.measured import QUESTION, measure_answers
-from metaprobe.routing.paper import AGAIN, STOP, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State
 from research.stages.command import train_stages_command
 from research.stages.fit import best_evaluated

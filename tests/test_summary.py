@@ -33,6 +33,7 @@ def test_the_command_prints_each_variant_with_its_own_accuracy(recorded_runs: Pa
         assert final["low"] < final["estimate"] < final["high"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "store", sorted({str(path.parent.relative_to(RECORDED)) for path in RECORDED.rglob("*.parquet")})
 )
@@ -118,6 +119,7 @@ def test_what_json_does_not_know_is_made_plain() -> None:
     json.dumps(made, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_all_recorded_stores_read_and_are_small() -> None:
     folder = Path(__file__).parent.parent / "recorded"
     stores = [path for path in folder.iterdir() if path.is_dir() and any(path.glob("*.parquet"))]

@@ -20,8 +20,8 @@ from metaprobe.pipelines.writing_assistant.contract import CONDITIONS, Profile, 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
+from metaprobe.routing.actions import MONITOR, SYNTHESISE
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.paper import MONITOR, SYNTHESISE
 from metaprobe.routing.policy import Outcome, State, make_decision
 from metaprobe.tasks import load_task
 

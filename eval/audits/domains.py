@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.simpler_predictors import Scores
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, resampled_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import metric_values
-from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
 Rows = NDArray[np.int64]

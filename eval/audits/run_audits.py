@@ -32,11 +32,11 @@ from metaprobe.eval.audits.training_data import (
 )
 from metaprobe.eval.audits.twins import repeated_series, twins_disagree
 from metaprobe.eval.compare import run_of_answers
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, against_controls
-from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 
 PROMPT = "prompt TF-IDF"

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, resampled_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, metric_values
-from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 

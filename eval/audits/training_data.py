@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
 from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of, reworded_pairs
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.eval.results import Finding
 from metaprobe.records.types import Run
 
 Rows = NDArray[np.int64]

@@ -16,7 +16,7 @@ from metaprobe.eval.audits.training_data import (
     leak_reach,
     leak_severity,
 )
-from metaprobe.eval.results import Finding
+from metaprobe.eval.method_results import Finding
 
 FEWEST_TOKENS = 5
 DECIMALS = 4

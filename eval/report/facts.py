@@ -1,7 +1,8 @@
 """What the numbers rest on: accuracy by dimension and level, audits, limits, provenance."""
 
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.report.layout import NOTHING, Cell, Column, Section, Table, share, words
-from metaprobe.eval.results import Comparison, Finding
+from metaprobe.eval.results import Comparison
 
 
 def accuracy_section(comparison: Comparison) -> Section:

@@ -5,11 +5,12 @@ Nothing is computed here but the words; where an interval leaves it open, the wo
 
 from dataclasses import dataclass
 
+from metaprobe.eval.method_results import MethodResult
 from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.eval.report.facts import consequence, disqualifying_audits
 from metaprobe.eval.report.methods import chosen_in_folds, headline
 from metaprobe.eval.report.threshold_curves import risk_at
-from metaprobe.eval.results import Comparison, MethodResult
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import calibration_words, control_named, format_interval, number, percent, verdict
 
 FEW_GROUPS = 100

@@ -8,6 +8,7 @@ from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING
 
+from metaprobe.eval.method_results import FAMILIES, MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.drawing import HEIGHT_IN
 from metaprobe.eval.report.first_screen import verdict_words
@@ -15,7 +16,7 @@ from metaprobe.eval.report.layout import Figure, Legend, Section, Spread
 from metaprobe.eval.report.methods import headline
 from metaprobe.eval.report.palette import FAMILY, INK, PAPER
 from metaprobe.eval.report.performance import reliability_figure
-from metaprobe.eval.results import FAMILIES, Comparison, MethodResult
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import format_interval, number
 
 if TYPE_CHECKING:

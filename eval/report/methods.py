@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from metaprobe.eval.method_results import Family, MethodResult
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.report.layout import (
     NOTHING,
@@ -19,7 +20,7 @@ from metaprobe.eval.report.layout import (
     share,
     words,
 )
-from metaprobe.eval.results import Comparison, Family, MethodResult
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import number, p_value, percent
 
 

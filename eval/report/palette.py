@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.eval.results import FAMILIES, Family
+from metaprobe.eval.method_results import FAMILIES, Family
 
 MEANINGS = ("ink", "paper", *FAMILIES, "right", "wrong")
 DASHES = ("none", "6 2", "2 2", "8 2 2 2", "1 2", "12 3")

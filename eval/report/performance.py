@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from metaprobe.eval.method_results import Family, MethodResult
 from metaprobe.eval.metrics.calibration import ReliabilityBin
 from metaprobe.eval.report.drawing import dashes, per_cent_axes
 from metaprobe.eval.report.layout import (
@@ -25,7 +26,7 @@ from metaprobe.eval.report.layout import (
 )
 from metaprobe.eval.report.methods import main_methods
 from metaprobe.eval.report.palette import FAMILY, INK, PAPER, RIGHT, WRONG
-from metaprobe.eval.results import Comparison, Family, MethodResult
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import format_interval, number
 
 if TYPE_CHECKING:

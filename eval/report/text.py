@@ -2,6 +2,7 @@
 
 import textwrap
 
+from metaprobe.eval.method_results import MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.methods import (
     AS_STATED,
@@ -11,7 +12,7 @@ from metaprobe.eval.report.methods import (
     clear_winner,
     control_words,
 )
-from metaprobe.eval.results import Comparison, MethodResult
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import bounds, number, verdict
 
 WIDTH = 110

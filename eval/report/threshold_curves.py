@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from metaprobe.eval.method_results import FAMILIES, MethodResult
 from metaprobe.eval.metrics.discrimination import Roc, roc_curve
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.metrics.selective import RiskCoverage, risk_coverage
@@ -15,7 +16,7 @@ from metaprobe.eval.report.drawing import dashes, per_cent_axes
 from metaprobe.eval.report.layout import Column, Figure, Legend, Section, Spread, Table, share, words
 from metaprobe.eval.report.methods import main_methods
 from metaprobe.eval.report.palette import FAMILY, INK, numbered
-from metaprobe.eval.results import FAMILIES, Comparison, MethodResult
+from metaprobe.eval.results import Comparison
 from metaprobe.eval.wording import number, percent
 
 if TYPE_CHECKING:

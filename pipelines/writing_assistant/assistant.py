@@ -53,8 +53,8 @@ from metaprobe.pipelines.writing_assistant.quoting import MOST_WORDS
 from metaprobe.pipelines.writing_assistant.single_agent import META_TOKENS, answer_alone
 from metaprobe.pipelines.writing_assistant.wordnet import EXTRA
 from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.actions import MONITOR
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.paper import MONITOR
 
 SINGLE, MULTI, METACRIT = CONDITIONS
 EMPTY_REPLY = "There is nothing to answer yet. Write a message, or begin your text in the editor."

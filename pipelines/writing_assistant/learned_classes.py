@@ -2,14 +2,14 @@
 
 from functools import cache
 
-from metaprobe.checkpoints.bundle import PREFIX
+from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.writing_assistant.contract import Turn
 from metaprobe.probes.hashed_words import words_of
 from metaprobe.probes.text_classes import TextClass, TextClassifier
 
 LEARNED = Constant("learned", 0, "1: small trained models tell stage and reasoning; 0: the model is asked", 0, 1)
-STAGE_CHECKPOINT, REASONING_CHECKPOINT = f"{PREFIX}writing-stage", f"{PREFIX}writing-reasoning"
+STAGE_CHECKPOINT, REASONING_CHECKPOINT = f"{BUNDLED}writing-stage", f"{BUNDLED}writing-reasoning"
 YES = "yes"
 """The class of a request that needs reasoning; the other one is `no`."""
 DRAFT_WORDS = (1, 40, 120)

@@ -14,8 +14,8 @@ from metaprobe.pipelines.writing_assistant.contract import Remark, RemarkKind
 from metaprobe.pipelines.writing_assistant.writing_extractor import plain
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Decision
+from metaprobe.routing.actions import MONITOR, MONITOR_CONTROL, SYNTHESISE
 from metaprobe.routing.measured import measure_answers
-from metaprobe.routing.paper import MONITOR, MONITOR_CONTROL, SYNTHESISE
 
 ANSWER, CONTROL, SYNTHESIS = "answer", "control", "synthesis"
 POINT = "regulate"

@@ -89,19 +89,12 @@ class ScriptedTeacher:
     def _call(self, request: Request, text: str) -> Call:
         tokens = tuple(re.findall(r"\S+\s*", text))
         asked = sum(len(message.content.split()) for message in request.messages)
-        return Call(
-            id=request.id,
-            stage=request.stage,
-            agent=request.agent,
-            round=request.round,
-            parent=request.parent,
+        return request.call(
             model=self.name,
             model_revision=self.revision,
-            messages=request.messages,
             text=text,
             tokens=tokens,
             logprobs=np.full(max(len(tokens), 1), -0.3, np.float32),
-            sampling=request.sampling,
             finish_reason="stop",
             usage=Usage(asked, len(tokens)),
         )

@@ -39,7 +39,8 @@ from metaprobe.training.crossfit.methods import (
     standard_methods,
 )
 from metaprobe.training.crossfit.study import BLENDED
-from metaprobe.training.linear.fit_block import KINDS, fit_linear
+from metaprobe.training.linear.fit_block import fit_linear
+from metaprobe.training.linear.probe import KINDS
 from research.blocks import write
 from research.hidden.controls import over_strongest, packed, says, with_joined
 from research.hidden.tables import (

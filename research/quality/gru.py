@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.results import Family
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.crossfit.methods import Evidence, Fitted, Scores
 

@@ -20,8 +20,8 @@ from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision, Run
+from metaprobe.routing.actions import ASK, COLLABORATE, EXECUTE
 from metaprobe.routing.learned_policy import AgentPolicy
-from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.routing.profiles import Experience, Profiles, read_classification
 from research.routing.data import PARAMETERS, USD_PER_BILLION

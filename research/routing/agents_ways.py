@@ -13,10 +13,11 @@ from sklearn.linear_model import LogisticRegression
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Decision
+from metaprobe.routing.actions import ASK, COLLABORATE, EXECUTE
 from metaprobe.routing.learned import KEEP, LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy
 from metaprobe.routing.learned_state import AskedAgent, Known
-from metaprobe.routing.paper import ASK, COLLABORATE, EXECUTE, PaperRules
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, Policy, State, make_decision
 from metaprobe.routing.profiles import Profiles
 from metaprobe.training.common.roles import group_folds

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
-from metaprobe.routing.paper import AGAIN
+from metaprobe.routing.actions import AGAIN
 from metaprobe.training.common.calibrate import sigmoid
 from research.stages.data import SELF_REFINE, Candidates, Critics, Cycles, Floats, Ints, StageData
 from research.stages.policy import ACTIONS, BREAKS, FIXES, LENGTH, MOST_TOKENS, RIGHT, SYSTEM_POINTS, after

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.probes.signals import Signals
 from metaprobe.records.types import Decision
-from metaprobe.routing.paper import AGAIN, MONITOR, MONITOR_CONTROL, STOP, SYNTHESISE, PaperRules
+from metaprobe.routing.actions import AGAIN, MONITOR, MONITOR_CONTROL, STOP, SYNTHESISE
+from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, make_decision
 from research.stages.state import COLUMNS, READS, answer_rows
 

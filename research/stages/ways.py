@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.routing.paper import AGAIN, PaperRules
+from metaprobe.routing.actions import AGAIN
+from metaprobe.routing.paper import PaperRules
 from research.stages.data import SELF_REFINE, Candidates, Critics, Cycles, Floats
 from research.stages.fit import QUANTILE, FittedStages, best_evaluated, candidates_in, returned
 from research.stages.policy import ACTIONS, BREAKS, FIXES, LEAST_TOKENS, LENGTH, MOST_TOKENS, RIGHT, after

@@ -4,7 +4,7 @@
     python -m research.travel.measure support --data DATA     # is an answer like ours judged better?
     python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: half an hour of one core
     python -m research.travel.measure ceiling --data DATA     # what calibration fifty labels could reach at best
-    python -m research.travel.measure page                    # writes docs/research/travel.md from the kept numbers
+    python -m research.travel.page                            # writes docs/research/travel.md from the kept numbers
 
 Everything is fitted without the answers it is judged on: their model, or their task. Two models that answered the same
 question are two models: nothing here reads the question.
@@ -27,20 +27,17 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.probes.support import Support
 from metaprobe.probes.terms import TERMS
-from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrate import fit_platt
 from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.offsets import fit_offsets
-from metaprobe.training.common.roles import Roles, final_roles, group_folds
-from metaprobe.training.common.trees import fit_trees
+from metaprobe.training.common.roles import final_roles, group_folds
 from metaprobe.training.quality.adapt import fit_scale
 from research.travel.sets import Answers, join, names_of, others, recorded
+from research.travel.ways import SIX, WAYS, Floats
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
 PLAIN = ("mean", "min", "total", "lowest3", "first", "length")
 """Free numbers that the default is held against, all of them; the mean is the one that anybody would take."""
-SIX = ("mean", "min", "total", "first", "halves", "length")
 RESAMPLES = 1000
 LEAST = 15
 """Right answers, and wrong ones, that a run needs for a number of its own."""
@@ -49,7 +46,6 @@ COUNTS = (50, 100, 200, 400, 1000)
 DRAWS = 3
 FOLDS = 5
 CURVE_SET = "token_logprobs_qa"
-Floats = NDArray[np.float64]
 
 
 @click.group()
@@ -253,7 +249,7 @@ def _inside_run(answers: Answers, score: Floats, rows: NDArray[np.bool_]) -> dic
 @main.command()
 @data_option
 def curve(data: Path) -> None:
-    """What so many labels of the new models and tasks buy, of five ways to use them."""
+    """What so many labels of the new models and tasks buy, of six ways to use them."""
     theirs = others(data)
     answers = theirs.rows(theirs.source == CURVE_SET)
     ours = recorded(ROOT)
@@ -321,75 +317,6 @@ def _draw(answers: Answers, rest: NDArray[np.int64], count: int, draw: int) -> N
         some = np.sort(rng.choice(rest, count, replace=False))
         if 5 <= answers.y[some].sum() <= count - 5:
             return some
-
-
-Way = Callable[[NDArray[np.float32], Answers, Floats, NDArray[np.int64]], Floats]
-"""Features (n, d), answers, log-odds of the default, rows whose labels are known -> log-odds (n,) of all rows."""
-
-
-def adapted(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """The bundled default with base rates and scale: `metaprobe adapt`."""
-    fit = fit_scale(base[some], answers.y[some], answers.run[some])
-    return fit.weights[0] * base + fit.rates.of(answers.run)
-
-
-def platt_of_mean(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """The mean log-probability, by Platt's map: what anybody would try first."""
-    mean = np.array([values.mean() for values in answers.logprobs], dtype=np.float64)
-    return fit_platt(mean[some], answers.y[some]).logit(mean)
-
-
-def mean_with_rates(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """The mean with base rates of the runs: what the adapted default has, but for its number."""
-    return _with_rates(X, answers, some, ("mean",))
-
-
-def six_terms(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """Six terms with base rates of the runs, fitted on these labels alone."""
-    return _with_rates(X, answers, some, SIX)
-
-
-def _with_rates(X: NDArray[np.float32], answers: Answers, some: NDArray[np.int64], names: tuple[str, ...]) -> Floats:
-    """A logistic regression on these terms and base rates of the runs."""
-    terms = X[:, -len(TERMS) :].astype(np.float64)[:, [TERMS.index(name) for name in names]]
-    Z = (terms - terms[some].mean(axis=0)) / (terms[some].std(axis=0) + 1e-9)
-    fit = fit_offsets(Z[some], answers.y[some], answers.run[some])
-    return Z @ fit.weights + fit.rates.of(answers.run)
-
-
-def trained(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """`metaprobe train quality` on these labels alone."""
-    roles = _roles(answers, some)
-    fit = fit_ladder(X, answers.y, answers.group, answers.run, roles, names=names_of("full+terms"))
-    scores = fit.score_of(X, answers.run)
-    return fit_platt(scores[roles.calibration], answers.y[roles.calibration]).logit(scores)
-
-
-def trees_alone(X: NDArray[np.float32], answers: Answers, base: Floats, some: NDArray[np.int64]) -> Floats:
-    """The recipe before: LightGBM on all windows, without base rates. NaN where it finds nothing to split."""
-    roles, names = _roles(answers, some), names_of("full")
-    try:
-        trees = fit_trees(X[:, : len(names)], answers.y, roles, names=names)
-    except RecordError:
-        return np.full(len(answers), np.nan)
-    scores = trees.score(X[:, : len(names)])
-    return fit_platt(scores[roles.calibration], answers.y[roles.calibration]).logit(scores)
-
-
-WAYS: dict[str, Way] = {
-    "adapted default": adapted,
-    "trained": trained,
-    "mean, Platt": platt_of_mean,
-    "mean, base rates": mean_with_rates,
-    "six terms": six_terms,
-    "trees alone": trees_alone,
-}
-
-
-def _roles(answers: Answers, some: NDArray[np.int64]) -> Roles:
-    """Roles among these rows."""
-    parts = [part for _, part in group_folds(some, answers.group.tolist(), answers.y, 5, 1)]
-    return Roles(np.sort(np.concatenate(parts[:3])), parts[3], parts[4], np.empty(0, dtype=np.int64))
 
 
 def _figures(answers: Answers, scores: Floats) -> dict[str, Any]:

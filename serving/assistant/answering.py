@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from metaprobe.llms.base import LLM, Capabilities, Request, Token
+from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
 from metaprobe.pipelines.session import Models, Session, Setup
 from metaprobe.pipelines.writing_assistant.assistant import reply
 from metaprobe.pipelines.writing_assistant.contract import Turn, item_of_turn
@@ -22,47 +22,28 @@ OnStage = Callable[[str], None]
 OnRun = Callable[[Run], None]
 
 
-class ToldLLM:
+class ToldLLM(WrappedLLM):
     """The same model, which says the stage of everything that it is asked."""
 
     def __init__(self, llm: LLM, on_stage: OnStage) -> None:
-        self._llm = llm
+        super().__init__(llm)
         self._on_stage = on_stage
         self.calls: list[Call] = []
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._llm.name
-
-    @property
-    def revision(self) -> str:
-        """The model's revision."""
-        return self._llm.revision
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the model gives."""
-        return self._llm.capabilities
 
     async def complete(self, request: Request) -> Call:
         """The finished call."""
         self._on_stage(request.stage)
-        call = await self._llm.complete(request)
+        call = await super().complete(request)
         self.calls.append(call)
         return call
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """The tokens as they come, then the finished call."""
         self._on_stage(request.stage)
-        async for event in self._llm.stream(request):
+        async for event in super().stream(request):
             if isinstance(event, Call):
                 self.calls.append(event)
             yield event
-
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The call whose answer would be `continuation`."""
-        return await self._llm.loglikelihood(request, continuation)
 
 
 def told_models(models: Models, on_stage: OnStage) -> tuple[Models, list[ToldLLM]]:

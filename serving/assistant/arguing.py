@@ -8,7 +8,7 @@ place of the simulated user.
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from metaprobe.llms.base import LLM, Capabilities, Request, Token
+from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
 from metaprobe.pipelines.argumentation import extensions
 from metaprobe.pipelines.caelf import TRAITS, caelf, read_level, yes_or_no
 from metaprobe.pipelines.session import Models, Session, Setup
@@ -63,57 +63,29 @@ class Contest:
     """Whether the learner's own argument stands."""
 
 
-class RepeatingLLM:
+class RepeatingLLM(WrappedLLM):
     """A model that says again what it said in an earlier run, and is asked only what is new.
 
     The learner's argument is given to it: it answers the stage `contest`.
     """
 
     def __init__(self, llm: LLM, said: Sequence[Call], contest: str) -> None:
-        self._llm = llm
+        super().__init__(llm)
         self._said = {(call.stage, call.agent, call.round, call.messages): call for call in said}
         self._contest = contest
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._llm.name
-
-    @property
-    def revision(self) -> str:
-        """The model's revision."""
-        return self._llm.revision
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the model gives."""
-        return self._llm.capabilities
 
     async def complete(self, request: Request) -> Call:
         """The earlier call, or the learner's words, or a new call."""
         if request.stage == "contest":
-            return Call(
-                id=request.id,
-                parent=request.parent,
-                stage=request.stage,
-                agent=request.agent,
-                round=request.round,
-                model=LEARNER_MODEL,
-                messages=request.messages,
-                text=self._contest,
-            )
+            return request.call(model=LEARNER_MODEL, text=self._contest)
         before = self._said.get((request.stage, request.agent, request.round, request.messages))
         if before is not None:
             return replace(before, id=request.id, parent=request.parent)
-        return await self._llm.complete(request)
+        return await super().complete(request)
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """The finished call alone."""
         yield await self.complete(request)
-
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The model's own."""
-        return await self._llm.loglikelihood(request, continuation)
 
 
 async def grade_essay(setup: Setup, essay: str, trait: str, *, run_id: str, on_stage: OnStage) -> Run:

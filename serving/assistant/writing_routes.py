@@ -73,6 +73,12 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
         condition = _condition(text_in(await body_in(request), "condition"))
         return JSONResponse({"condition": sessions.set_condition(session_id, condition).condition})
 
+    _add_versions(app, sessions)
+    _add_exports(app, sessions)
+    _add_turns(app, settings, sessions, jobs, answering)
+
+
+def _add_versions(app: FastAPI, sessions: Sessions) -> None:
     @app.get("/api/sessions/{session_id}/versions")
     async def versions(session_id: str) -> Response:
         sessions.get(session_id)
@@ -87,6 +93,8 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
     async def version(session_id: str, number: int) -> Response:
         return JSONResponse({"text": sessions.version(session_id, number)})
 
+
+def _add_exports(app: FastAPI, sessions: Sessions) -> None:
     @app.get("/api/sessions/{session_id}/export.json")
     async def export_json(session_id: str) -> Response:
         _refuse_in_study(sessions.get(session_id))
@@ -97,8 +105,6 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
         _refuse_in_study(sessions.get(session_id))
         text = as_markdown(sessions, session_id)
         return PlainTextResponse(text, headers=_download(session_id, "md"), media_type="text/markdown")
-
-    _add_turns(app, settings, sessions, jobs, answering)
 
 
 def _add_turns(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering) -> None:

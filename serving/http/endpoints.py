@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,18 +62,7 @@ def application(
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     proxy = Proxy(settings, office, gates, client, metrics, log)
     forward = Forwarder(settings, office, client, metrics, log)
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        say_out_of_files_once(asyncio.get_running_loop())
-        pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
-        async with reloader.watching():
-            yield
-        await client.close()
-        if pruning is not None:
-            pruning.cancel()
-        if log is not None:
-            await asyncio.to_thread(log.log.close)
+    own = OwnAnswers(settings, office, reloader, metrics, log)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -82,57 +72,84 @@ def application(
 
         return answered
 
-    async def score(request: Request) -> Response:
-        """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
-        body = await read_json_body(request, settings)
-        return _json(await _verdicts(body, office.now, request, settings, log))
-
-    async def feedback(request: Request) -> Response:
-        """Stores a label for an answer, or several."""
-        if log is None:
-            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
-        body = await read_json_body(request, settings)
-        return _json(await take_feedback(body, log.log, most=settings.max_batch))
-
-    async def counts(_: Request) -> Response:
-        """Counts and times, for Prometheus."""
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
-
-    async def described(_: Request) -> Response:
-        """What there is, as OpenAPI."""
-        return _json(openapi())
-
-    async def health(_: Request) -> Response:
-        """That it is ready, and with which checkpoint."""
-        judges = office.now
-        said = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(settings.upstream)}
-        if not judges.only:
-            said["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
-        return _json(said | ({"reload_refused": True} if reloader.refused else {}))
-
-    async def alive(_: Request) -> Response:
-        """That the process answers."""
-        return _json({"status": "ok"})
-
     return Starlette(
         routes=[
-            Route("/v1/score", score, methods=["POST"]),
+            Route("/v1/score", own.score, methods=["POST"]),
             Route("/v1/chat/completions", to_upstream(proxy), methods=["POST"]),
             *(Route(f"/v1{path}", to_upstream(forward), methods=["POST"]) for path in FORWARDED),
-            Route("/v1/feedback", feedback, methods=["POST"]),
+            Route("/v1/feedback", own.feedback, methods=["POST"]),
             Route("/v1/models", to_upstream(proxy.models)),
             Route("/v1/models/{model:path}", to_upstream(proxy.models)),
-            Route("/metrics", counts),
-            Route("/openapi.json", described),
+            Route("/metrics", own.counts),
+            Route("/openapi.json", own.described),
             *dashboard_routes(log.log if log else None),
-            Route("/healthz", health),
-            Route("/readyz", health),
-            Route("/livez", alive),
+            Route("/healthz", own.health),
+            Route("/readyz", own.health),
+            Route("/livez", own.alive),
         ],
         middleware=[Middleware(Guard, settings=settings, keys=keys, metrics=metrics)],
         exception_handlers={HTTPException: _unknown},
-        lifespan=lifespan,
+        lifespan=lambda _: _running(settings, reloader, client, log),
     )
+
+
+@asynccontextmanager
+async def _running(
+    settings: Settings, reloader: Reloader, client: UpstreamClient, log: ServerLog | None
+) -> AsyncIterator[None]:
+    """What goes on beside the answers for as long as the server runs, and what is closed when it ends."""
+    say_out_of_files_once(asyncio.get_running_loop())
+    pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
+    async with reloader.watching():
+        yield
+    await client.close()
+    if pruning is not None:
+        pruning.cancel()
+    if log is not None:
+        await asyncio.to_thread(log.log.close)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAnswers:
+    """The endpoints that this server answers itself, without its upstream."""
+
+    settings: Settings
+    office: Office
+    reloader: Reloader
+    metrics: Metrics
+    log: ServerLog | None
+
+    async def score(self, request: Request) -> Response:
+        """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
+        body = await read_json_body(request, self.settings)
+        return _json(await _verdicts(body, self.office.now, request, self.settings, self.log))
+
+    async def feedback(self, request: Request) -> Response:
+        """Stores a label for an answer, or several."""
+        if self.log is None:
+            raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
+        body = await read_json_body(request, self.settings)
+        return _json(await take_feedback(body, self.log.log, most=self.settings.max_batch))
+
+    async def counts(self, _: Request) -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    async def described(self, _: Request) -> Response:
+        """What there is, as OpenAPI."""
+        return _json(openapi())
+
+    async def health(self, _: Request) -> Response:
+        """That it is ready, and with which checkpoint."""
+        judges = self.office.now
+        said = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstream)}
+        if not judges.only:
+            said["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
+        return _json(said | ({"reload_refused": True} if self.reloader.refused else {}))
+
+    async def alive(self, _: Request) -> Response:
+        """That the process answers."""
+        return _json({"status": "ok"})
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -61,12 +61,13 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
         return names or [CompletionItem(incomplete, type="dir")]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from metaprobe.checkpoints import bundle
+        from metaprobe.checkpoints.bundle import bundled_names
+        from metaprobe.checkpoints.files import BUNDLED
 
         text = str(value)
         if not text.startswith(_prefixes()) and not Path(text).is_dir():
             found = "a file" if Path(text).exists() else "not there"
-            near = f"; did you mean {bundle.PREFIX}{text}?" if text in bundle.bundled_names() else ""
+            near = f"; did you mean {BUNDLED}{text}?" if text in bundled_names() else ""
             self.fail(f"{text!r} is {found}; expected {_LOCATION}{near}", param, ctx)
         if not self.or_runs and is_store(text):
             self.fail(f"{text!r} is a run store; expected {_LOCATION}. `metaprobe train` makes one of it", param, ctx)
@@ -85,9 +86,10 @@ class NamedLocation(Location):
 
 
 def _bundled() -> list[str]:
-    from metaprobe.checkpoints import bundle
+    from metaprobe.checkpoints.bundle import bundled_names
+    from metaprobe.checkpoints.files import BUNDLED
 
-    return [f"{bundle.PREFIX}{name}" for name in bundle.bundled_names()]
+    return [f"{BUNDLED}{name}" for name in bundled_names()]
 
 
 def is_store(path: str) -> bool:
@@ -96,9 +98,9 @@ def is_store(path: str) -> bool:
 
 
 def _prefixes() -> tuple[str, ...]:
-    from metaprobe.checkpoints import bundle, hub
+    from metaprobe.checkpoints.files import BUNDLED, HUB
 
-    return hub.PREFIX, bundle.PREFIX
+    return HUB, BUNDLED
 
 
 _LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, check_target
-from metaprobe.eval.results import Finding
+from metaprobe.eval.method_results import Finding
 from metaprobe.probes.blend import FEWEST, INPUT, KIND, OUTPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError

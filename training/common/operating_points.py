@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.types import Run
-from metaprobe.routing.paper import AGAIN, STOP, PaperRules
+from metaprobe.routing.actions import AGAIN, GOOD, STOP
 
 POINT = "iterate"
 FEWEST = 50
@@ -23,8 +23,7 @@ ROUNDING = 1e-5
 """An exported graph may give a probability that is so much lower."""
 PROMISE = {
     POINT: (
-        f" The threshold `{POINT}` is reached as often as the stated evaluation reached {PaperRules().good} in the "
-        "training runs."
+        f" The threshold `{POINT}` is reached as often as the stated evaluation reached {GOOD} in the training runs."
     )
 }
 
@@ -42,7 +41,7 @@ def evaluations_of(runs: Iterable[Run]) -> dict[str, float]:
             if call_id is None or run.label("signal:quality", call_id) is not None:
                 continue
             # The papers' rules write down what they compared; a learned policy writes something else.
-            if decision.scores.get(AGAIN) == PaperRules().good and decision.scores.get(STOP, -1.0) >= 0:
+            if decision.scores.get(AGAIN) == GOOD and decision.scores.get(STOP, -1.0) >= 0:
                 found[call_id] = decision.scores[STOP]
     return found
 
@@ -59,7 +58,7 @@ def operating_points(
     known = np.isfinite(evaluations)
     if known.sum() < FEWEST:
         return {}
-    threshold = match_share(probability[known], float((evaluations[known] >= PaperRules().good).mean()))
+    threshold = match_share(probability[known], float((evaluations[known] >= GOOD).mean()))
     return {} if threshold is None else {POINT: threshold}
 
 

@@ -23,8 +23,8 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import meaning_of
+from metaprobe.eval.method_results import Finding as Finding
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.results import Finding as Finding
 
 ELSEWHERE = "Figures `without` a task or dimension are of its answers, by the same recipe fitted on all others."
 FIGURES = (

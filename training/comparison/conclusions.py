@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED
+from metaprobe.eval.method_results import MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlDifference
-from metaprobe.eval.results import Difficulty, MethodResult, Overconfidence, PairTest, TwoChoice
+from metaprobe.eval.results import Difficulty, Overconfidence, PairTest, TwoChoice
 from metaprobe.eval.wording import calibration_words, control_named, format_interval, p_value
 from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, LADDER
 

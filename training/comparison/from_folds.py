@@ -8,11 +8,13 @@ from importlib.metadata import version
 
 import numpy as np
 
-from metaprobe.eval.compare import BEST_BASELINE, accuracy_rows, method_results, trajectories
+from metaprobe.eval.compare import BEST_BASELINE, method_results
+from metaprobe.eval.compare_answers import accuracy_rows, trajectories
 from metaprobe.eval.compare_details import add_details, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.compare_pairs import pair_tests
-from metaprobe.eval.results import Comparison, Finding, LayerSweep, MethodResult, Place, PolicyResult
+from metaprobe.eval.method_results import Finding, MethodResult
+from metaprobe.eval.results import Comparison, LayerSweep, Place, PolicyResult
 from metaprobe.eval.run_results import with_runs
 from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.records.types import Run

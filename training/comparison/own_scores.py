@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metaprobe.eval.results import Family
+from metaprobe.eval.method_results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.training.crossfit.methods import GivenScore, Scores

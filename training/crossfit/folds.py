@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.results import Family
-from metaprobe.eval.table import usable_groups
+from metaprobe.eval.method_results import Family
+from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
 from metaprobe.training.common.roles import Roles, Rows, outer_folds
@@ -75,10 +75,6 @@ def crossfit(
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
-    def calibrated(scores: Scores, rows: Rows, candidates: Sequence[str] = USUAL_CALIBRATORS) -> Scores:
-        found = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
-        return found.calibrator.logit(scores)
-
     splits = tuple(outer_folds(list(table.groups), table.y, folds=folds, seed=seed))
     for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
@@ -91,7 +87,7 @@ def crossfit(
             if not method.fitted:
                 ranking[method.name] = scores
             rows = roles.calibration if method.fitted else roles.seen
-            logits[method.name] = calibrated(scores, rows, calibrators_of(method))
+            logits[method.name] = _log_odds(scores, table, rows, calibrators_of(method), seed)
             selected[method.name].append(fitted.selection_auroc)
         if (BEST_BASELINE, "plain") in columns:
             best = max((m for m in methods if m.family in BASELINES), key=lambda m: selected[m.name][-1]).name
@@ -99,7 +95,8 @@ def crossfit(
             logits[BEST_BASELINE] = logits[best]
         if len(blend) > 1:
             parts, rows = np.array([logits[name] for name in blend]), roles.calibration
-            logits[BLEND] = calibrated(blend_weights(parts[:, rows], table.y[rows]) @ parts, rows)
+            together = blend_weights(parts[:, rows], table.y[rows]) @ parts
+            logits[BLEND] = _log_odds(together, table, rows, USUAL_CALIBRATORS, seed)
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
     results = tuple(Judged(name, family, probability[name], ranking[name], coverage[name]) for name, family in columns)
@@ -119,6 +116,12 @@ def _columns(methods: Sequence[Method], blend: Sequence[str]) -> list[tuple[str,
     if len(blend) > 1:
         columns.append((BLEND, "learned"))
     return columns
+
+
+def _log_odds(scores: Scores, table: AnswerTable, rows: Rows, candidates: Sequence[str], seed: int) -> Scores:
+    """Returns calibrated log-odds of all scores; calibrators among `candidates` are fitted on these rows alone."""
+    found = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
+    return found.calibrator.logit(scores)
 
 
 def _without_gaps(scores: Scores) -> tuple[Scores, float]:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits.simpler_predictors import IDENTITY
 from metaprobe.eval.compare import STATED
+from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.records.extras import require
@@ -23,9 +23,7 @@ from metaprobe.training.common.calibrators import Beta, Isotonic, Platt
 from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.roles import Roles, Rows
 from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.linear.fit_block import Kind
-from metaprobe.training.linear.layer_choice import fit_linear_probe
-from metaprobe.training.linear.probe import LinearProbe
+from metaprobe.training.linear.probe import Kind, LinearProbe
 from metaprobe.training.linear.states import States
 
 MEAN_LOGPROB = "mean log-probability"
@@ -275,6 +273,8 @@ class HiddenProbeMethod:
 
     def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
         """The probe that these roles give."""
+        from metaprobe.training.linear.layer_choice import fit_linear_probe
+
         states, table = evidence.states, evidence.table
         assert states is not None, "offered only where hidden states were captured"
         groups = table.groups.tolist()

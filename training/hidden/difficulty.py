@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.ordinal import kendall, spearman
-from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import hidden as hidden_probe
 from metaprobe.records.errors import RecordError

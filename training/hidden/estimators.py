@@ -13,7 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from metaprobe.training.common.calibrators import sigmoid
-from metaprobe.training.linear.fit_block import KINDS, Kind, fit_linear
+from metaprobe.training.linear.fit_block import fit_linear
+from metaprobe.training.linear.probe import KINDS, Kind
 
 
 class ProbeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -2,18 +2,16 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.extras import require
 from metaprobe.training.linear.moments import Direction, Moments, direction, mass_mean, ridge
+from metaprobe.training.linear.probe import Kind
 from metaprobe.training.linear.states import Block, chunks
 
 Floats = NDArray[np.float64]
-Kind = Literal["logistic", "ridge", "mass-mean"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def fit_linear(block: Block, y: Floats, kind: Kind, penalties: Sequence[float]) -> Direction:

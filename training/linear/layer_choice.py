@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.training.common.roles import Roles, group_folds
-from metaprobe.training.linear.fit_block import Kind, fit_linear, score_held_out
-from metaprobe.training.linear.probe import LinearProbe, SweepPoint
+from metaprobe.training.linear.fit_block import fit_linear, score_held_out
+from metaprobe.training.linear.probe import Kind, LinearProbe, SweepPoint
 from metaprobe.training.linear.states import States, check_captured
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0)

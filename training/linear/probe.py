@@ -1,7 +1,7 @@
 """A linear probe on hidden states, fitted: which layers and position it reads, its weights, and what else was tried."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,10 @@ from metaprobe.records.activations import CONVENTION
 from metaprobe.records.types import FloatArray
 from metaprobe.training.common.roles import Rows
 from metaprobe.training.linear.states import States
+
+Kind = Literal["logistic", "ridge", "mass-mean"]
+"""How the direction of a probe is fitted."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Floats = NDArray[np.float64]
 

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metaprobe.eval.audits.simpler_predictors import beats_controls, free_controls
+from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auprc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
 from metaprobe.eval.metrics.strongest_control import against_controls
-from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.training.common.heads import LEVELS, SCALES, Amount, Level, fit_amount, fit_level

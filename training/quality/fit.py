@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagPoint, Generator
 from metaprobe.checkpoints.manifest import RAW
+from metaprobe.eval.method_results import Finding as Finding
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.results import Finding as Finding
 from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.features import ALONE, schema
 from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
@@ -48,7 +48,6 @@ from metaprobe.training.quality.figures import (
     measure_grades,
     rare_figures,
 )
-from metaprobe.training.quality.raw_parity import build_raw_graph
 
 MADE_OF = {
     "scaled": "the total log-probability over the root of the length",
@@ -127,10 +126,16 @@ def export_quality(
             thresholds=kept.thresholds,
             flagging=kept.flagging,
             packages=("lightgbm", "onnxmltools", "onnx") if kept.grown else ("onnx",),
-            extra={RAW: build_raw_graph(graph, used.name, list(evidence.table.logprobs))} if raw else {},
+            extra=_raw_graph(graph, used.name, evidence) if raw else {},
             heads=kept.lines,
         ),
     )
+
+
+def _raw_graph(graph: Any, schema_name: str, evidence: Evidence) -> dict[str, bytes]:
+    from metaprobe.training.quality.raw_parity import build_raw_graph  # few ask for it
+
+    return {RAW: build_raw_graph(graph, schema_name, list(evidence.table.logprobs))}
 
 
 @dataclass(slots=True)

@@ -1,0 +1,129 @@
+"""Decodes the raw body of a chat completion, or the chunks of its stream, into the few fields that `raw_body.py` reads.
+
+This file needs msgspec; `records/raw_body.py` imports it only where that is installed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from metaprobe.records.openai_stream import ENDS
+
+NOT_GIVEN: Any = ...
+"""What no JSON holds: vLLM's `"stop_reason": null` says something, and a missing key says nothing."""
+
+
+class Alternative(msgspec.Struct, gc=False):
+    logprob: float
+
+
+class TokenEntry(msgspec.Struct, gc=False):
+    logprob: float
+    token: str | None = None
+
+
+class EntryWithTop(TokenEntry, gc=False):
+    top_logprobs: list[Alternative] | None = None
+
+
+Entry = TypeVar("Entry", bound=TokenEntry)
+"""`EntryWithTop` where the alternatives are asked for; otherwise `TokenEntry`, which skips them."""
+
+
+class Logprobs(msgspec.Struct, Generic[Entry]):
+    content: list[Entry] | None = None
+    refusal: list[Entry] | None = None
+    reasoning_content: Any = None
+
+
+class RawMessage(msgspec.Struct):
+    content: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    reasoning_details: Any = None
+
+
+class Choice(msgspec.Struct, Generic[Entry]):
+    message: RawMessage
+    logprobs: Logprobs[Entry]
+    finish_reason: Any = None
+    stop_reason: Any = NOT_GIVEN
+    matched_stop: Any = NOT_GIVEN
+
+
+class Completion(msgspec.Struct, Generic[Entry]):
+    choices: list[Choice[Entry]]
+    model: Any = None
+    usage: Any = None
+
+
+class PlainDelta(msgspec.Struct):
+    content: str | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+    reasoning_content: None = None
+    reasoning: None = None
+    reasoning_details: None = None
+
+
+class PlainLogprobs(msgspec.Struct, Generic[Entry]):
+    content: list[Entry] | None = None
+    refusal: None = None
+    reasoning_content: None = None
+
+
+class PlainChoice(msgspec.Struct, Generic[Entry]):
+    index: Literal[0] = 0
+    delta: PlainDelta | None = None
+    logprobs: PlainLogprobs[Entry] | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = NOT_GIVEN
+    matched_stop: Any = NOT_GIVEN
+
+
+class PlainChunk(msgspec.Struct, Generic[Entry]):
+    choices: Annotated[list[PlainChoice[Entry]], msgspec.Meta(max_length=1)] = []
+    model: Any = None
+    usage: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoders:
+    """Both return a completion, and raise `ValueError` for what they do not know."""
+
+    body: Callable[[str | bytes | bytearray], Completion[Any]]
+    chunks: Callable[[bytes], Completion[Any]]
+    """From a JSON list of all chunks of a stream."""
+
+
+def decoders_of(top: bool) -> Decoders:
+    """Returns decoders that read the alternatives of each token, or without `top` skip them."""
+    if top:
+        chunks = msgspec.json.Decoder(list[PlainChunk[EntryWithTop]])
+        return Decoders(
+            msgspec.json.Decoder(Completion[EntryWithTop]).decode, lambda body: _joined(chunks.decode(body))
+        )
+    plain = msgspec.json.Decoder(list[PlainChunk[TokenEntry]])
+    return Decoders(msgspec.json.Decoder(Completion[TokenEntry]).decode, lambda body: _joined(plain.decode(body)))
+
+
+def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
+    """Returns what the chunks of one stream amount to. Raises `ValueError` where the answer has no end."""
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    spoken = "".join([choice.delta.content or "" for choice in choices if choice.delta is not None])
+    entries = [e for choice in choices if choice.logprobs is not None for e in choice.logprobs.content or ()]
+    ends = [choice for choice in choices if choice.finish_reason]
+    if not ends:
+        raise ValueError("the answer has no end")
+    said = {name: getattr(ends[-1], name) for name in ("finish_reason", *ENDS)}
+    named = {
+        name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
+        for name in ("model", "usage")
+    }
+    return Completion([Choice(RawMessage(spoken), Logprobs(entries), **said)], **named)
