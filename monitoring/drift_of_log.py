@@ -1,5 +1,6 @@
 """Drift in a score log: reads what is new, stores each alarm as an event, and remembers where it was."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -34,8 +35,10 @@ class LogWatch:
     """A tag, or `hour`: answers are compared with earlier ones of the same."""
     read_until: float = -1.0
     """Time of the last answer that was read."""
+    counted: set[str] = field(default_factory=set)
+    """Marks of the answers whose label was read. No time says that: people date a label as they like."""
     labels_until: float = -1.0
-    """Time of the last label that was read."""
+    """Of a state from before `counted`: until when labels were read."""
 
     @classmethod
     def load(cls, path: Path) -> "LogWatch":
@@ -43,12 +46,14 @@ class LogWatch:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             watch = DriftWatch.from_json(stored.pop("watch"))
-            return cls(watch, **stored)
+            counted = {str(mark) for mark in stored.pop("counted", ())}
+            return cls(watch, **stored, counted=counted)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(f"{path} is no state of `metaprobe drift` ({error}); give another file") from error
 
     def save(self, path: Path) -> None:
         stored = {name: getattr(self, name) for name in ("model", "within", "read_until", "labels_until")}
+        stored["counted"] = sorted(self.counted)
         beside = path.with_name(path.name + ".new")
         beside.write_text(json.dumps({"watch": self.watch.to_json(), **stored}), encoding="utf-8")
         beside.replace(path)  # a killed process leaves the old one whole
@@ -77,13 +82,15 @@ class LogWatch:
         return (found.tag(self.within) if self.within else np.full(len(found), "")).astype(np.str_)
 
     def _labels(self, log: ScoreLog) -> list[Alarm]:
-        times, score, label = self._labelled(log)
-        new = times > self.labels_until
-        self.labels_until = float(max([self.labels_until, *times[new].tolist()]))
+        """Of labels that came since the last reading, in the order of their own times."""
+        names, times, score, label = self._labelled(log)
+        marks = [_mark(name) for name in names]
+        new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_) & (times > self.labels_until)
+        self.counted, self.labels_until = set(marks), -1.0
         return self.watch.update_labels(times[new], score[new], label[new])
 
-    def _labelled(self, log: ScoreLog) -> tuple[Floats, Floats, Floats]:
-        """Times and values of the answers' first labels, and the answers' scores, in the order of these times.
+    def _labelled(self, log: ScoreLog) -> tuple[list[str], Floats, Floats, Floats]:
+        """Ids of labelled answers, times and values of their first labels, and the answers' scores, by these times.
 
         Bets look forward only: who has bet on an answer's label cannot bet on its correction, which is chosen by what
         the first one said. So a correction changes the estimates, and not this stream.
@@ -93,12 +100,12 @@ class LogWatch:
         said = [first.get(str(name), (None, None)) for name in found.request_id.tolist()]
         times, label = np.array(said, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
         order = np.argsort(times, kind="stable")[: int(np.isfinite(times).sum())]
-        return times[order], found.score[order], label[order]
+        return found.request_id[order].tolist(), times[order], found.score[order], label[order]
 
     def _tell(self, log: ScoreLog, alarm: Alarm) -> dict[str, Any]:
         """Stores the alarm, with a picture of the stream up to it."""
         if alarm.stream == LABEL:
-            times, score, label = self._labelled(log)
+            _, times, score, label = self._labelled(log)
             values: Any = label - score
         else:
             found = log.columns(model=self.model, until=float(np.nextafter(alarm.time, np.inf)))
@@ -132,6 +139,11 @@ def open_watch(
         if wanted is not None and wanted != had:
             raise RecordError(f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file")
     return found
+
+
+def _mark(request_id: str) -> str:
+    """Stands for an id in the state, where the id itself has no business to be."""
+    return hashlib.blake2b(request_id.encode(), digest_size=8).hexdigest()
 
 
 def _column(found: LogColumns, name: str) -> Any:

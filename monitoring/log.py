@@ -5,7 +5,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -187,7 +188,19 @@ class ScoreLog:
 
     def event(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> None:
         """Keeps what happened. `details` must be what JSON can hold."""
-        _add_event(self.tables, kind, details, time)
+        with self.event_of(kind, details, time=time):
+            pass
+
+    @contextmanager
+    def event_of(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> Iterator[None]:
+        """Keeps what the block does, and only where it ends well. Raises `LogError`.
+
+        Most of what can go wrong with the log does so before the block begins. What remains, such as a full disk, is
+        found out when the block has ended: its caller must then undo what it did. The log cannot be used inside.
+        """
+        with self.tables.transaction() as run:
+            run(_EVENT, _event_row(kind, details, time))
+            yield
 
     def events(self, kind: str | None = None, *, since: float = 0.0) -> list[LogEvent]:
         """What happened, oldest first; of one kind, or of all."""
@@ -256,10 +269,8 @@ def _is_known(run: Execute, request_id: str) -> bool:
     return bool(run("SELECT 1 FROM scores WHERE request_id = :request_id", {"request_id": request_id}))
 
 
-def _add_event(tables: Tables, kind: str, details: Mapping[str, Any], at: float | None) -> None:
-    given = {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
-    with tables.transaction() as run:
-        run(_EVENT, given)
+def _event_row(kind: str, details: Mapping[str, Any], at: float | None) -> dict[str, Any]:
+    return {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
 
 
 def _settle(tables: Tables, writer: str, accepted: int) -> int:
@@ -268,7 +279,8 @@ def _settle(tables: Tables, writer: str, accepted: int) -> int:
     lost = max(0, accepted - int(rows[0][0] if rows else 0))
     if lost:
         logger.warning("a process that was killed lost %d entries of the score log", lost)
-        _add_event(tables, LOST, {"entries": lost, "of": accepted}, None)
     with tables.transaction() as run:
+        if lost:
+            run(_EVENT, _event_row(LOST, {"entries": lost, "of": accepted}, None))
         run("DELETE FROM writers WHERE writer = :writer", {"writer": writer})
     return lost

@@ -287,3 +287,6 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
     for key, inner in list(items):
         yield value, key
         yield from places(inner)
+
+
+ANSWER = Answer(["Par", "is", "."], [-0.5, -3.0, -0.25], [[-0.5, -1.5], [-0.125, -2.5], [-0.25, -4.0]])

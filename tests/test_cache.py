@@ -3,87 +3,21 @@
 import asyncio
 import dataclasses
 import os
-import signal
-import sqlite3
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
+import cached_calls
 import numpy as np
 import pytest
+from cached_calls import QUESTION, Counting, everything, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from metaprobe.llms.base import Capabilities, LLMError, Request, Token
+from metaprobe.llms.base import Capabilities, LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache
-from metaprobe.llms.replay import ReplayLLM
 from metaprobe.records.types import Call, Hidden, Message, Sampling, Segment, Usage
 
-QUESTION = Request(id="q1", messages=(Message("user", "six times seven?"),), stage="answer", agent="a", parent="p")
-
-
-class Counting:
-    """Answers with the number of the request, after all tasks have had their turn."""
-
-    name, revision, capabilities = "counting", "1", Capabilities(stream=True, loglikelihood=True, hidden=True)
-
-    def __init__(self, *, failing: int = 0) -> None:
-        self.asked: list[Request] = []
-        self._failing = failing
-
-    async def complete(self, request: Request) -> Call:
-        self.asked.append(request)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        if len(self.asked) <= self._failing:
-            raise LLMError("busy")
-        return request.call(
-            text=f"{len(self.asked)}",
-            tokens=("x", "y"),
-            logprobs=np.array([-1.5, -0.25], np.float32),
-            latency_ms=12.5,
-        )
-
-    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        call = await self.complete(request)
-        for token, logprob in zip(call.tokens, (-1.5, -0.25), strict=True):
-            yield Token(token, logprob)
-        yield call
-
-    async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        return dataclasses.replace(await self.complete(request), text=continuation)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Any:
-    with CallCache(tmp_path / "calls.db") as opened:
-        yield opened
-
-
-def same(left: Call, right: Call) -> bool:
-    """Equal in every field, arrays bit for bit."""
-
-    def equal(a: Any, b: Any) -> bool:
-        if isinstance(a, np.ndarray):
-            return isinstance(b, np.ndarray) and (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
-        if isinstance(a, Hidden):
-            return (
-                isinstance(b, Hidden)
-                and equal(a.values, b.values)
-                and (a.layers, a.positions)
-                == (
-                    b.layers,
-                    b.positions,
-                )
-            )
-        return type(a) is type(b) and a == b
-
-    return all(equal(getattr(left, f.name), getattr(right, f.name)) for f in dataclasses.fields(Call))
-
-
+cache = cached_calls.cache
 anything = st.text(st.characters())  # lone surrogates too: half a character in a broken token
 numbers = st.floats(allow_nan=False)
 calls = st.builds(
@@ -244,12 +178,6 @@ def test_who_waits_for_a_cancelled_request_asks_itself(cache: CallCache) -> None
     assert asyncio.run(ask()).text == "2"
 
 
-async def everything(stream: AsyncIterator[Token | Call]) -> tuple[list[tuple[str, float | None]], Call]:
-    events = [event async for event in stream]
-    assert isinstance(events[-1], Call)
-    return [(event.text, event.logprob) for event in events[:-1] if isinstance(event, Token)], events[-1]
-
-
 def test_a_hit_is_streamed_from_the_record(cache: CallCache) -> None:
     inner = Counting()
     llm = CachedLLM(inner, cache)
@@ -288,114 +216,3 @@ def test_a_cached_model_is_the_model(cache: CallCache) -> None:
     inner = Counting()
     llm = CachedLLM(inner, cache)
     assert (llm.name, llm.revision, llm.capabilities) == (inner.name, inner.revision, inner.capabilities)
-
-
-# Puts calls as fast as it can, says so after each, and waits for its end between two of them.
-WRITER = """
-import sys
-from metaprobe.llms.cache import CallCache
-from metaprobe.records.types import Call
-with CallCache(sys.argv[1]) as cache:
-    for i in range(int(sys.argv[3])):
-        cache.put(f"{sys.argv[2]}{i}", Call(id=str(i), text="answer " * 100))
-        print(i, flush=True)
-    sys.stdin.readline()
-"""
-
-
-def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(count)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_a_killed_process_loses_no_finished_call(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    with writer(path, "k", 50) as process:
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != "49":
-            pass
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert path.with_name("calls.db-wal").exists()  # it was not closed in order
-    with CallCache(path) as cache:
-        assert len(cache) == 50
-        assert all((call := cache.get(f"k{i}")) is not None and call.id == str(i) for i in range(50))
-
-
-def test_several_processes_share_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    processes = [writer(path, name, 30) for name in "abc"]
-    for process in processes:
-        process.communicate("\n")
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    with CallCache(path) as cache:
-        assert len(cache) == 90
-
-
-@pytest.mark.parametrize("damage", ["arrays = x'00'", "call = '{}'", "sha256 = NULL", "arrays = NULL", "call = x'ff'"])
-def test_a_damaged_row_is_asked_again(cache: CallCache, damage: str) -> None:
-    inner = Counting()
-    llm = CachedLLM(inner, cache)
-    asyncio.run(llm.complete(QUESTION))
-    with sqlite3.connect(cache.path) as other:
-        other.execute(f"UPDATE calls SET {damage}")
-    other.close()
-    assert [asyncio.run(llm.complete(QUESTION)).text for _ in range(2)] == ["2", "2"]
-
-
-def test_a_file_that_is_no_cache_is_named_and_left_alone(tmp_path: Path) -> None:
-    noise = tmp_path / "noise.db"
-    noise.write_bytes(b"not a database, and long enough to have a header " * 40)
-    other = tmp_path / "other.db"
-    with sqlite3.connect(other) as database:
-        database.execute("CREATE TABLE bank (account)")
-    database.close()
-    before = noise.read_bytes(), other.read_bytes()
-    with pytest.raises(LLMError, match=r"noise\.db is damaged .* move it away"):
-        CallCache(noise)
-    with pytest.raises(LLMError, match=r"other\.db is a database but no call cache .* choose another file"):
-        CallCache(other)
-    with pytest.raises(LLMError, match="noise"):
-        CallCache(noise / "calls.db")
-    assert (noise.read_bytes(), other.read_bytes()) == before
-
-
-def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path) -> None:
-    path = tmp_path / "calls.db"
-    with CallCache(path) as cache:
-        for i in range(200):
-            cache.put(str(i), Call(id=str(i), text="x" * 500))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
-    with CallCache(path) as cache, pytest.raises(LLMError, match=r"calls\.db is damaged .* move it away"):
-        cache.get("7")
-
-
-def test_a_closed_cache_says_so(cache: CallCache) -> None:
-    cache.close()
-    with pytest.raises(LLMError, match="closed"):
-        len(cache)
-
-
-def test_replay_prefers_the_call_of_the_same_id_and_streams_it() -> None:
-    recorded = [
-        Call(id=identity, messages=QUESTION.messages, text=identity, tokens=(identity,), logprobs=np.float32([-1]))
-        for identity in ("one", "two")
-    ]
-    llm = ReplayLLM(recorded)
-    ask = [dataclasses.replace(QUESTION, id=identity) for identity in ("one", "two", "three")]
-    assert [asyncio.run(llm.complete(request)).text for request in ask] == ["one", "two", "two"]
-    tokens, call = asyncio.run(everything(llm.stream(ask[0])))
-    assert (tokens, call.text) == ([("one", -1.0)], "one")
-    assert llm.capabilities == Capabilities(logprobs=True, json_schema=True, stream=True)
-    with pytest.raises(LLMError, match="ask the model itself"):
-        asyncio.run(llm.loglikelihood(QUESTION, "42"))
-
-
-def test_a_replay_of_nothing_is_refused() -> None:
-    with pytest.raises(LLMError, match="no recorded calls to replay: the store is empty, or was written without texts"):
-        ReplayLLM([])

@@ -3,12 +3,12 @@
 import gzip
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answer_formats import CORPUS
+from import_lines import FULL, RESPONSE, changed, write_lines
 
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.import_store import ImportReport, import_file
@@ -16,66 +16,9 @@ from metaprobe.records.importer import Line, read_openai_lines, run_of_line
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.openai_format import parse_response
-from metaprobe.records.relabel import relabel
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
 from metaprobe.training.common.heads import LEVELS
-
-RESPONSE = {
-    "id": "chatcmpl-9",
-    "object": "chat.completion",
-    "created": 1760000000,
-    "model": "gpt-test-mini",
-    "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "Wien", "refusal": None},
-            "logprobs": {
-                "content": [
-                    {"token": "W", "logprob": -0.25, "bytes": [87], "top_logprobs": [{"token": "W", "logprob": -0.25}]},
-                    {
-                        "token": "ien",
-                        "logprob": -0.5,
-                        "bytes": None,
-                        "top_logprobs": [{"token": "x", "logprob": -0.75}],
-                    },
-                ]
-            },
-            "finish_reason": "stop",
-        }
-    ],
-    "usage": {"prompt_tokens": 14, "completion_tokens": 2, "total_tokens": 16},
-}
-
-FULL = {
-    "id": "q1",
-    "group": "capitals",
-    "messages": [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Earlier?"},
-        {"role": "assistant", "content": None},
-        {"role": "user", "content": [{"type": "text", "text": "Hauptstadt von Österreich?"}]},
-    ],
-    "response": RESPONSE,
-    "labels": {"correct": 1, "instruction": 2, "quality": 2.5, "evidence": None, "critical": False},
-    "verbalized_confidence": 0.9,
-    "model": "my-model",
-    "task": "capitals",
-    "stage": "answer",
-    "agent": "solver",
-    "run_id": "monday",
-    "sampling": {"temperature": 0.7, "seed": 3},
-    "logprobs_mode": "raw",
-}
-
-
-def write_lines(path: Path, *records: Any) -> Path:
-    lines = [
-        record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode() for record in records
-    ]
-    data = b"\n".join(lines) + b"\n"
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
 
 
 @pytest.mark.parametrize("name", ["calls.jsonl", "calls.jsonl.gz"])
@@ -119,10 +62,6 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> N
 def test_the_same_question_in_two_collections_is_two_runs(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", FULL, {**FULL, "run_id": "tuesday"})
     assert [run.id for run in read_openai_lines(path)] == ["monday/q1", "tuesday/q1"]
-
-
-def changed(**changes: Any) -> dict[str, Any]:
-    return {**FULL, "id": "q2", **changes}
 
 
 WITHOUT_LOGPROBS = {**RESPONSE, "choices": [{**RESPONSE["choices"][0], "logprobs": None}]}  # type: ignore[index, dict-item]
@@ -197,20 +136,6 @@ def test_other_keys_are_the_users_own(tmp_path: Path) -> None:
     assert len(list(read_openai_lines(write_lines(tmp_path / "a.jsonl", changed(customer="x", latency=3))))) == 1
 
 
-def test_importing_again_after_mending_adds_each_line_once(tmp_path: Path) -> None:
-    store = RunStore(tmp_path / "runs")
-    path = tmp_path / "calls.jsonl"
-    good = [changed(id=i) for i in range(5)]
-    write_lines(path, *good[:3], json.dumps(good[3]).encode()[:80], good[4])
-    with pytest.raises(ImportFileError, match=r"calls\.jsonl:4: "):
-        import_file(path, store)
-    assert len(store) == 3
-    write_lines(path, *good)
-    assert import_file(path, store) == ImportReport(2, 3, (), labelled=5, groups=1)
-    assert import_file(path, store) == ImportReport(0, 5, (), labelled=5, groups=1)
-    assert [run.item.id for run in store] == list("01234")
-
-
 def test_skipping_keeps_every_good_line_and_reports_every_bad_one(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     bad = [line for line, _ in BAD_LINES]
@@ -256,114 +181,6 @@ def test_minus_9999_is_imported(tmp_path: Path) -> None:
 def test_labels_may_be_what_heads_are_trained_on() -> None:
     whole = {name: tuple(range(low, high + 1)) for name, (low, high) in LEVELS.items()}
     assert {"correct": (0, 1), "critical": (0, 1), **whole} == LABEL_VALUES
-
-
-def lines_of(count: int, **changes: Any) -> list[dict[str, Any]]:
-    return [changed(id=i, run_id=None, labels={"correct": i % 2}, **changes) for i in range(count)]
-
-
-def test_corrected_labels_replace_the_stored_ones_and_nothing_else_changes(tmp_path: Path) -> None:
-    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
-    write_lines(path, *lines_of(100))  # two shards
-    import_file(path, store)
-    shards, before = store.shards(), list(store)
-    kept = shards[1].read_bytes()
-    corrected = [{**line, "labels": {"correct": 1}} if line["id"] < 10 else line for line in lines_of(100)]
-    report = import_file(write_lines(path, *corrected), store)
-    assert (report.imported, report.already_stored, report.relabelled, report.labelled) == (0, 100, 5, 100)
-    after = list(store)
-    assert [run.id for run in after] == [run.id for run in before]
-    assert [run.label("correct", run.id) for run in after] == [1.0] * 10 + [i % 2 for i in range(10, 100)]
-    assert [run.outcome for run in after] == [run.label("correct", run.id) for run in after]
-    assert store.shards() == shards
-    assert shards[1].read_bytes() == kept, "a shard with nothing to change was written anew"
-    for old, new in zip(before, after, strict=True):
-        assert (old.calls[0].text, old.calls[0].tokens) == (new.calls[0].text, new.calls[0].tokens)
-        assert old.calls[0].top_logprobs.tolist() == new.calls[0].top_logprobs.tolist()
-        assert (old.item, old.statements) == (new.item, new.statements)
-    assert import_file(path, store).relabelled == 0
-
-
-def test_a_misspelt_label_is_named_and_gone_after_the_mended_file(tmp_path: Path) -> None:
-    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
-    first = import_file(write_lines(path, changed(labels={"corect": 1}), changed(id="b", labels={"corect": 0})), store)
-    assert first.notes == (f"{path}:1: label 'corect' is stored under that name; did you mean 'correct'?",)
-    assert import_file(write_lines(path, changed(labels={"correct": 1})), store).relabelled == 1
-    assert [[label.name for label in run.labels] for run in store] == [["correct"], ["corect"]]
-
-
-def test_what_a_line_leaves_out_stays_and_a_label_of_null_is_taken_back(tmp_path: Path) -> None:
-    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
-    import_file(write_lines(path, FULL), store)
-    (before,) = store
-    bare = {key: FULL[key] for key in ("id", "run_id", "response")}
-    assert import_file(write_lines(path, {**bare, "labels": None}), store).relabelled == 0
-    nothing = {"messages": [], "sampling": {}, "group": "", "labels": {}}
-    assert import_file(write_lines(path, {**bare, **nothing}), store) == ImportReport(0, 1, (), groups=1)
-    report = import_file(write_lines(path, {**bare, "labels": {"correct": None}, "group": "towns"}), store)
-    assert report.relabelled == 1
-    (after,) = store
-    assert (after.labels, after.outcome, after.item.group) == ((), None, "towns")
-    assert (after.item.task, after.statements) == (before.item.task, before.statements)
-    assert (after.calls[0].messages, after.calls[0].model) == (before.calls[0].messages, before.calls[0].model)
-
-
-def test_a_prompt_may_come_late_also_one_with_a_broken_character(tmp_path: Path) -> None:
-    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
-    import_file(write_lines(path, {"id": "a", "response": RESPONSE}), store)
-    prompt = [{"role": "user", "content": "Capital\ud83d?"}]
-    line = json.dumps({"id": "a", "response": RESPONSE, "messages": prompt}).encode()
-    assert import_file(write_lines(path, line), store).relabelled == 1
-    assert [(run.item.question, run.calls[0].messages[0].content) for run in store] == [("Capital\ufffd?",) * 2]
-    assert import_file(path, store) == ImportReport(0, 1, (), groups=1)
-
-
-OTHER_ANSWER = json.loads(json.dumps(RESPONSE).replace("-0.5", "-0.625"))
-
-
-@pytest.mark.parametrize(
-    "other", [{"response": OTHER_ANSWER}, {"messages": [{"role": "user", "content": "Hauptstadt von Peru?"}]}]
-)
-def test_an_id_stored_with_another_answer_or_prompt_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
-    store, path = RunStore(tmp_path / "runs"), tmp_path / "calls.jsonl"
-    import_file(write_lines(path, *lines_of(3)), store)
-    second, third = ({**line, **other, "labels": {"correct": 0}} for line in lines_of(3)[1:])
-    write_lines(path, {**lines_of(1)[0], "labels": {"correct": 1}}, second, third)
-    with pytest.raises(ImportFileError, match=r"calls\.jsonl:2: id '1' is stored with another .*\(as of 2 lines\)"):
-        import_file(path, store)
-    assert [run.outcome for run in store] == [1.0, 1.0, 0.0], "the line before it counts, the others stay"
-    report = import_file(path, store, on_error="skip")
-    assert (report.already_stored, report.relabelled, len(report.skipped)) == (1, 0, 2)
-
-
-def test_a_line_whose_id_another_system_has_changes_nothing(tmp_path: Path) -> None:
-    store, path = RunStore(tmp_path / "runs"), write_lines(tmp_path / "calls.jsonl", FULL)
-    (run,) = read_openai_lines(path)
-    store.append([replace(run, system="mgv")])
-    line = Line(1, FULL, replace(run, labels=()))
-    assert relabel(store, []) == (0, [])
-    assert relabel(store, [line]) == (0, [line])
-    assert [run.system for run in store] == ["mgv"]
-
-
-def test_a_store_without_texts_gets_labels_and_no_prompt(tmp_path: Path) -> None:
-    store, path = RunStore(tmp_path / "runs"), write_lines(tmp_path / "calls.jsonl", FULL)
-    with store.writer(text=False) as writer:
-        writer.add(next(read_openai_lines(path)))
-    assert import_file(path, store).relabelled == 0
-    assert import_file(write_lines(path, {**FULL, "labels": {"correct": 0}}), store).relabelled == 1
-    assert [(run.outcome, run.item.question, run.calls[0].messages) for run in store] == [(0.0, "", ())]
-
-
-def test_a_label_or_a_prompt_in_the_wrong_place_is_named_once(tmp_path: Path) -> None:
-    stray = {"id": "a", "correct": 1, "question": "?", "customer": "x", "response": RESPONSE}
-    path = write_lines(tmp_path / "calls.jsonl", stray, {**stray, "id": "b"}, {**FULL, "question": "?"})
-    first, second = sorted(import_file(path, RunStore(tmp_path / "runs")).notes)
-    assert first == f'{path}:1: "correct" is not read; if it was meant for "labels", write "labels": {{"correct": 1}}'
-    assert second.startswith(f'{path}:1: "question" is not read; if it was meant for "messages"')
-    beside = write_lines(tmp_path / "bare.jsonl", {**RESPONSE, "prompt": None, "lables": {"correct": 1}})
-    (only,) = import_file(beside, RunStore(tmp_path / "bare")).notes
-    assert '"lables" is not read; if it was meant for "labels"' in only
 
 
 def test_labels_beside_the_keys_of_a_bare_response_are_read(tmp_path: Path) -> None:

@@ -62,6 +62,11 @@ def write(
     log.add_labels(said)
 
 
+def write_one(log: ScoreLog, name: str, at: float) -> None:
+    log.write(Entry(request_id=name, time=at, model="big", checkpoint=CHECKPOINT, score=0.7))
+    assert log.flush()
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> Path:
     with ScoreLog.open(tmp_path / "log.sqlite") as log:
@@ -153,6 +158,48 @@ def test_a_correction_is_no_second_label_of_the_stream_whenever_it_is_read(url: 
         write(log, 5, first=2000, labels=1.0)
         watch.read(log)
         assert watch.watch.streams[LABEL].rows == rows + 5
+
+
+def test_labels_count_once_whenever_they_came_and_however_they_are_dated(url: Path) -> None:
+    watch, state = LogWatch(), url.with_name("drift.json")
+    with ScoreLog.open(url) as log:
+        watch.read(log)
+        before = watch.watch.streams[LABEL].rows
+        labelled = {one.request_id for one in log.current_labels()}
+        later = [f"r{i}" for i in range(1000) if f"r{i}" not in labelled][:40]
+        early = [FeedbackLabel(name, 1.0, "ada", BEGIN - 86_400.0) for name in later]
+        log.add_labels([*early, FeedbackLabel("not yet", 1.0, "ada", BEGIN - 86_400.0)])
+        for expected in (40, 40):
+            watch.save(state)
+            watch = LogWatch.load(state)
+            watch.read(log)
+            assert watch.watch.streams[LABEL].rows == before + expected
+        write_one(log, "not yet", BEGIN + 1e5)
+        log.delete(later[0])
+        log.label(later[1], 0, time=BEGIN - 2 * 86_400.0)  # a correction that is dated before what it corrects
+        watch.read(log)
+    assert watch.watch.streams[LABEL].rows == before + 41
+    assert later[2] not in state.read_text(encoding="utf-8")
+
+
+def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
+    watch, state = LogWatch(), url.with_name("drift.json")
+    with ScoreLog.open(url) as log:
+        watch.read(log)
+        before, last = watch.watch.streams[LABEL].rows, max(one.time or 0.0 for one in log.current_labels())
+        watch.save(state)
+        held = json.loads(state.read_text(encoding="utf-8"))
+        del held["counted"]
+        state.write_text(json.dumps({**held, "labels_until": last}), encoding="utf-8")
+        write(log, 5, first=2000, labels=1.0)
+        kept = LogWatch.load(state)
+        kept.read(log)
+        assert kept.watch.streams[LABEL].rows == before + 5
+        labelled = {one.request_id for one in log.current_labels()}
+        name = next(f"r{i}" for i in range(1000) if f"r{i}" not in labelled)
+        log.label(name, 1, time=BEGIN)
+        kept.read(log)
+        assert kept.watch.streams[LABEL].rows == before + 6
 
 
 def test_of_who_was_unsure_first_the_first_label_that_says_something_counts(url: Path) -> None:

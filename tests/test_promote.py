@@ -1,6 +1,8 @@
 """The guard in service: labelled answers of a log promote a version that is better, no other, with a way back."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from logged_answers import WEEK_46, answers, stored, write_answers
 from metaprobe.cli import main
 from metaprobe.monitoring.labelled import labelled_of_log
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.options import QualityOptions
@@ -96,6 +99,62 @@ def test_what_is_not_better_is_not_promoted_and_nothing_is_written(
     decided = json.loads(refused.stdout)
     assert decided["digest"] == old.checkpoint.digest
     assert "Brier gain" in decided["reasons"][0]
+    with ScoreLog.open(url) as log:
+        assert log.events(PROMOTED) == []
+
+
+def _promotable(folder: Path, running: Path) -> tuple[Path, Path]:
+    """A log by which the recalibrated version is better, and a file of pins with the running one."""
+    url, old = folder / "log.sqlite", QualityPredictor.load(running)
+    with ScoreLog.open(url) as log:
+        _week(log, old, 300, seed=2)
+    (folder / "pins").write_text(f"{running} {old.checkpoint.digest}\n")
+    return url, folder / "pins"
+
+
+def test_a_promotion_whose_pin_is_nowhere_is_not_in_the_log_and_neither_is_its_end(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
+    url, pins = _promotable(tmp_path, running)
+    others = tmp_path / "others"
+    words = ("promote", recalibrated, "--over", running, "--log", url, "--pins")
+    for text, said in ((b"elsewhere " + b"b" * 64 + b"\n", "pins no checkpoint of digest"), (b"\xff\n", "no text in")):
+        others.write_bytes(text)
+        refused = run(*words, others)
+        assert (refused.exit_code, said in refused.output) == (1, True), refused.output
+        assert others.read_bytes() == text
+    with ScoreLog.open(url) as log:
+        assert log.events(PROMOTED) == []
+    assert run(*words, pins).exit_code == 0
+    others.write_text(f"elsewhere {'b' * 64}\n")
+    assert run("promote", "--rollback", "--log", url, "--pins", others).exit_code == 1
+    with ScoreLog.open(url) as log:
+        assert log.events(ROLLED_BACK) == []
+    assert run("promote", "--rollback", "--log", url, "--pins", pins).exit_code == 0, "the way back is still there"
+
+
+@pytest.mark.parametrize("when", ["begins", "ends"])
+def test_a_promotion_that_the_log_cannot_keep_leaves_the_pin(
+    running: Path, recalibrated: Path, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, pins = _promotable(tmp_path, running)
+    before = pins.read_text()
+    real = SqliteTables.transaction
+
+    @contextmanager
+    def full(tables: SqliteTables) -> Iterator[Execute]:
+        with real(tables) as run_statement:
+            if when == "begins":
+                raise LogError("database or disk is full")
+            yield run_statement
+            if pins.read_text() != before:
+                raise LogError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteTables, "transaction", full)
+        refused = run("promote", recalibrated, "--over", running, "--log", url, "--pins", pins)
+    assert (refused.exit_code, "disk is full" in refused.output) == (1, True), refused.output
+    assert pins.read_text() == before
     with ScoreLog.open(url) as log:
         assert log.events(PROMOTED) == []
 

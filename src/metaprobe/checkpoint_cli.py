@@ -191,28 +191,21 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
 def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
     from metaprobe.monitor_cli import opened_log
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.training.promotion.pins import swap_pin
     from metaprobe.training.promotion.scored import promote_in_log
 
     versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
     with opened_log(log) as opened, steps("comparing on labelled answers"):
-        decided = promote_in_log(versions[0], versions[1], opened, **options)
-    if pins is not None and decided.promoted:
-        swap_pin(pins, versions[1].checkpoint.digest, new, decided.digest)
-    return decided
+        return promote_in_log(versions[0], versions[1], opened, pins=pins, location=new, **options)
 
 
 def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> None:
     from metaprobe.monitor_cli import opened_log
-    from metaprobe.training.promotion.pins import swap_pin
     from metaprobe.training.promotion.scored import roll_back
 
     if log is None or new is not None or data:
         raise click.UsageError("--rollback takes --log URL, and nothing else")
     with opened_log(log) as opened:
-        found = roll_back(opened)
-    if pins is not None:
-        swap_pin(pins, found["was"], found["path"], found["digest"])
+        found = roll_back(opened, pins=pins)
     click.echo(json.dumps(found))
 
 

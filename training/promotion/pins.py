@@ -1,7 +1,10 @@
 """The file that says which checkpoints a running server loads (`serve --pins`): one version in another's place."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.http.settings import split_name
 
@@ -17,7 +20,7 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
         raise RecordError(
             f"{location!r} cannot stand in {pins}; expected a checkpoint with neither white space nor # in its path"
         )
-    lines = pins.read_text(encoding="utf-8").splitlines()
+    lines = _read(pins).splitlines()
     found = []
     for line in lines:
         pinned, hash_, said = line.partition("#")
@@ -33,6 +36,28 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
             f"{pins} pins no checkpoint of digest {before[:16]}; expected a line `[NAME=]CHECKPOINT {before[:16]}...`, "
             "as `metaprobe serve --pins` reads it"
         )
-    beside = pins.with_name(pins.name + ".new")
-    beside.write_text("\n".join(found) + "\n", encoding="utf-8")
-    beside.replace(pins)
+    _write(pins, "\n".join(found) + "\n")
+
+
+@contextmanager
+def put_back(pins: Path) -> Iterator[None]:
+    """Where the block fails, the file says again what it said before."""
+    before = _read(pins)
+    try:
+        yield
+    except BaseException:
+        if _read(pins) != before:
+            _write(pins, before)
+        raise
+
+
+def _read(pins: Path) -> str:
+    try:
+        return pins.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{pins} is no text in UTF-8 ({error}); expected the file of `serve --pins`") from error
+
+
+def _write(pins: Path, text: str) -> None:
+    with atomic_write(pins) as file:
+        file.write(text.encode())

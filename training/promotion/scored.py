@@ -7,6 +7,7 @@ answers, where the log keeps them. Answers that were chosen for labels are thinn
 
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from metaprobe.monitoring.thinning import thin
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
+from metaprobe.training.promotion.pins import put_back, swap_pin
 from metaprobe.training.promotion.predictors import MARGIN, Promotion, find_reasons
 from metaprobe.training.quality.recalibrate import RECALIBRATED, score_again
 from metaprobe.training.quality.retrain import RETRAINED
@@ -77,14 +79,28 @@ def promote_scored(
     return Promotion(not reasons, gained, better, digest, reasons)
 
 
-def promote_in_log(new: QualityPredictor, running: QualityPredictor, log: ScoreLog, **options: Any) -> Promotion:
-    """The same, and where it is promoted, an event in the log that `roll_back` reads."""
+def promote_in_log(
+    new: QualityPredictor,
+    running: QualityPredictor,
+    log: ScoreLog,
+    *,
+    pins: Path | None = None,
+    location: str = "",
+    **options: Any,
+) -> Promotion:
+    """The same, and where it is promoted, an event in the log that `roll_back` reads.
+
+    `pins`: a file of `serve --pins` in which the new version then takes the running one's place, as the checkpoint at
+    `location` (its folder where that is empty). Both happen or neither: raises `RecordError` where the file pins no
+    such version, and `LogError` where the log cannot be written; the file then says what it said.
+    """
     decided = promote_scored(new, running, log, **options)
     if decided.promoted:
         versions = {"from": running.checkpoint.digest, "to": new.checkpoint.digest}
         paths = {"from_path": str(running.checkpoint.path), "to_path": str(new.checkpoint.path)}
         gains = {"auroc_gain": decided.auroc_gain.estimate, "brier_gain": decided.brier_gain.estimate}
-        log.event(PROMOTED, {**versions, **paths, **plain(gains)})
+        details = {**versions, **paths, **plain(gains)}
+        _exchange(log, PROMOTED, details, pins, versions["from"], location or paths["to_path"], versions["to"])
     return decided
 
 
@@ -132,10 +148,11 @@ def _scores_of(
     return found
 
 
-def roll_back(log: ScoreLog) -> dict[str, str]:
+def roll_back(log: ScoreLog, *, pins: Path | None = None) -> dict[str, str]:
     """Returns what ran before the last promotion that was not taken back, as `{"digest", "path", "was"}`.
 
-    `was` is the digest that was promoted. It is written into the log.
+    `was` is the digest that was promoted. It is written into the log, and `pins` changes with it, as in
+    `promote_in_log`.
 
     Raises `RecordError` where there is none.
     """
@@ -144,6 +161,18 @@ def roll_back(log: ScoreLog) -> dict[str, str]:
         if str(event.time) not in taken_back:
             details = event.details
             found = {name: str(details[of]) for name, of in (("digest", "from"), ("path", "from_path"), ("was", "to"))}
-            log.event(ROLLED_BACK, {**found, "promotion": str(event.time)})
+            details = {**found, "promotion": str(event.time)}
+            _exchange(log, ROLLED_BACK, details, pins, found["was"], found["path"], found["digest"])
             return found
     raise RecordError("the log holds no promotion that could be taken back")
+
+
+def _exchange(
+    log: ScoreLog, kind: str, details: dict[str, Any], pins: Path | None, before: str, location: str, digest: str
+) -> None:
+    """Writes the event and changes the pin, or neither."""
+    if pins is None:
+        return log.event(kind, details)
+    with put_back(pins), log.event_of(kind, details):
+        swap_pin(pins, before, location, digest)
+    return None

@@ -1,0 +1,318 @@
+"""Each script that writes blocks of the docs, with a change of its figures that must change the block."""
+
+import dataclasses
+import importlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from metaprobe.records.types import Run
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))  # which are imported by their names
+
+MEASURED = ROOT / "docs" / "measured"
+Change = Callable[[pytest.MonkeyPatch, ModuleType, Path], None]
+"""Gives a script other figures: (patch, the script, an empty folder)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """A command, and what it writes."""
+
+    script: str
+    blocks: dict[str, Change]
+    """PAGE#NAME, or PAGE where it is whole -> what makes its figures others."""
+    command: str = "page_command"
+    arguments: tuple[Any, ...] = ()
+
+
+def number(constant: str, file: str, *place: str | int, to: Any = None, owner: str = "") -> Change:
+    """A change of one figure of docs/measured, `to` something or a little; `constant` is the script's name for the file
+    or the folder, `owner` the module that has it where the script does not."""
+
+    def change(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+        shutil.copytree(MEASURED, folder / "measured")
+        path = folder / "measured" / f"{file}.json"
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        *way, last = place
+        inside = figures
+        for step in way:
+            inside = inside[step]
+        inside[last] = moved(inside[last]) if to is None else to
+        path.write_text(json.dumps(figures), encoding="utf-8")
+        module = importlib.import_module(owner) if owner else script
+        patch.setattr(module, constant, folder / getattr(module, constant).relative_to(MEASURED.parent))
+
+    return change
+
+
+def moved(figure: float | str) -> float | str:
+    """A figure that is another at every rounding; of one that is kept as text, the first digit is."""
+    if isinstance(figure, str):
+        return re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), figure, count=1)
+    return figure + 7 if isinstance(figure, int) else 1.1 * figure + 0.123
+
+
+def another_run(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+    """In one recorded run of every store all that was right is wrong, and the other way round."""
+    recorded = script.recorded
+
+    def other(name: str) -> list[Run]:
+        first, *rest = recorded(name) or [None]
+        return [] if first is None else [turned(first), *rest]
+
+    patch.setattr(script, "recorded", other)
+
+
+def turned(run: Run) -> Run:
+    labels = tuple(dataclasses.replace(label, value=1 - label.value) for label in run.labels)
+    return dataclasses.replace(run, labels=labels, outcome=None if run.outcome is None else 1 - run.outcome)
+
+
+def one_system_less(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+    patch.setattr(script, "SYSTEMS", dict(list(script.SYSTEMS.items())[1:]))
+
+
+def another_checkpoint(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+    """One that has learned from one answer more."""
+    load = script.load_checkpoint
+
+    def other(path: Path) -> SimpleNamespace:
+        manifest = load(path).manifest
+        more = dataclasses.replace(manifest.training, n=manifest.training.n + 1)
+        return SimpleNamespace(manifest=dataclasses.replace(manifest, training=more))
+
+    patch.setattr(script, "load_checkpoint", other)
+
+
+probes, routing = partial(number, "FIGURES", "probes"), partial(number, "FIGURES", "routing")
+hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
+live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
+PLACES = "smollm2-135m/places"
+WORD = ("rows", 0, "words", "learned router", "word")
+WRITERS = (
+    Writer(
+        "research/hidden/adapter.py",
+        {"docs/research/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
+    ),
+    Writer(
+        "research/quality/bundled.py",
+        {"docs/research/bundled.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
+    ),
+    Writer(
+        "research/travel/page.py",
+        {
+            "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
+            "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
+            "docs/research/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
+            "docs/research/travel.md#travel-ceiling": number("MEASURED", "travel", "ceiling", "50", "rates_known"),
+            "docs/research/travel.md#travel-blend": number(
+                "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
+            ),
+            "docs/research/travel.md#travel-support": number(
+                "MEASURED", "travel", "support", "rows", 0, "inside", "answers"
+            ),
+        },
+    ),
+    Writer(
+        "research/assistant/study_page.py",
+        {
+            "docs/study.md#study-simulated": number("MEASURED", "study", "rows", 0, "share_held"),
+            "docs/study.md#study-paper": number("MEASURED", "study", "participants", "critical_thinking"),
+        },
+        "write_page",
+    ),
+    Writer(
+        "research/engines/vllm_page.py",
+        {
+            "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "middleware over plain"),
+            "docs/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
+            "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
+        },
+        "main",
+    ),
+    Writer(
+        "research/engines/other_eyes.py",
+        {"docs/engines.md#other-eyes": number("MEASURED", "other_eyes", "qwen-coder-0.5b|places|smollm2-135m", "own")},
+        "write_page",
+    ),
+    Writer(
+        "research/loop/page.py",
+        {
+            "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
+            "docs/research/loop.md#loop-spared": number(
+                "MEASURED", "loop", "estimates", "spared", 0, "squared_correlation"
+            ),
+            "docs/research/loop.md#loop-recalibration": number("MEASURED", "loop", "recalibration", "draws"),
+            "docs/research/loop.md#loop-drift": number("MEASURED", "loop", "drift", "before"),
+        },
+    ),
+    Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
+    Writer(
+        "research/claims/corrections.py",
+        {"docs/research/corrections.md": number("MEASURED", "claims_systems", 0, "after")},
+        "main",
+    ),
+    Writer(
+        "research/demo/page.py",
+        {
+            "docs/research/demo.md#answer": number("FIGURES", "demo", "methods", 0, "auroc"),
+            "docs/research/demo.md#demo-results": number("FIGURES", "demo", "choices", 0, "accuracy"),
+        },
+    ),
+    Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),
+    Writer(
+        "research/production/gate.py",
+        {
+            "docs/research/production.md#gate": number(
+                "FIGURES", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "auroc", "low"
+            )
+        },
+    ),
+    Writer(
+        "research/hidden/headline.py",
+        {
+            "docs/research/probes.md#answer": probes(PLACES, "methods", "blend", "auroc", 0, to=0.1),
+            "docs/research/probes.md#headline": probes(PLACES, "methods", "blend", "auroc", 0),
+        },
+        "main",
+    ),
+    Writer("research/systems/live_signals.py", {"docs/systems.md#live": live, "docs/research/systems.md#live": live}),
+    Writer(
+        "research/systems/operating_points.py",
+        {
+            "docs/research/systems.md#operating-points": number(
+                "MEASURED", "operating_points", "iterate", "rows", 0, "tokens"
+            )
+        },
+    ),
+    Writer("benchmarks/page.py", {"docs/research/benchmarks.md": number("MEASURED", "peers", "rows", 0, "ratio")}),
+    Writer(
+        "research/hidden/measure.py",
+        {
+            "docs/research/probes.md#setting": probes(PLACES, "tokens"),
+            "docs/research/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
+            "docs/research/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
+            "docs/research/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
+            "docs/research/probes.md#efficiency": probes("qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0),
+            "docs/research/probes.md#transfer": probes("smollm2-135m/transfer", "auroc", 0, 1, 0),
+            "docs/research/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
+        },
+    ),
+    Writer(
+        "research/production/page.py",
+        {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "upstream_cpu_ms")},
+        "main",
+    ),
+    Writer(
+        "benchmarks/fuzz_logs.py",
+        {"docs/logs.md#fuzz-logs": number("FIGURES", "fuzz_logs", "readers", 0, "refused")},
+        "write_page",
+    ),
+    Writer(
+        "research/quality/measure.py",
+        {
+            "docs/research/quality.md": number(
+                "FIGURES", "quality", "sets", "gsm8k_token_entropy", "methods", "mean log-probability", "auroc", 0
+            )
+        },
+    ),
+    Writer(
+        "research/papers/page.py",
+        {"docs/research/reproduction.md": number("FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0)},
+        "write_page",
+    ),
+    Writer(
+        "research/routing/measure.py",
+        {
+            "README.md#routing": routing("router_cascade9", *WORD, to="ahead"),
+            "docs/routing.md#routing": routing("router_cascade9", *WORD, to="ahead"),
+            "docs/research/routing.md#answer": routing("router_cascade9", *WORD, to="ahead"),
+            "docs/research/routing.md#verdict": routing("router_cascade9", *WORD[:4], "p_holm"),
+            "docs/research/routing.md#sets": routing("router_cascade9", "rows", 0, "methods", "oracle", "accuracy", 0),
+            "docs/research/routing.md#rule": routing(
+                "metacog-every-agent, rule", "rows", 0, "methods", "domain table", "cost", 0
+            ),
+            "docs/research/routing.md#left-out": routing("router_cascade9, left out", "gsm8k", "0.05", "router", 0),
+            "docs/research/routing.md#waiting": routing("router_cascade9, waiting", "rows", 0, "cost", 0),
+            "docs/research/routing.md#from-a-log": routing("router_cascade9, from a log", "rows", 0, "cost", 0),
+            "docs/research/routing.md#speed": routing("speed", "0 asked", 0),
+        },
+    ),
+    Writer(
+        "research/routing/agents.py",
+        {
+            "docs/research/routing.md#routing-agents": number(
+                "FIGURES", "routing_agents", "methods", "best single agent", "tokens", 0
+            )
+        },
+    ),
+    Writer(
+        "research/routing/sources.py",
+        {"docs/research/routing.md#routing-sources": number("FIGURES", "routing_sources", "auroc", "stated", 0, 0)},
+    ),
+    Writer(
+        "research/stages/page.py",
+        {"research/stages/README.md#stages": number("FIGURES", "stages", "gsm8k-mgv", "token_price")},
+    ),
+    Writer(
+        "research/systems/page.py",
+        {
+            "docs/system-options.md#systems": one_system_less,
+            "docs/system-options.md#options": one_system_less,
+            "docs/research/systems.md#caelf": another_run,
+        },
+        "main",
+        (("caelf",), None),
+    ),
+    *(
+        Writer(
+            "research/systems/page.py", {f"docs/research/systems.md#{section}": another_run}, "main", ((section,), None)
+        )
+        for section in ("monitor-generate-verify", "metacrit", "essay-debate")
+    ),
+    Writer(
+        "research/systems/page.py",
+        {
+            "docs/research/systems.md#metacogagent": number(
+                "FIGURES", "metacogagent", "sweeps", 0, "asked", "value", 0, owner="research.systems.metacog_section"
+            )
+        },
+        "main",
+        (("metacogagent",), None),
+    ),
+    Writer(
+        "research/writing/measure.py",
+        {
+            "docs/writing-assistant.md#writing-cost": number(
+                "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
+            ),
+            "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
+        },
+        "write_page",
+    ),
+    Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
+    Writer(
+        "scripts/mutants_page.py",
+        {
+            "docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed"),
+            "docs/research/mutants.md#mutants-alive": number(
+                "MEASURED", "mutants", "training", "survivors", 0, "mutant", to="a.py: 1 -> 2 | 1"
+            ),
+        },
+    ),
+    Writer(
+        "scripts/stranger.py",
+        {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},
+        "write_page",
+    ),
+)

@@ -1,0 +1,125 @@
+"""What is pruned, deleted or moved out of a score log is gone from it, and nothing else is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import logged_entries
+import numpy as np
+import pytest
+from logged_entries import DAY, START, WHOLE, entry
+
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.tables import LogError
+from metaprobe.records.store import RunStore
+
+server, where = logged_entries.server, logged_entries.where
+
+
+def totals(log: ScoreLog) -> list[tuple[float, ...]]:
+    """The sums that pages read, over all hours: answers, sum of scores, flagged, tokens; and answers in the bins."""
+    asked = "SELECT sum(answers), sum(score_sum), sum(flagged), sum(tokens) FROM hours"
+    bins = "SELECT sum(answers), sum(score_sum), sum(flagged) FROM bins"
+    return [tuple(round(float(value or 0), 9) for value in log.tables.read(one)[0]) for one in (asked, bins)]
+
+
+def test_sums_are_those_of_the_rows_whatever_came_and_went(where: str) -> None:
+    with ScoreLog.open(where) as log:
+        for number in range(700):
+            log.write(entry(number, time=START + 600 * number, score=None if number % 7 == 0 else number / 700))
+        assert log.flush()
+        log.delete("r3")
+        log.tables.read("SELECT 1")
+        columns = log.columns()
+        assert len(columns) == 699
+        expected = (699.0, round(float(np.nansum(columns.score)), 9), columns.flagged.sum(), 699 * 7.0)
+        assert totals(log) == [expected, expected[:3]]
+
+
+def test_a_log_of_an_earlier_version_gets_the_sums_that_it_lacks_and_keeps_the_others(where: str) -> None:
+    with ScoreLog.open(where) as log:
+        log.write(entry(1))
+        assert log.flush()
+        with log.tables.transaction() as run:
+            for name in ("priced", "spared"):
+                run(f"ALTER TABLE hours DROP COLUMN {name}")
+    with ScoreLog.open(where) as log:
+        log.write(entry(2, cost_usd=0.0))
+        log.write(entry(3, tokens_saved=5))
+        assert log.flush()
+        assert log.dropped == 0
+        [sums] = log.tables.read("SELECT sum(answers), sum(priced), sum(spared), sum(tokens_saved) FROM hours")
+        assert list(sums) == [3, 1, 1, 5]
+        log.delete("r3")
+        [sums] = log.tables.read("SELECT sum(answers), sum(priced), sum(spared), sum(tokens_saved) FROM hours")
+        assert list(sums) == [2, 1, 0, 0]
+
+
+def test_prune_takes_away_what_is_older_and_its_labels_and_nothing_else(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.monitoring.retention.CHUNK", 4)
+    monkeypatch.setattr("time.time", lambda: START + 10 * DAY + 0.5)
+    with ScoreLog.open(where) as log:
+        for number in range(20):
+            log.write(entry(number, time=START + number * DAY / 2))
+        log.flush()
+        log.label("r2", 1)
+        log.label("r19", 1)
+        assert log.prune(5) == 11
+        columns = log.columns(ids=True)
+        assert columns.request_id.tolist() == [f"r{number}" for number in range(11, 20)]
+        assert [one.request_id for one in log.current_labels()] == ["r19"]
+        assert [sums[0] for sums in totals(log)] == [9, 9]
+        with pytest.raises(LogError, match="days 0; expected more than 0"):
+            log.prune(0)
+
+
+def test_a_deleted_request_is_nowhere_not_even_in_the_bytes_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "scores.sqlite"
+    with ScoreLog.open(path) as log:
+        secret = "a text that nobody is to find again"
+        log.write(replace(WHOLE, answer=secret))
+        log.write(replace(WHOLE, request_id="its-shadow", shadow_of="whole", answer=secret))
+        log.write(entry(1))
+        log.flush()
+        log.label("whole", 0, who="the one who asked")
+        assert secret.encode() in path.read_bytes() + Path(f"{path}-wal").read_bytes()
+        assert log.delete("whole")
+        assert not log.delete("whole")
+        assert log.columns(ids=True).request_id.tolist() == ["r1"]
+        assert log.current_labels() == []
+        held = path.read_bytes() + Path(f"{path}-wal").read_bytes()
+        assert secret.encode() not in held
+        assert b"the one who asked" not in held
+
+
+def test_rotated_log_probabilities_are_in_the_run_store_with_their_labels_and_no_longer_in_the_log(
+    where: str, tmp_path: Path
+) -> None:
+    with ScoreLog.open(where) as log:
+        log.write(WHOLE)
+        log.write(entry(1))
+        log.flush()
+        log.label("whole", 1)
+        assert log.rotate(tmp_path / "runs", days=1) == 1
+        assert log.rotate(tmp_path / "runs", days=1) == 0
+        (run,) = RunStore(tmp_path / "runs")
+        (call,) = run.calls
+        assert (run.id, run.outcome, run.label("correct", call.id), run.item.task) == ("whole", 1, 1, "faq")
+        assert (call.text, call.messages[0].content, call.model) == ("4", "What is 2 + 2?", "llama")
+        assert call.logprobs is not None
+        assert call.logprobs.tolist() == [-0.5, -0.25, -2.0]
+        held = log.entry("whole")
+        assert held == replace(WHOLE, logprobs=None, question=None, answer=None)
+        assert log.delete("whole", store=tmp_path / "runs")
+        assert not list((tmp_path / "runs").glob("*.parquet"))
+
+
+def test_deleting_from_a_store_leaves_its_other_runs(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        log.write(WHOLE)
+        log.write(replace(WHOLE, request_id="other"))
+        log.flush()
+        log.rotate(tmp_path / "runs", days=1)
+        assert log.delete("whole", store=tmp_path / "runs")
+        assert [run.id for run in RunStore(tmp_path / "runs")] == ["other"]
