@@ -295,7 +295,7 @@ def test_a_budget_of_nothing_is_kept_by_what_costs_nothing() -> None:
     free, dear = Point(0.9, 0.6, 0.0), Point(0.1, 0.8, 2.0)
     assert plan_of([dear, free], [], [], budget=0.0).lambda_ == 0.9
     assert plan_of([dear, free], [], [Alone("local", 0.7, 0.0)], budget=0.0).agent == "local"
-    with pytest.raises(RecordError, match="a budget of 0 US dollars .* is below 2, the cheapest way"):
+    with pytest.raises(RecordError, match=r"a budget of 0 US dollars .* is below 2, the cheapest way"):
         plan_of([dear], [], [], budget=0.0)
 
 
