@@ -1,39 +1,19 @@
 """What a score log says of quality: `metaprobe estimate`, `drift`, `threshold`."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from metaprobe.feedback_cli import log_option
+from metaprobe.feedback_cli import log_option, opened_log
 from metaprobe.terminal import CHECKPOINT, NEW_FILE
-
-if TYPE_CHECKING:
-    from metaprobe.monitoring.log import ScoreLog
 
 model_option = click.option("--model", help="Only answers of this model.")
 since_option = click.option(
     "--since", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]), help="Only answers from then on, in UTC."
 )
-
-
-@contextmanager
-def opened_log(url: str) -> Iterator["ScoreLog"]:
-    """The log, closed afterwards. A file that is not there is refused: what reads a log has no use for a new one."""
-    from metaprobe.monitoring.log import ScoreLog
-
-    file = Path(url.removeprefix("sqlite:///"))
-    if "://" not in str(url).removeprefix("sqlite:///") and not file.is_file():
-        raise click.UsageError(f"there is no score log {file}; expected one that `metaprobe serve --log` has written")
-    log = ScoreLog.open(url)
-    try:
-        yield log
-    finally:
-        log.close()
 
 
 def seconds(moment: datetime | None) -> float | None:
@@ -55,6 +35,8 @@ def estimate(where: str, by: str | None, model: str | None, since: datetime | No
 
     with opened_log(where) as opened:
         columns = opened.columns(since=seconds(since), model=model)
+    if not len(columns):
+        click.echo("the log holds no answers of that time and model", err=True)
     for line in estimate_log(columns, by=by):
         click.echo(json.dumps(line))
 

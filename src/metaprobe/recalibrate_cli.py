@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from metaprobe.feedback_cli import log_option
-from metaprobe.monitor_cli import model_option, opened_log, seconds, since_option
+from metaprobe.feedback_cli import log_option, opened_log
+from metaprobe.monitor_cli import model_option, seconds, since_option
 from metaprobe.progress import say, steps
 from metaprobe.terminal import (
     CHECKPOINT,
