@@ -87,18 +87,21 @@ def threshold(checkpoint: str, where: str, rate: float, step: float) -> None:
     """The threshold that labels of CHECKPOINT's answers have come to, as JSON, with what it has missed.
 
     It begins at the checkpoint's own, and moves with each labelled wrong answer, in the order of the answers' times.
-    The share that it misses comes to the rate whatever the answers are; `bound` says how near it must be by now.
+    The share that it misses comes to the rate whatever the answers are; `bound` says how near it must be by now. Of
+    answers that were drawn for labels, as many count as a plain draw would have given.
     """
     from metaprobe.monitoring.labelled import labelled_of_log
     from metaprobe.monitoring.online_threshold import OnlineThreshold
+    from metaprobe.monitoring.thinning import thin
     from metaprobe.probes.quality import QualityPredictor
 
     predictor = QualityPredictor.load(checkpoint)
     follows = OnlineThreshold(0.5 if predictor.threshold is None else predictor.threshold, rate=rate, step=step)
     with opened_log(where) as opened:
         found = labelled_of_log(opened, checkpoint=predictor.checkpoint.digest)
-    rows = zip(found.score.tolist(), found.label.tolist(), found.propensity.tolist(), strict=True)
-    follows.observe_all(rows)
+    # Weighed by one over its propensity, a single label of a large log would throw the threshold far out of [0, 1].
+    plain = found.rows(thin(found.propensity))
+    follows.observe_all((score, label, 1.0) for score, label in zip(plain.score, plain.label, strict=True))
     told: dict[str, Any] = {"threshold": follows.threshold, "wrong": follows.wrong}
     known = follows.wrong > 0
     told |= {"missed": follows.missed_share if known else None, "bound": follows.bound if known else None}
