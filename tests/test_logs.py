@@ -22,7 +22,7 @@ from metaprobe.records.logs.detect import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.sample import LogOptions, NoAnswer, answer_tokens
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run
+from metaprobe.records.types import Message, Run
 
 LOGS = Path(__file__).parent / "logs"
 CHOICES = LOGS / "lm-eval" / "samples_capitals_2026-11-23T13-32-30.561205.jsonl"
@@ -245,6 +245,26 @@ def test_what_has_no_log_probabilities_is_refused_or_taken_for_what_it_states(tm
     report, (run,) = imported(tmp_path / "stated.jsonl", tmp_path, stated=parse_named_confidence)
     assert (report.imported, report.without_logprobs) == (1, 1)
     assert (run.stated("confidence"), run.outcome, run.calls[0].sampling.max_tokens) == (0.85, 0.0, 24)
+
+
+def test_answers_in_words_are_of_their_question_and_repeats_have_ids_of_their_own(tmp_path: Path) -> None:
+    (first,) = (json.loads(line) for line in SUMS.read_text().splitlines()[:1])
+    for said in (["It is 15. Confidence: 85%"], ["15, 90% sure", "16, 80% sure"]):
+        (tmp_path / "repeats.jsonl").write_text(json.dumps({**first, "resps": [said]}))
+        folder = tmp_path / str(len(said))
+        _, runs = imported(tmp_path / "repeats.jsonl", folder, stated=parse_named_confidence)
+        assert [run.calls[0].text for run in runs] == said
+        assert [run.id.partition("-repeat-")[2] for run in runs] == ([""] if len(said) == 1 else ["1", "2"])
+        asked = first["arguments"]["gen_args_0"]["arg_0"]
+        assert {run.calls[0].messages for run in runs} == {(Message("user", asked),)}
+
+
+def test_bytes_of_a_promptfoo_document_are_told_while_it_is_read(tmp_path: Path) -> None:
+    seen: list[int] = []
+    path = LOGS / "promptfoo" / "sums.json"
+    import_file(path, RunStore(tmp_path / "runs"), stated=parse_named_confidence, on_bytes=seen.append)
+    assert seen == sorted(seen)
+    assert 0 < seen[-1] <= path.stat().st_size
 
 
 def test_a_number_that_is_the_answer_is_no_stated_confidence() -> None:

@@ -77,6 +77,14 @@ def test_a_call_and_what_was_parsed_before_are_responses() -> None:
         parse_response(Call(id="d"))
 
 
+def test_alternatives_that_rounding_put_above_0_count_as_0_and_higher_ones_are_refused() -> None:
+    top = parse_response(completion([-1.0], top=[[5e-5, -1.0]])).top_logprobs
+    assert top is not None
+    assert top.tolist() == [[0.0, -1.0]]
+    with pytest.raises(InvalidResponse, match="token 0 has an alternative with a log-probability above 0"):
+        parse_response(completion([-1.0], top=[[2e-4, -1.0]]))
+
+
 @given(st.lists(st.lists(st.floats(-50, 0, width=32), max_size=4), min_size=1, max_size=6))
 def test_ragged_alternatives_are_padded_with_nan_and_sorted(rows: list[list[float]]) -> None:
     top = parse_response(completion([-1.0] * len(rows), top=rows)).top_logprobs

@@ -221,6 +221,7 @@ def generated(rows: list[list[int]]) -> dict[str, Any]:
 def test_a_row_that_ends_as_padding_does_is_refused_where_the_end_is_not_said() -> None:
     assert len(parse_response(generated([[3, 3, 3]])).logprobs) == 3  # alone it is not padded
     assert len(parse_response(generated([[3, 4, 5], [3, 4, 6]])).logprobs) == 3
+    assert len(parse_response(generated([[3], [4]])).logprobs) == 1  # answers of one token repeat none
     with pytest.raises(InvalidResponse, match="row 0 of this batch of 2 may end in padding"):
         parse_response(generated([[3, 2, 2], [3, 4, 5]]))
     with pytest.raises(InvalidResponse, match="row 0 of this batch of 2 may end in padding"):
