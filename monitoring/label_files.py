@@ -18,6 +18,8 @@ LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document holds its records."""
 IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
 """Under which an answer's id is looked for first, also in a record's metadata."""
+SHEET = frozenset("request_id time model tags question answer label".split())
+"""Keys of a line that `metaprobe sample` wrote; its time is the answer's, and no label's."""
 MILLISECONDS = 1e11
 """A time above that is in milliseconds."""
 
@@ -58,6 +60,8 @@ def read_label_file(path: str | Path, form: str = "auto", *, name: str = "", id_
         raise ImportFileError(f"{path} holds no records; expected labels as {', '.join(NAMES)}")
     chosen = _format_of(path, form, records)
     said = [(number, one) for number, record in records for one in _read(path, number, chosen, record, id_key)]
+    if not said and records[0][1].keys() >= SHEET:
+        raise ImportFileError(f'{path} is a sheet without any label; put 1, 0 or "unsure" into `label`')
     names = sorted({one.name for _, one in said if one.name})
     if name and name not in names:
         raise ImportFileError(f"{path}: nothing is called {name!r}; there are {', '.join(names) or 'no names'}")
@@ -134,7 +138,12 @@ def _lines(record: Record) -> Iterator[Said]:
     if value is ...:
         raise KeyError("label")
     who = record.get("who") or record.get("source") or ""
-    yield Said("", _id_of(record, "id"), value, str(who), record.get("time") or record.get("when"))
+    when = record.get("time") or record.get("when")
+    if record.keys() >= SHEET:
+        if value in (None, ""):  # nobody has looked at this answer yet, which is not to be unsure of it
+            return
+        when = record.get("when")
+    yield Said("", _id_of(record, "id"), value, str(who), when)
 
 
 def _mlflow(record: Record) -> Iterator[Said]:

@@ -159,9 +159,13 @@ class ScoreLog:
         self.add_labels([FeedbackLabel(request_id, value, who, time)])
 
     def add_labels(self, labels: Iterable[FeedbackLabel]) -> int:
-        """Keeps labels, all or none, and says how many are of requests in the log; the others count once theirs are."""
+        """Keeps labels, all or none, and says how many are of requests in the log; the others count once theirs are.
+
+        Nobody has said anything in the future: a label that is dated there, which no correction could ever follow,
+        gets the time of now.
+        """
         now = time.time()
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "request_id": one.request_id,
                 "value": one.value,
@@ -172,6 +176,7 @@ class ScoreLog:
         ]
         for row in rows:
             _check_label(row)
+            row["time"] = min(row["time"], now)
         if not rows:
             return 0
         with self.tables.transaction() as run:

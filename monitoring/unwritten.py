@@ -30,12 +30,16 @@ class Accepted:
         self.name = uuid.uuid4().hex
         self._path = beside.with_name(f"{beside.name}.{self.name}{SUFFIX}")
         hidden = self._path.with_suffix(".new")  # until it is locked, nobody may take it for one left behind
-        self._file = hidden.open("w+b")
-        self._file.write(_NUMBER.pack(0))
-        self._file.flush()
-        _lock(self._file.fileno())
-        hidden.rename(self._path)
-        self._map = mmap.mmap(self._file.fileno(), _NUMBER.size)
+        self._file = hidden.open("w+b", buffering=0)  # what a full disk refuses is not written again at the end
+        try:
+            self._file.write(_NUMBER.pack(0))
+            _lock(self._file.fileno())
+            hidden.rename(self._path)
+            self._map = mmap.mmap(self._file.fileno(), _NUMBER.size)
+        except OSError:
+            self._file.close()
+            hidden.unlink(missing_ok=True)
+            raise
 
     def set(self, number: int) -> None:
         """How many have been accepted so far."""

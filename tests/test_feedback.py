@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,42 @@ def test_a_sheet_is_drawn_filled_in_and_given_back(where: Path, tmp_path: Path) 
     assert again.exit_code == 0
     assert sheet.read_text() == ""  # nothing of it is left
     assert "no sheet 'x' in this log" in run("sample", "--log", where, "--sheet", "x", "--out", sheet).output
+
+
+def test_a_sheets_label_is_of_now_and_what_nobody_filled_in_says_nothing(where: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.jsonl"
+    run("sample", "--log", where, "--budget", 4, "--out", sheet, "--seed", 1)
+    rows = [json.loads(line) for line in sheet.read_text().splitlines()]
+    with ScoreLog.open(where) as log:
+        for row in rows:
+            log.label(row["request_id"], 1, time=NOON + 1e6)  # after the answers, and before the sheet comes back
+    unfilled = run("feedback", sheet, "--log", where)
+    assert (unfilled.exit_code, "a sheet without any label" in unfilled.output) == (1, True)
+    rows[0]["label"], rows[1]["label"] = 0, "unsure"
+    assert (
+        "stored 2 labels: 0 right, 1 wrong, 1 neither" in run("feedback", written(sheet, rows), "--log", where).output
+    )
+    with ScoreLog.open(where) as log:
+        found = {one.request_id: one.value for one in log.current_labels()}
+    assert [found[row["request_id"]] for row in rows] == [0, None, 1, 1]
+
+
+def test_a_label_of_the_future_can_be_corrected(where: Path) -> None:
+    with ScoreLog.open(where) as log:
+        log.label("r1", 1, time=time.time() + 1e9)
+        log.label("r1", 0)
+        assert [one.value for one in log.current_labels()] == [0]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_labels_for_a_log_that_is_none_are_refused_and_none_is_made(tmp_path: Path, empty: bool) -> None:
+    path, none = written(tmp_path / "labels.jsonl", [{"request_id": "r1", "label": 1}]), tmp_path / "typo.sqlite"
+    if empty:
+        none.touch()
+    for words in (["feedback", path], ["sample", "--out", tmp_path / "sheet"], ["estimate"]):
+        refused = run(*words, "--log", none)
+        assert (refused.exit_code, "there is no score log" in refused.output) == (2, True), refused.output
+    assert (none.exists(), none.exists() and none.stat().st_size) == (empty, 0)
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,21 @@ def test_the_threshold_follows_the_labels_of_a_log(tmp_path: Path) -> None:
     assert told["wrong"] == pytest.approx(3000 * 2 / 7, rel=0.1)
 
 
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+def test_a_few_drawn_labels_of_a_large_log_do_not_throw_the_threshold(tmp_path: Path) -> None:
+    digest = QualityPredictor.load().checkpoint.digest
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        write(log, 300, checkpoint=digest, labels=1.0)
+        with log.tables.transaction() as run_statement:
+            for i in range(300):
+                given = {"r": f"r{i}", "p": 0.002 if i % 2 else 0.001}
+                asked = "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:r, :p, 's', 0.0)"
+                run_statement(asked, given)
+    [told] = lines(run("threshold", "bundled:quality", "--log", tmp_path / "log.sqlite"))
+    assert -0.02 <= float(str(told["threshold"])) <= 1.02
+    assert 30 < float(str(told["wrong"])) < 100, "of about 85, all of one half and about half of the other"
+
+
 def test_pictures_are_drawn_of_names_of_little_and_of_nothing() -> None:
     alarm = Alarm("finish_reason", 9.0, 5.0, 100.0, 10, 5, "lower")
     names = np.array(["stop"] * 5 + ["length", "stop", "", "length", "length"])

@@ -159,6 +159,21 @@ def test_a_promotion_that_the_log_cannot_keep_leaves_the_pin(
         assert log.events(PROMOTED) == []
 
 
+def test_a_version_in_service_is_not_written_over(running: Path, tmp_path: Path) -> None:
+    url, _ = _promotable(tmp_path, running)
+    manifest = (running / "manifest.json").read_bytes()
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text("".join(f'{{"score": {i / 100}, "label": {i % 2}}}\n' for i in range(1, 60)))
+    refused = [
+        run("recalibrate", "bundled:quality", "--log", url, "--out", running),
+        run("retrain", "--log", url, "--out", running),
+        run("recalibrate", running, "--labels", labels, "--out", running),
+    ]
+    assert [done.exit_code for done in refused] == [2, 2, 1]
+    assert all("may be in service" in done.output for done in refused), refused
+    assert (running / "manifest.json").read_bytes() == manifest
+
+
 def test_another_version_is_judged_by_its_shadow_or_by_kept_log_probabilities(running: Path, tmp_path: Path) -> None:
     runs = stored(tmp_path / "runs", {"m": (500, 0.9)}, seed=50)
     train_quality([runs], QualityOptions(out=tmp_path / "c", folds=2))

@@ -1,5 +1,6 @@
 """The score log: nothing waits for it, what it took is there, and what it lost is said."""
 
+import errno
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,16 @@ def test_events_come_back_oldest_first(where: str) -> None:
         assert [(one.time, one.kind) for one in log.events()] == [(3, "drift"), (5, "promotion")]
         assert [one.details for one in log.events("drift")] == [{"of": ["score"]}]
         assert [one.kind for one in log.events(since=4)] == ["promotion"]
+
+
+def test_a_counter_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("metaprobe.monitoring.unwritten._lock", full)
+    with pytest.raises(LogError, match=r"no counter can be kept beside the score log .*No space left"):
+        ScoreLog.open(tmp_path / "log.sqlite")
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith((".new", ".accepted"))] == []
 
 
 def test_a_place_that_is_no_log_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
 
 
 def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
-    from metaprobe.monitor_cli import opened_log
+    from metaprobe.feedback_cli import opened_log
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.training.promotion.scored import promote_in_log
 
@@ -199,7 +199,7 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
 
 
 def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> None:
-    from metaprobe.monitor_cli import opened_log
+    from metaprobe.feedback_cli import opened_log
     from metaprobe.training.promotion.scored import roll_back
 
     if log is None or new is not None or data:

@@ -1,11 +1,17 @@
 """`metaprobe feedback` and `metaprobe sample`: labels into the score log, and whom to ask for more."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from metaprobe.terminal import Target
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.log import ScoreLog
 
 FORMS = ("auto", "lines", "mlflow", "langfuse", "phoenix", "openai-evals")
 DAY = 86400.0
@@ -13,6 +19,24 @@ DAY = 86400.0
 log_option = click.option(
     "--log", "where", required=True, metavar="LOG", help="The score log: a SQLite file, or the URL of a database."
 )
+
+
+@contextmanager
+def opened_log(url: str) -> Iterator["ScoreLog"]:
+    """The log, closed afterwards. A file that is not there is refused: labels in a new log would be of no answer."""
+    from metaprobe.monitoring.log import ScoreLog
+
+    file = Path(url.removeprefix("sqlite:///"))
+    if "://" not in str(url).removeprefix("sqlite:///") and not (file.is_file() and file.stat().st_size):
+        empty = ": the file is empty" if file.is_file() else ""
+        raise click.UsageError(
+            f"there is no score log {file}{empty}; expected one that `metaprobe serve --log` has written"
+        )
+    log = ScoreLog.open(url)
+    try:
+        yield log
+    finally:
+        log.close()
 
 
 @click.command(short_help="Labels from a file into the score log.")
@@ -32,10 +56,9 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str) -> None:
     or span's.
     """
     from metaprobe.monitoring.label_files import read_label_file
-    from metaprobe.monitoring.log import ScoreLog
 
     labels = read_label_file(file, form, name=name, id_key=id_key)
-    with ScoreLog.open(where) as log:
+    with opened_log(where) as log:
         known = log.add_labels(labels)
     right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
@@ -87,7 +110,6 @@ def sample(
     So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
     them (serve --log-texts), and never the score.
     """
-    from metaprobe.monitoring.log import ScoreLog
     from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows
     from metaprobe.monitoring.sheet_files import write_sheet
 
@@ -95,7 +117,7 @@ def sample(
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
     wanted = dict(_named(tag) for tag in tags)
     since = None if days is None else time.time() - days * DAY
-    with ScoreLog.open(where) as log:
+    with opened_log(where) as log:
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(log, sheet), 0, 0)
         else:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.feedback_cli import log_option
-from metaprobe.monitor_cli import opened_log
+from metaprobe.feedback_cli import log_option, opened_log
 from metaprobe.terminal import FOLDER, RUNS
 
 

@@ -1,39 +1,19 @@
 """What a score log says of quality: `metaprobe estimate`, `drift`, `threshold`."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from metaprobe.feedback_cli import log_option
+from metaprobe.feedback_cli import log_option, opened_log
 from metaprobe.terminal import CHECKPOINT, NEW_FILE
-
-if TYPE_CHECKING:
-    from metaprobe.monitoring.log import ScoreLog
 
 model_option = click.option("--model", help="Only answers of this model.")
 since_option = click.option(
     "--since", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]), help="Only answers from then on, in UTC."
 )
-
-
-@contextmanager
-def opened_log(url: str) -> Iterator["ScoreLog"]:
-    """The log, closed afterwards. A file that is not there is refused: what reads a log has no use for a new one."""
-    from metaprobe.monitoring.log import ScoreLog
-
-    file = Path(url.removeprefix("sqlite:///"))
-    if "://" not in str(url).removeprefix("sqlite:///") and not file.is_file():
-        raise click.UsageError(f"there is no score log {file}; expected one that `metaprobe serve --log` has written")
-    log = ScoreLog.open(url)
-    try:
-        yield log
-    finally:
-        log.close()
 
 
 def seconds(moment: datetime | None) -> float | None:
@@ -55,6 +35,8 @@ def estimate(where: str, by: str | None, model: str | None, since: datetime | No
 
     with opened_log(where) as opened:
         columns = opened.columns(since=seconds(since), model=model)
+    if not len(columns):
+        click.echo("the log holds no answers of that time and model", err=True)
     for line in estimate_log(columns, by=by):
         click.echo(json.dumps(line))
 
@@ -105,18 +87,21 @@ def threshold(checkpoint: str, where: str, rate: float, step: float) -> None:
     """The threshold that labels of CHECKPOINT's answers have come to, as JSON, with what it has missed.
 
     It begins at the checkpoint's own, and moves with each labelled wrong answer, in the order of the answers' times.
-    The share that it misses comes to the rate whatever the answers are; `bound` says how near it must be by now.
+    The share that it misses comes to the rate whatever the answers are; `bound` says how near it must be by now. Of
+    answers that were drawn for labels, as many count as a plain draw would have given.
     """
     from metaprobe.monitoring.labelled import labelled_of_log
     from metaprobe.monitoring.online_threshold import OnlineThreshold
+    from metaprobe.monitoring.thinning import thin
     from metaprobe.probes.quality import QualityPredictor
 
     predictor = QualityPredictor.load(checkpoint)
     follows = OnlineThreshold(0.5 if predictor.threshold is None else predictor.threshold, rate=rate, step=step)
     with opened_log(where) as opened:
         found = labelled_of_log(opened, checkpoint=predictor.checkpoint.digest)
-    rows = zip(found.score.tolist(), found.label.tolist(), found.propensity.tolist(), strict=True)
-    follows.observe_all(rows)
+    # Weighed by one over its propensity, a single label of a large log would throw the threshold far out of [0, 1].
+    plain = found.rows(thin(found.propensity))
+    follows.observe_all((score, label, 1.0) for score, label in zip(plain.score, plain.label, strict=True))
     told: dict[str, Any] = {"threshold": follows.threshold, "wrong": follows.wrong}
     known = follows.wrong > 0
     told |= {"missed": follows.missed_share if known else None, "bound": follows.bound if known else None}

@@ -1,14 +1,15 @@
 """`metaprobe recalibrate` and `retrain`: what the labels of a score log change in a predictor."""
 
+import hashlib
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from metaprobe.feedback_cli import log_option
-from metaprobe.monitor_cli import model_option, opened_log, seconds, since_option
+from metaprobe.feedback_cli import log_option, opened_log
+from metaprobe.monitor_cli import model_option, seconds, since_option
 from metaprobe.progress import say, steps
 from metaprobe.terminal import (
     CHECKPOINT,
@@ -20,6 +21,23 @@ from metaprobe.terminal import (
     say_checkpoint,
     seed_option,
 )
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.log import ScoreLog
+
+
+def _refuse_served(log: "ScoreLog", out: Path) -> None:
+    """A version that has scored answers of the log may be in service, or be what is rolled back to."""
+    from metaprobe.checkpoints.manifest import MANIFEST
+
+    if not (out / MANIFEST).is_file():
+        return
+    digest = hashlib.sha256((out / MANIFEST).read_bytes()).hexdigest()
+    if log.tables.read("SELECT 1 FROM contexts WHERE checkpoint = :digest LIMIT 1", {"digest": digest}):
+        raise click.UsageError(
+            f"{out} holds checkpoint {digest[:16]}, which has scored answers of this log and may be in service, or be "
+            "what `promote --rollback` goes back to; give another folder to --out"
+        )
 
 
 @click.command(short_help="The same predictor, its probabilities right again.")
@@ -59,6 +77,7 @@ def recalibrate(
         return say_checkpoint(made)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
     with opened_log(str(log)) as opened:
+        _refuse_served(opened, out)
         found = labelled_of_log(opened, checkpoint=digest, model=model, since=seconds(since))
         made = recalibrate_quality(checkpoint, found, out=out, sha256=sha256, seed=seed, command=command_line())
         details = {"from": digest, "to": made.digest, "labels": len(found), "path": str(out)}
@@ -107,6 +126,7 @@ def retrain(
     from metaprobe.training.quality.retrain import retrain_quality
 
     with opened_log(where) as opened, steps() as on_step:
+        _refuse_served(opened, out)
         options = QualityOptions(out=out, folds=folds, seed=seed, on_step=on_step, on_line=say, command=command_line())
         made = retrain_quality(
             runs, opened, options, model=model, since=seconds(since), held_back=hold_back, logprobs_mode=logprobs_mode

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, Generator, Training, check_target
+from metaprobe.checkpoints import Checkpoint, CheckpointExists, ContractMismatch, Generator, Training, check_target
 from metaprobe.checkpoints.manifest import GOLDEN, MODEL, RAW
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
@@ -92,11 +92,13 @@ def recalibrate_quality(
 
     Of several models each has a base rate of its own. A threshold that so few labels cannot carry is left out, and the
     card says so. Raises `RecordError` for fewer than 20 labels, or fewer than 3 of either kind, and `ContractMismatch`
-    for a checkpoint whose score is no probability.
+    for a checkpoint whose score is no probability. Raises `CheckpointExists` where `out` is the checkpoint itself.
     """
     require("onnx", "fit")
     check_target(out, quality_contract.KIND)
     predictor = QualityPredictor.load(checkpoint, sha256=sha256)
+    if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
+        raise CheckpointExists(f"{out} is the checkpoint itself, which may be in service; give another path")
     found = fit_again(predictor, labelled, seed=seed)
     return _write(predictor, found, out, seed=seed, command=command)
 
