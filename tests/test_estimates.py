@@ -122,6 +122,14 @@ def test_few_labels_give_a_wide_interval_and_none_gives_none() -> None:
     assert estimate_accuracy([], [])[0].reason == "there are no answers"
 
 
+def test_scores_alone_are_as_sure_as_so_many_answers_that_are_right_by_chance() -> None:
+    for n in (100, 400):
+        scores = estimate_accuracy(np.full(n, 0.8), np.full(n, np.nan), level=0.95)[0]
+        assert (scores.low, scores.high) == pytest.approx(
+            (0.8 - 1.96 * 0.4 / n**0.5, 0.8 + 1.96 * 0.4 / n**0.5), abs=1e-4
+        )
+
+
 def test_all_right_is_no_certainty() -> None:
     found = estimate_accuracy(np.full(1000, 0.7), np.where(np.arange(1000) < 20, 1.0, np.nan))[1]
     assert found.value == 1.0

@@ -273,7 +273,7 @@ def test_pictures_are_drawn_of_names_of_little_and_of_nothing() -> None:
     names = np.array(["stop"] * 5 + ["length", "stop", "", "length", "length"])
     move = measure_move(alarm, np.arange(10), names)
     assert (move.what, move.before, move.after) == ("share of 'stop'", 1.0, 0.25)
-    for time, values in ((np.arange(10), names), ([3.0], ["<b>"]), ([], [])):
+    for time, values in ((np.arange(10), names), ([3.0], ["<b>"]), ([], []), (np.arange(6), names[:6])):  # until 9.0
         ElementTree.fromstring(draw_alarm(alarm, time, values))
     one = Alarm("score", 1.0, 1.0, 100.0, 1, 1, "lower")
     assert np.isnan(measure_move(one, [1.0], [0.5]).before)

@@ -180,6 +180,7 @@ def test_a_place_that_is_no_log_is_refused_with_what_to_do(tmp_path: Path) -> No
     assert "secret" not in str(told.value)
     with pytest.raises(LogError, match="capacity 0; expected at least one"):
         ScoreLog.open(tmp_path / "scores.sqlite", capacity=0)
+    ScoreLog.open(tmp_path / "scores.sqlite", capacity=1).close()
 
 
 def test_a_url_without_sqlalchemy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

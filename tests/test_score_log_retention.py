@@ -11,6 +11,7 @@ from logged_entries import DAY, START, WHOLE, entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.records.store import RunStore
+from metaprobe.records.types import Usage
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -107,6 +108,8 @@ def test_rotated_log_probabilities_are_in_the_run_store_with_their_labels_and_no
         (call,) = run.calls
         assert (run.id, run.outcome, run.label("correct", call.id), run.item.task) == ("whole", 1, 1, "faq")
         assert (call.text, call.messages[0].content, call.model) == ("4", "What is 2 + 2?", "llama")
+        assert (call.finish_reason, call.usage, call.latency_ms) == ("length", Usage(11, 3), pytest.approx(700))
+        assert (call.cost_usd, call.stage, run.final_answer) == (0.002, "answer", "4")
         assert call.logprobs is not None
         assert call.logprobs.tolist() == [-0.5, -0.25, -2.0]
         held = log.entry("whole")

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,16 @@ def test_write_never_waits_and_what_the_queue_cannot_take_is_counted(tmp_path: P
         other.close()
         assert log.flush()
         assert len(log.columns()) == 10
+
+
+def test_a_log_that_was_hurried_waits_again_and_does_not_spin(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        log.write(entry(1))
+        assert log.flush()
+        hurry, end = log._writer._hurry, time.monotonic() + 20
+        while hurry.is_set() and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not hurry.is_set(), "while it is set the thread runs in circles on a whole core"
 
 
 def test_threads_that_write_at_once_lose_nothing(where: str) -> None:
