@@ -4,7 +4,9 @@ import dataclasses
 import errno
 import hashlib
 import json
+import os
 import re
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -230,6 +232,25 @@ def test_a_full_disk_says_which_file_it_had_no_room_for(tmp_path, monkeypatch):
         save(tmp_path / "c")
     assert Path(caught.value.filename).name == "model.onnx"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="folders cannot be synced here")
+def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    """Else a power cut leaves the name with files in it that are empty or missing."""
+    done, synced, renamed = [], os.fsync, Path.rename
+
+    def sync(descriptor):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        synced(descriptor)
+
+    def rename(self, target):
+        done.append("name")
+        return renamed(self, target)
+
+    monkeypatch.setattr("metaprobe.checkpoints.save.os.fsync", sync)
+    monkeypatch.setattr(Path, "rename", rename)
+    save(tmp_path / "c")
+    assert done == ["file"] * len(FILES) + ["folder", "name", "folder"]
 
 
 def test_infinite_and_empty_outputs_are_compared_as_what_they_are(tmp_path):

@@ -24,6 +24,7 @@ from metaprobe.checkpoints import (
     UnsafeModel,
     load_checkpoint,
 )
+from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.checkpoints.manifest import parse_manifest
 
 # Most tests here load one that failed an audit.
@@ -176,8 +177,19 @@ def test_more_files_than_any_checkpoint_has_are_refused(folder):
     [(Limits(manifest_bytes=9), FILES[0]), (Limits(model_bytes=9), FILES[1]), (Limits(file_bytes=5), "golden.json")],
 )
 def test_files_above_their_limit_are_refused(folder, limits, name):
-    with pytest.raises(UnsafeModel, match=rf"{name} has \d+ bytes; at most"):
-        load_checkpoint(folder, limits=limits)
+    for load in (load_checkpoint, load_verified):
+        with pytest.raises(UnsafeModel, match=rf"{name} has \d+ bytes; at most"):
+            load(folder, limits=limits)
+
+
+def test_a_checkpoint_that_changed_since_it_was_loaded_is_not_handed_on(folder):
+    loaded = load_checkpoint(folder)
+    assert sorted(loaded.files()) == sorted(FILES)
+    changed = json.loads((folder / "manifest.json").read_text())
+    changed["kind"] = "other"
+    (folder / "manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(TamperedCheckpoint):
+        loaded.files()
 
 
 def test_a_dangerous_model_is_refused_though_every_hash_is_right(folder):

@@ -216,6 +216,7 @@ def varint(number):
         (b"\x3a\x10\x00", "claims 16 bytes"),
         (b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "claims 18446744073709551615 bytes"),
         (b"\x08" + b"\xff" * 11, "overlong"),
+        (b"\x08" + b"\x80" * 10 + b"\x00", "overlong"),  # ten bytes hold 64 bits: the runtime reads no more either
         (b"\x08\x09\x08\x09", "ir_version occurs twice"),
         (b"\x3b\x3c", "wire type 3"),
         (b"\x0d\x00\x00\x00\x00", "wire type 5"),
