@@ -171,9 +171,12 @@ def test_a_signal_reloads(two: tuple[Checkpoint, Checkpoint]) -> None:
                 await asyncio.sleep(0.01)
 
     assert threading.current_thread() is threading.main_thread()
-    before: Any = signal.getsignal(signal.SIGHUP)
-    asyncio.run(asyncio.wait_for(lives(), 60))
-    assert signal.getsignal(signal.SIGHUP) == before  # the handler went with the server
+    before: Any = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever began under nohup ignores it
+    try:
+        asyncio.run(asyncio.wait_for(lives(), 60))
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL  # the handler went with the server
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @contextmanager
