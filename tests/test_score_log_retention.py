@@ -1,5 +1,6 @@
 """What is pruned, deleted or moved out of a score log is gone from it, and nothing else is."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +117,18 @@ def test_rotated_log_probabilities_are_in_the_run_store_with_their_labels_and_no
         assert held == replace(WHOLE, logprobs=None, question=None, answer=None)
         assert log.delete("whole", store=tmp_path / "runs")
         assert not list((tmp_path / "runs").glob("*.parquet"))
+
+
+def test_what_is_rotated_is_older_than_so_many_days_and_the_rest_stays(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        for name, age in (("old", 3.01), ("young", 2.99)):
+            log.write(replace(WHOLE, request_id=name, time=time.time() - age * DAY))
+        assert log.flush()
+        assert log.rotate(tmp_path / "runs", days=3) == 1
+        assert [run.id for run in RunStore(tmp_path / "runs")] == ["old"]
+        kept = log.entry("young")
+        assert kept is not None
+        assert kept.logprobs == WHOLE.logprobs
 
 
 def test_deleting_from_a_store_leaves_its_other_runs(tmp_path: Path) -> None:
