@@ -23,9 +23,12 @@ LONGEST = 90
 
 
 def record() -> None:
-    """Keeps the figures of every room that was drawn, and each survivor with the reason why it may live, if any."""
+    """Keeps the figures of every room that was drawn, and each survivor with the reason why it may live, if any.
+
+    A room that was not drawn anew keeps its figures.
+    """
     reasons = json.loads(mutants.REASONS.read_text(encoding="utf-8"))
-    found = {}
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
     for room in mutants.ROOMS:
         if not (path := mutants.OUT / f"{room}.json").exists():
             continue
@@ -38,7 +41,7 @@ def record() -> None:
             "killed": len(made["outcomes"]) - len(alive),
             "survivors": [{"mutant": str(one), "changes nothing": reasons.get(str(one), "")} for one in alive],
         }
-    MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    MEASURED.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")
 
 
 def _counted(of: dict[str, Any]) -> int:
