@@ -1,6 +1,7 @@
 """Trains the small stage classifier and reasoning check, measures them on templates left out, and bundles them.
 
 python -m research.writing.heads           # writes checkpoints/bundled/writing-*, and docs/measured/writing_heads.json
+python -m research.writing.heads --hidden  # adds what hidden states of the embedded SmolLM2 tell of the same turns
 python -m research.writing.heads --prompted RUNS --name MODEL   # adds what a prompted model told of the same turns
 """
 
@@ -16,11 +17,15 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from metaprobe.checkpoints import Draft, Metric, Training, save_checkpoint
 from metaprobe.checkpoints.bundle import FOLDER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.text_states import text_states
 from metaprobe.pipelines.writing_assistant.learned_classes import turn_text
 from metaprobe.pipelines.writing_assistant.reasoning_check import read_reasoning
 from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
@@ -38,6 +43,9 @@ PENALTY = 0.1
 """1 / C of the logistic regression. It and the pieces were chosen among a dozen ways on these very folds, so that the
 figures are a little too good."""
 FOLDS = 7
+LAYERS = range(0, 31, 3)
+PENALTIES = (10.0, 100.0, 1000.0)
+"""Of which one of each is chosen on the turns of the other folds, where hidden states are read."""
 GOLDEN = 4
 """Rows recorded in a checkpoint: each of them is long."""
 COMMAND = "python -m research.writing.heads"
@@ -82,6 +90,38 @@ def told_out_of_fold(data: Labelled, classes: Sequence[str]) -> list[str]:
         for i, column in zip(test, best, strict=True):
             told[i] = classes[column]
     return told
+
+
+def mean_states(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Returns (n, layers, D): hidden states of the embedded SmolLM2 at `LAYERS`, each the mean over a text's tokens."""
+    llm = LocalLLM.load()
+    found = [text_states(llm.model, llm.tokenizer, "\n", text, layers=LAYERS, chat=False).answer for text in texts]
+    return np.stack([states.mean(axis=0) for states in found])
+
+
+def told_by_states(states: NDArray[np.float32], data: Labelled) -> list[str]:
+    """Returns what a logistic regression on one layer says of every turn, fitted without the templates of its fold.
+
+    Layer and penalty are chosen within the other folds, by templates too.
+    """
+    model = make_pipeline(
+        FunctionTransformer(_layer), StandardScaler(), LogisticRegression(max_iter=2000, class_weight="balanced")
+    )
+    grid = {
+        "functiontransformer__kw_args": [{"layer": i} for i in range(states.shape[1])],
+        "logisticregression__C": [1 / penalty for penalty in PENALTIES],
+    }
+    labels, groups = np.array(data.labels), np.array(data.groups)
+    told = np.empty(len(labels), dtype=object)
+    for train, test in GroupKFold(FOLDS, shuffle=True, random_state=0).split(states, groups=groups):
+        search = GridSearchCV(model, grid, cv=GroupKFold(FOLDS - 1))
+        search.fit(states[train], labels[train], groups=groups[train])
+        told[test] = search.predict(states[test])
+    return list(told)
+
+
+def _layer(states: NDArray[np.float32], layer: int = 0) -> NDArray[np.float32]:
+    return states[:, layer]
 
 
 def accuracy(told: Sequence[str], data: Labelled) -> Interval:
@@ -171,15 +211,21 @@ def _told(head: str, texts: Sequence[str]) -> str:
 @click.command()
 @click.option("--prompted", "runs", type=click.Path(exists=True, path_type=Path))
 @click.option("--name", default="")
-def main(runs: Path | None, name: str) -> None:
-    """Trains and measures, or adds a prompted model."""
+@click.option("--hidden", is_flag=True)
+def main(runs: Path | None, name: str, hidden: bool) -> None:
+    """Trains and measures, or adds a prompted model or hidden states."""
     items = load_task("writing-turns")
     figures = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    texts = [turn_text(item.fields["message"], item.fields["draft"]) for item in items]
+    states = mean_states(texts) if hidden else None
     for head, classes in HEADS.items():
         data = labelled(items, head)
         here = figures.setdefault(head, {"prompted": {}})
         if runs is not None:
             here["prompted"][name] = prompted(runs, items, head)
+            continue
+        if states is not None:
+            here["hidden"] = figure(accuracy(told_by_states(states, data), data))
             continue
         held_out = accuracy(told_out_of_fold(data, classes), data)
         commonest = [Counter(data.labels).most_common(1)[0][0]] * len(items)

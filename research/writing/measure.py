@@ -119,6 +119,8 @@ def heads_table(heads: dict[str, Any]) -> list[str]:
             "always the commonest label": (one["majority"], 0.0),
             "trained, on pieces of words": (one["words"], 0.0),
         }
+        if "hidden" in one:
+            ways["trained, on hidden states of SmolLM2 (not bundled)"] = (one["hidden"], 0.0)
         for name, way in one["prompted"].items():
             asked = f"prompted {name} ({way['turns']} turns, {way['again']} of them asked again)"
             ways[asked] = (way["accuracy"], way["tokens"])
