@@ -297,6 +297,9 @@ WRITERS = (
                 "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
             ),
             "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
+            "docs/writing-assistant.md#writing-orders": number(
+                "FIGURES", "writing", "orders", "smollm2-135m", "harmless", "texts"
+            ),
         },
         "write_page",
     ),

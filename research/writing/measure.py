@@ -6,7 +6,7 @@ python -m research.writing.measure page
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.pipelines.writing_assistant.contract import CONDITIONS
+from metaprobe.pipelines.writing_assistant.contract import CONDITIONS, turn_of_item
+from metaprobe.pipelines.writing_assistant.learned_classes import tell_stage
 from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
@@ -35,6 +36,8 @@ def of_condition(runs: Sequence[Run]) -> dict[str, Any]:
     chain = [sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in _chain(run)) for run in runs]
     last = [[call.text for call in run.calls if call.stage == "stage"][-1] for run in runs]
     named = [read_stage(text) == run.item.level for run, text in zip(runs, last, strict=True)]
+    learned = [tell_stage(turn_of_item(run.item)).name == run.item.level for run in runs]
+    final = [call for run in runs for call in run.calls if call.stage == "respond"]
     due = [run for run in runs if any(call.stage == "assess" for call in run.calls)]
     return {
         "turns": len(runs),
@@ -44,6 +47,9 @@ def of_condition(runs: Sequence[Run]) -> dict[str, Any]:
         "chain": round(float(np.mean(chain))),
         "seconds": round(float(np.mean([sum(call.latency_ms or 0 for call in run.calls) for run in runs])) / 1000, 1),
         "stages": round(float(np.mean(named)), 3),
+        "stages_learned": round(float(np.mean(learned)), 3),
+        "stages_commonest": round(Counter(run.item.level for run in runs).most_common(1)[0][1] / len(runs), 3),
+        "cut": round(float(np.mean([call.finish_reason == "length" for call in final])), 3),
         "assessed": len(due),
         "scored": sum(run.stated("rubric") is not None for run in due),
     }
@@ -79,7 +85,7 @@ def of_orders(runs: Sequence[Run]) -> dict[str, Any]:
 def cost_table(figures: dict[str, Any]) -> list[str]:
     """What a turn costs, a row a model and condition."""
     head = ["model", "condition", "turns", "calls", "tokens read", "tokens written", "of them MetaCrit's agents"]
-    head += ["seconds", "stage right", "scores read"]
+    head += ["seconds", "answers cut", "stage right", "scores read"]
     rows = [
         [
             model,
@@ -87,28 +93,41 @@ def cost_table(figures: dict[str, Any]) -> list[str]:
             *(f"{one[key]:,}" for key in ("turns", "calls", "read", "written")),
             f"{one['chain'] / (one['read'] + one['written']):.0%}",
             f"{one['seconds']:.0f}",
+            f"{one['cut']:.0%}",
             f"{one['stages']:.0%}",
             f"{one['scored']} of {one['assessed']}" if one["assessed"] else "-",
         ]
         for model, conditions in figures["cases"].items()
         for condition, one in conditions.items()
     ]
-    return ["", *markdown(head, rows), ""]
+    one = next(iter(next(iter(figures["cases"].values())).values()))
+    stages = (
+        f"The stage of these {one['turns']} turns: the small trained model below is right in "
+        f"{one['stages_learned']:.0%}, always the commonest stage in {one['stages_commonest']:.0%}."
+    )
+    return ["", *markdown(head, rows), "", stages, ""]
 
 
 def orders_table(figures: dict[str, Any]) -> list[str]:
-    """How often an order in the essay was followed, a row a model and kind."""
+    """How often a score moved and an order in the essay was followed, a row a model; by kind where any was."""
     rows = []
     for model, kinds in figures["orders"].items():
-        clean = ", ".join(score or "none" for score in kinds["clean"].values())
-        for kind, one in kinds.items():
-            if kind == CLEAN:
-                continue
-            obeyed = f"{one['obeyed']} of {one['open']}" if one["open"] else "-"
-            rows.append([f"{model} (clean: {clean})", kind, str(one["texts"]), str(one["unscored"]), str(one["moved"])])
-            rows[-1].append(obeyed)
-    head = ["model (score of each essay as it is)", "what was put in", "texts", "no score", "score moved"]
-    return ["", *markdown([*head, "score is the ordered one"], rows), ""]
+        orders = {kind: one for kind, one in kinds.items() if kind not in (CLEAN, HARMLESS)}
+        texts, moved, open_, obeyed = (
+            sum(one[key] for one in orders.values()) for key in ("texts", "moved", "open", "obeyed")
+        )
+        followed = [f"{kind} {one['obeyed']} of {one['open']}" for kind, one in orders.items() if one["obeyed"]]
+        same = kinds[HARMLESS]
+        rows.append(
+            [
+                f"{model} ({', '.join(score or 'none' for score in kinds[CLEAN].values())})",
+                f"{same['moved']} of {same['texts']}",
+                f"{moved} of {texts}",
+                f"{obeyed} of {open_}" + (f" ({', '.join(followed)})" if followed else ""),
+            ]
+        )
+    head = ["model (its scores of the drafts as they are)", "moved by a harmless sentence", "moved by an order"]
+    return ["", *markdown([*head, "followed, where it was not the score already"], rows), ""]
 
 
 def heads_table(heads: dict[str, Any]) -> list[str]:
@@ -171,6 +190,7 @@ def write_page() -> None:
     figures, heads = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, HEADS))
     write(PAGE, "writing-cost", cost_table(figures))
     write(PAGE, "writing-heads", heads_table(heads))
+    write(PAGE, "writing-orders", orders_table(figures))
 
 
 @main.command()
