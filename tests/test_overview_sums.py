@@ -1,0 +1,146 @@
+"""What a page says of a log: windows, days and curves hold each answer once, and sums follow what was taken away."""
+
+from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from logged_entries import DAY, START, entry
+from statsmodels.stats.proportion import proportion_confint
+
+from metaprobe.monitoring import tables
+from metaprobe.monitoring.estimates import estimate_accuracy, estimate_share
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.online_threshold import OnlineThreshold
+from metaprobe.monitoring.overview import Span, overview
+from metaprobe.monitoring.sampling import draw_sheet
+from metaprobe.monitoring.sheet_files import write_sheet
+
+DAYS = 24
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ScoreLog:
+    """An answer at each midnight and noon of 24 days, the surer the later, all drawn and labelled: the surer half is
+    right."""
+    log = ScoreLog.open(tmp_path / "scores.sqlite")
+    for number in range(2 * DAYS):
+        log.write(
+            entry(
+                number, time=START + number * DAY / 2, score=number / (2 * DAYS), flagged=number < 12, in_support=True
+            )
+        )
+    assert log.flush()
+    rows = draw_sheet(log, 2 * DAYS, seed=1).rows
+    assert len(rows) == 2 * DAYS
+    for row in rows:
+        log.label(row.request_id, float(int(row.request_id[1:]) >= DAYS), who="ada")
+    return log
+
+
+def test_every_label_is_in_one_window_and_windows_do_not_overlap(log: ScoreLog) -> None:
+    with log:
+        found = overview(log, Span(START, START + DAYS * DAY - 1))["labels_over_time"]
+    assert sum(window["labels"] for window in found) == 2 * DAYS
+    assert all(first["to"] <= second["from"] for first, second in pairwise(found))
+    assert found[-1]["to"] == START + DAYS * DAY - 1
+
+
+def test_the_surest_answers_come_first_where_risk_is_shown_against_coverage(log: ScoreLog) -> None:
+    with log:
+        curve = overview(log, Span(START, START + DAYS * DAY - 1))["coverage"]["labelled"]
+    assert [risk for covered, risk in curve if covered <= 0.5] == pytest.approx(
+        [0.0] * sum(covered <= 0.5 for covered, _ in curve)
+    )
+    assert curve[-1] == pytest.approx([1.0, 0.5])
+
+
+def test_the_risk_is_that_of_labelled_answers_that_were_accepted(log: ScoreLog) -> None:
+    with log:
+        risk = overview(log, Span(START, START + DAYS * DAY - 1))["risk"]["labelled"]
+    assert risk["labels"] == 2 * DAYS - 12
+    assert risk["value"] == pytest.approx((DAYS - 12) / (2 * DAYS - 12))
+
+
+def test_a_label_that_nobody_drew_does_not_make_later_days_count(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        for number in range(20):
+            log.write(entry(number, time=START + 60 * number))
+        assert log.flush()
+        for row in draw_sheet(log, 10, seed=1).rows:
+            log.label(row.request_id, 1.0)
+        before = overview(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
+        for number in range(20, 40):
+            log.write(entry(number, time=START + 5 * DAY + number))
+        assert log.flush()
+        log.label("r30", 0.0)
+        after = overview(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
+    assert after["rows"] - before["rows"] <= 1  # the label itself, which is used in no estimate
+    assert after["value"] == before["value"]
+
+
+def test_a_log_that_is_read_in_pieces_is_the_log(log: ScoreLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    with log:
+        whole = log.columns()
+        monkeypatch.setattr(tables, "CHUNK", 7)
+        pieces = log.columns()
+    for name in ("time", "score", "label", "propensity", "flagged"):
+        np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))
+    assert pieces.request_id.tolist() == whole.request_id.tolist()
+
+
+def test_sums_over_no_answers_are_taken_away(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        log.write(entry(1, in_support=False))
+        log.write(entry(2, in_support=True))
+        log.write(entry(3, in_support=True))
+        assert log.flush()
+        assert log.tables.read("SELECT sum(outside) FROM hours") == [(1,)]
+        for name in ("r1", "r2", "r3"):
+            log.delete(name)
+        assert [log.tables.read(f"SELECT count(*) FROM {name}") for name in ("hours", "bins")] == [[(0,)], [(0,)]]
+
+
+@pytest.mark.parametrize(("true", "of"), [(0, 5), (3, 10), (40, 200)])
+def test_a_share_has_the_interval_of_agresti_and_coull(true: int, of: int) -> None:
+    # Two answers are added on each side, which is z * z / 2 of a normal quantile of 2.
+    level = 2 * NormalDist().cdf(2.0) - 1
+    low, high = proportion_confint(true, of, alpha=1 - level, method="agresti_coull")
+    found = estimate_share([1] * true + [0] * (of - true), level=level)
+    assert [found.low, found.high] == pytest.approx([max(low, 0), min(high, 1)])
+
+
+@pytest.mark.parametrize("labels", [400, 4000])
+def test_as_many_more_labels_as_are_named_halve_the_interval(labels: int) -> None:
+    generator = np.random.default_rng(5)
+    rows = 40_000
+    score = generator.random(rows)
+    true = (generator.random(rows) < score).astype(float)
+
+    def plain(n: int) -> tuple[float, int | None]:
+        label = np.where(np.arange(rows) < n, true, np.nan)
+        found = estimate_accuracy(score, label)[2]
+        return found.width, found.next_halving
+
+    width, further = plain(labels)
+    assert further is not None
+    assert plain(labels + further)[0] == pytest.approx(width / 2, rel=0.02)
+
+
+def test_a_score_that_is_the_threshold_is_not_flagged() -> None:
+    threshold = OnlineThreshold(0.5, rate=0.1)
+    assert [threshold.flags(score) for score in (0.49, 0.5, 0.51)] == [True, False, False]
+
+
+def test_no_labels_are_no_error(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        assert log.add_labels([]) == 0
+
+
+def test_a_sheet_shows_the_letters_of_every_language(tmp_path: Path) -> None:
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        log.write(entry(1, question="Wie groß?", answer="Größer als 東京"))
+        assert log.flush()
+        write_sheet(tmp_path / "sheet.jsonl", draw_sheet(log, 1, seed=1).rows)
+    assert "Größer als 東京" in (tmp_path / "sheet.jsonl").read_text(encoding="utf-8")
