@@ -64,12 +64,16 @@ def test_known_terms() -> None:
 
 
 @given(st.lists(ragged, min_size=2, max_size=12))
+@example([np.zeros(190, np.float32), np.full(2, -0.00097656, np.float32)])
 def test_free_terms_order_answers_the_other_way_round_than_their_log_probabilities(
     responses: list[np.ndarray],
 ) -> None:
     found = dict(zip(TERMS, features(schema("terms"), responses).T, strict=True))
     free = baseline_scores(responses)
     free["total"] = free["mean_logprob"] * free["length"]
+    # The floor under the mean's logarithm is multiplied by the root of the length too: of sure answers the longer one
+    # stands a little lower, and exactly so.
+    free["scaled_logprob"] = free["scaled_logprob"] - FLOOR * np.sqrt(free["length"])
     named = {"scaled": "scaled_logprob", "total": "total", "mean": "mean_logprob", "min": "min_logprob"}
     for term, name in named.items():
         found[term] = sum(weight * found[of].astype(np.float64) for of, weight in FREE[term].items())
