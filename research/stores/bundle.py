@@ -153,9 +153,10 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, only_seal: bo
 def read_states(model: str, kind: str, models: Path | None) -> None:
     """Hidden states of that model's recorded answers, beside a copy of the runs; what is there is not read again."""
     agent = next(agent for agent, name in AGENTS.items() if name == model)
-    source, asked = f"breadth/{model}", f"--layers {LAYERS_OF_BLENDS[model]} --position answer_mean"
-    store = STATES / source
-    if kind != "blend":
+    if kind == "blend":
+        source, asked = f"breadth/{model}", f"--layers {LAYERS_OF_BLENDS[model]} --position answer_mean"
+        store = STATES / source
+    else:
         source, asked, store = "metacog-every-agent", f"--layers every:2 --stage answer --agent {agent}", STATES / model
     if not (ROOT / store).exists():
         shutil.copytree(ROOT / "recorded" / source, ROOT / store)
