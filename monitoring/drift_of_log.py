@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from metaprobe.monitoring.drift import LABEL, NAMES, Alarm, DriftWatch
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import Floats, LogColumns
 from metaprobe.records.errors import RecordError
+from metaprobe.records.one_writer import OneWriter
 
 DRIFT = "drift"
 """The kind of the events."""
@@ -33,8 +35,10 @@ class LogWatch:
     """Whose answers are watched; None for all."""
     within: str = ""
     """A tag, or `hour`: answers are compared with earlier ones of the same."""
+    stored_until: int = 0
+    """Number of the last answer that was read, in the order in which the log stored them."""
     read_until: float = -1.0
-    """Time of the last answer that was read."""
+    """Of a state from before `stored_until`: time of the last answer that was read."""
     counted: set[str] = field(default_factory=set)
     """Marks of the answers whose label was read. No time says that: people date a label as they like."""
     labels_until: float = -1.0
@@ -52,27 +56,29 @@ class LogWatch:
             raise RecordError(f"{path} is no state of `metaprobe drift` ({error}); give another file") from error
 
     def save(self, path: Path) -> None:
-        stored = {name: getattr(self, name) for name in ("model", "within", "read_until", "labels_until")}
+        stored = {
+            name: getattr(self, name) for name in ("model", "within", "stored_until", "read_until", "labels_until")
+        }
         stored["counted"] = sorted(self.counted)
         beside = path.with_name(path.name + ".new")
         beside.write_text(json.dumps({"watch": self.watch.to_json(), **stored}), encoding="utf-8")
         beside.replace(path)  # a killed process leaves the old one whole
 
     def read(self, log: ScoreLog, *, until: float | None = None) -> list[dict[str, Any]]:
-        """Returns the alarms of what came since the last reading, each as the event that is now in the log.
+        """Returns the alarms of what was stored since the last reading, each as the event that is now in the log.
 
-        `until`: answers that ended later are left for the next time.
+        `until`: what was stored after the last answer that ended before then is left for the next time.
         """
         since = None if self.read_until < 0 else float(np.nextafter(self.read_until, np.inf))
-        found = log.columns(since=since, until=until, model=self.model)
+        last = log.last_stored() if until is None else log.last_stored(until=until)
+        found = log.columns(since=since, model=self.model, stored=(min(self.stored_until, last), last))
         strata = self._strata(found)
         own = {name: _column(found, name) for name in OF_CHECKPOINT}
         other = {name: _column(found, name) for name in ("tokens", "finish_reason", "task")}
         judged = np.char.add(np.char.add(found.checkpoint.astype(np.str_), "|"), strata)
         alarms = self.watch.update(found.time, own, within=judged)
         alarms += self.watch.update(found.time, other, within=strata)
-        if len(found):
-            self.read_until = float(found.time[-1])
+        self.stored_until, self.read_until = last, -1.0
         alarms = sorted(alarms, key=lambda alarm: alarm.time) + self._labels(log)
         return [self._tell(log, alarm) for alarm in alarms]
 
@@ -122,6 +128,22 @@ class LogWatch:
         return stored
 
 
+@contextmanager
+def kept_watch(
+    path: Path, *, model: str | None = None, within: str | None = None, batch: int | None = None
+) -> Iterator[LogWatch]:
+    """Gives the watch of `open_watch`, and saves it where the block ends well.
+
+    Raises `StoreHeld` where another process has it: both would read what is new, and both would ring.
+    """
+    if not path.parent.is_dir():
+        raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
+    with OneWriter(path.parent, of=path.name):
+        watch = open_watch(path, model=model, within=within, batch=batch)
+        yield watch
+        watch.save(path)
+
+
 def open_watch(
     path: Path, *, model: str | None = None, within: str | None = None, batch: int | None = None
 ) -> LogWatch:
@@ -130,8 +152,6 @@ def open_watch(
     Raises `RecordError` where the file's watch has other settings than those given, None being none.
     """
     if not path.exists():
-        if not path.parent.is_dir():
-            raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
         return LogWatch(DriftWatch(batch=batch or 1), model, within or "")
     found = LogWatch.load(path)
     asked, there = (model, within, batch), (found.model, found.within, found.watch.batch)

@@ -81,7 +81,7 @@ class ScoreLog:
     """
 
     def __init__(
-        self, reading: Tables, writing: Tables, accepted: Accepted, *, capacity: int = CAPACITY, lost: int = 0
+        self, reading: Tables, writing: Tables, accepted: Accepted | None, *, capacity: int = CAPACITY, lost: int = 0
     ) -> None:
         """`ScoreLog.open` is the way to one."""
         self.lost = lost
@@ -89,23 +89,26 @@ class ScoreLog:
         self.tables = reading
         self._writing = writing
         self._accepted = accepted
-        self._writer = BackgroundWriter(writing, accepted, capacity=capacity)
+        self._writer = None if accepted is None else BackgroundWriter(writing, accepted, capacity=capacity)
         self._closing = threading.Lock()
         self._closed = False
         atexit.register(self.close)
 
     @classmethod
-    def open(cls, where: str | Path, *, capacity: int = CAPACITY) -> Self:
+    def open(cls, where: str | Path, *, capacity: int = CAPACITY, entries: bool = True) -> Self:
         """The log in a SQLite file, which is made where there is none, or in the database of a SQLAlchemy URL.
 
-        `capacity`: entries that may wait in memory. Raises `LogError` where there is no such database, and
-        `MissingExtra` for a URL without SQLAlchemy.
+        `capacity`: entries that may wait in memory. `entries`: False where none will be written, only read and judged;
+        then no counter is kept beside the log, which a full disk would not hold. Raises `LogError` where there is no
+        such database, and `MissingExtra` for a URL without SQLAlchemy.
         """
         if capacity < 1:
             raise LogError(f"capacity {capacity}; expected at least one entry")
         reading, writing = open_tables(where)
         beside = beside_of(str(where).removeprefix("sqlite:///"))
         try:
+            if not entries:
+                return cls(reading, writing, None)
             lost = sum(_settle(reading, name, number) for name, number in left_behind(beside))
             return cls(reading, writing, Accepted(beside), capacity=capacity, lost=lost)
         except OSError as error:
@@ -124,20 +127,25 @@ class ScoreLog:
     @property
     def dropped(self) -> int:
         """Entries that were not stored: the queue was full, the log closed, or they held what cannot be stored."""
-        return self._writer.dropped
+        return self._writer.dropped if self._writer else 0
 
     @property
     def repeated(self) -> int:
         """Entries with a request id that the log held already; the first one stays."""
-        return self._writer.repeated
+        return self._writer.repeated if self._writer else 0
 
     def write(self, entry: Entry) -> None:
-        """Hands an entry over. Never waits nor raises: where the queue is full, the entry is counted as dropped."""
+        """Hands an entry over. Never waits nor raises: where the queue is full, the entry is counted as dropped.
+
+        Raises `LogError` only where the log was opened without entries.
+        """
+        if self._writer is None:
+            raise LogError("this score log was opened with entries=False; expected ScoreLog.open(where)")
         self._writer.put(entry)
 
     def flush(self, timeout_s: float = CLOSE_S) -> bool:
         """Whether all entries handed over so far were stored within that time."""
-        return self._writer.flush(timeout_s)
+        return self._writer is None or self._writer.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         """Stores what waits, and ends; whether everything was stored. May be called again."""
@@ -146,10 +154,11 @@ class ScoreLog:
                 return True
             self._closed = True
             atexit.unregister(self.close)
-            whole = self._writer.close(timeout_s)
+            whole = self._writer is None or self._writer.close(timeout_s)
             if not whole:
-                logger.error("%d entries of the score log could not be stored", self._writer.dropped)
-            self._accepted.close()
+                logger.error("%d entries of the score log could not be stored", self.dropped)
+            if self._accepted is not None:
+                self._accepted.close()
             self._writing.close()
             self.tables.close()
             return whole
@@ -233,18 +242,28 @@ class ScoreLog:
         shadow: bool = False,
         labelled: bool = False,
         ids: bool = False,
+        stored: tuple[int, int] | None = None,
     ) -> LogColumns:
         """Stored answers as arrays, in the order of their times.
 
         Times are seconds since 1970, `since` included and `until` not. `tags`: those that have all of these. `shadow`:
         in place of the verdicts that callers were given, those that were only compared with them. `labelled`: only
-        answers that have a label or were put on a sheet. `ids`: with the request ids.
+        answers that have a label or were put on a sheet. `ids`: with the request ids. `stored`: only answers that were
+        stored after the first of these numbers and up to the second; see `last_stored`.
         """
         contexts = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
-        where, values = conditions(since, until, shadow=shadow, labelled=labelled)
+        where, values = conditions(since, until, shadow=shadow, labelled=labelled, stored=stored)
         if model is not None or checkpoint is not None or tags:
             where.append(in_contexts(contexts))
         return read_columns(self.tables, contexts, where, values, ids=ids)
+
+    def last_stored(self, *, until: float = MAX_TIME) -> int:
+        """Returns the number of the answer that was stored last, of those that ended before `until`; 0 for none.
+
+        Answers are numbered as they are stored. Several servers store theirs out of the order of their times.
+        """
+        rows = self.tables.read("SELECT MAX(id) FROM scores WHERE time < :until", {"until": until})
+        return int(rows[0][0] or 0)
 
     def prune(self, days: float) -> int:
         """Takes away answers older than `days`, and their labels; how many they were."""

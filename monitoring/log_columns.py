@@ -145,7 +145,12 @@ def in_contexts(contexts: Mapping[int, Row]) -> str:
 
 
 def conditions(
-    since: float | None, until: float | None, *, shadow: bool, labelled: bool = False
+    since: float | None,
+    until: float | None,
+    *,
+    shadow: bool,
+    labelled: bool = False,
+    stored: tuple[int, int] | None = None,
 ) -> tuple[list[str], dict[str, Any]]:
     """Returns conditions on rows `s` of the table of scores, and their values."""
     where, values = [f"s.shadow_of IS {'NOT ' * shadow}NULL"], {}
@@ -155,6 +160,9 @@ def conditions(
     if until is not None:
         where.append("s.time < :until")
         values["until"] = float(until)
+    if stored is not None:
+        where.append("s.id > :after AND s.id <= :last")
+        values["after"], values["last"] = stored
     if labelled:
         where.append("s.request_id IN (SELECT request_id FROM labels UNION SELECT request_id FROM samples)")
     return where, values

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.tables import Execute
 
 MAX_TEXT = 200_000
 """Characters of a question or an answer that are kept."""
@@ -108,3 +109,12 @@ def _count(value: int | None) -> int | None:
 
 def _bit(value: bool | None) -> int | None:
     return None if value is None else int(value)
+
+
+def known_requests(run: Execute, request_ids: Sequence[str]) -> set[str]:
+    """Returns which of these requests are in the log."""
+    names = {f"r{i}": request_id for i, request_id in enumerate(dict.fromkeys(request_ids))}
+    if not names:
+        return set()
+    asked = ", ".join(f":{name}" for name in names)
+    return {str(row[0]) for row in run(f"SELECT request_id FROM scores WHERE request_id IN ({asked})", names)}

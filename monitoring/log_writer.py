@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log_rows import CONTEXT, INSERT, row_of
+from metaprobe.monitoring.log_rows import CONTEXT, INSERT, known_requests, row_of
 from metaprobe.monitoring.rollup import add_rows
 from metaprobe.monitoring.tables import Execute, LogError, Tables
 from metaprobe.monitoring.unwritten import Accepted
@@ -143,7 +143,7 @@ class BackgroundWriter:
     def _insert(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
         """Writes rows and says how many were known already. `taken`: entries that are done with it."""
         with self._tables.transaction() as run:
-            known = _known(run, [row["request_id"] for row in rows])
+            known = known_requests(run, [row["request_id"] for row in rows])
             new: dict[str, dict[str, Any]] = {}
             for row in rows:
                 if row["request_id"] not in known:
@@ -167,12 +167,3 @@ class BackgroundWriter:
                 found = run(_FIND_CONTEXT, given)
             self._contexts[key] = int(found[0][0])
         return self._contexts[key]
-
-
-def _known(run: Execute, request_ids: Sequence[str]) -> set[str]:
-    """Which of these requests are in the log."""
-    names = {f"r{i}": request_id for i, request_id in enumerate(dict.fromkeys(request_ids))}
-    if not names:
-        return set()
-    asked = ", ".join(f":{name}" for name in names)
-    return {str(row[0]) for row in run(f"SELECT request_id FROM scores WHERE request_id IN ({asked})", names)}

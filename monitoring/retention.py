@@ -9,7 +9,7 @@ import numpy as np
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log_columns import CURRENT_LABELS
-from metaprobe.monitoring.log_rows import SELECT, entry_of
+from metaprobe.monitoring.log_rows import SELECT, entry_of, known_requests
 from metaprobe.monitoring.rollup import READ, READ_NAMES, add_rows, drop_empty
 from metaprobe.monitoring.tables import Execute, LogError, Tables
 from metaprobe.records.extras import require
@@ -83,7 +83,11 @@ def rotate(tables: Tables, store: str | Path, *, days: float, now: float | None 
             runs.append([run_of(entry, labels.get(entry.request_id)) for entry in given])
         with tables.transaction() as run:
             run(_MOVED, [{"request_id": entry.request_id} for entry in entries])
-        total += len(given)
+            stored = [entry.request_id for entry in given]
+            gone = set(stored) - known_requests(run, stored)
+        if gone:  # deleted since they were read: who deleted them has not found them in the store
+            runs.rewrite(lambda run, gone=gone: None if run.id in gone else run)
+        total += len(given) - len(gone)
     tables.tidy()
     return total
 

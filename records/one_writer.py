@@ -1,4 +1,4 @@
-"""One writer at a time in a folder: a lock of the operating system, which a killed process gives back by ending."""
+"""One writer at a time, in a folder or of a file: a lock of the system, which a killed process gives back by ending."""
 
 import errno
 import os
@@ -27,8 +27,11 @@ class OneWriter:
     May be entered again while it is held. Where the system or the file system has no locks, nobody is kept out.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, of: str = "") -> None:
+        """`of`: the name of a file of the folder, where only this file has one writer at a time."""
         self._folder = folder
+        self._kept = folder / of if of else folder
+        self._path = folder / (f".{of}{HELD}" if of else HELD)
         self._times = 0
         self._descriptor = -1
         self._made = False
@@ -39,7 +42,7 @@ class OneWriter:
             if not self._times:
                 self._made = not self._folder.exists()
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._descriptor = _locked(self._folder)
+                self._descriptor = _locked(self._path, self._kept)
             self._times += 1
         return self
 
@@ -51,22 +54,21 @@ class OneWriter:
             if self._times:
                 return
             if self._descriptor >= 0:
-                (self._folder / HELD).unlink(missing_ok=True)  # while it is held, so that it is nobody else's
+                self._path.unlink(missing_ok=True)  # while it is held, so that it is nobody else's
                 os.close(self._descriptor)
             if self._made:
                 with suppress(OSError):  # something was written: it stays
                     self._folder.rmdir()
 
 
-def _locked(folder: Path) -> int:
-    """The descriptor of the folder's lock file, locked; -1 where the system has no such locks."""
+def _locked(path: Path, kept: Path) -> int:
+    """The descriptor of the lock file `path`, locked for `kept`; -1 where the system has no such locks."""
     if sys.platform == "win32":
         return -1
-    path = folder / HELD
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(descriptor, folder)
+            _lock(descriptor, kept)
             if _is_at(descriptor, path):
                 with suppress(OSError):  # a full disk: then it has no name, and is held all the same
                     os.ftruncate(descriptor, 0)
@@ -85,14 +87,14 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def _lock(descriptor: int, kept: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
         raise StoreHeld(
-            f"{folder} is being written to by {holder}, and a store has one writer at a time: wait until it has ended, "
-            "or stop it, and run this again; or give another folder. Reading goes on as ever"
+            f"{kept} is being written to by {holder}, and it has one writer at a time: wait until it has ended, "
+            "or stop it, and run this again; or give another name. Reading goes on as ever"
         ) from error
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from metaprobe.cli import main
 from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
 from metaprobe.monitoring.drift import LABEL, Alarm
-from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, open_watch
+from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, open_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.probes.quality import QualityPredictor
@@ -202,6 +202,48 @@ def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
         assert kept.watch.streams[LABEL].rows == before + 6
 
 
+def test_an_answer_that_is_stored_late_is_read_and_none_is_read_twice(url: Path) -> None:
+    watch = LogWatch()
+    with ScoreLog.open(url) as log:
+        watch.read(log)
+        assert watch.watch.streams["score"].rows == 1000
+        write_one(log, "late", BEGIN + 5)  # by a server whose database could not be reached for hours
+        watch.read(log)
+        watch.read(log)
+        assert watch.watch.streams["score"].rows == 1001
+        log.delete("late")
+        write_one(log, "new", BEGIN + 7)  # gets the number that is free again
+        watch.read(log)
+        watch.read(log)
+        assert watch.watch.streams["score"].rows in (1001, 1002)
+        write(log, 2, first=3000)
+        watch.read(log, until=BEGIN + 60 * 3001)
+        before = watch.watch.streams["score"].rows
+        watch.read(log)
+        assert watch.watch.streams["score"].rows == before + 1
+
+
+def test_a_state_of_before_goes_on_after_the_time_that_it_has_read(url: Path) -> None:
+    state = url.with_name("drift.json")
+    watch = LogWatch(read_until=BEGIN + 60 * 989)
+    watch.save(state)
+    kept = LogWatch.load(state)
+    with ScoreLog.open(url) as log:
+        kept.read(log)
+    assert kept.watch.streams["score"].rows == 10
+
+
+def test_who_reads_at_the_same_time_is_refused_and_nothing_rings_twice(url: Path) -> None:
+    state = url.with_name("drift.json")
+    with kept_watch(state):
+        refused = run("drift", "--log", url, "--state", state)
+        assert refused.exit_code == 1
+        assert "drift.json is being written to by process" in refused.output
+        assert run("drift", "--log", url, "--state", url.with_name("other.json")).exit_code == 0
+    assert run("drift", "--log", url, "--state", state).exit_code == 0
+    assert sorted(path.name for path in url.parent.glob("*drift*")) == ["drift.json"]
+
+
 def test_of_who_was_unsure_first_the_first_label_that_says_something_counts(url: Path) -> None:
     watch = LogWatch()
     with ScoreLog.open(url) as log:
@@ -230,8 +272,8 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
     assert run("drift", "--log", url, "--state", state, "--within", "hour", "--batch", 2).exit_code == 0
     kept = LogWatch.load(state)
     assert (kept.within, kept.watch.batch, kept.model) == ("hour", 2, None)
-    assert kept.read_until == BEGIN + 60 * 999
-    assert open_watch(state, within="hour").read_until == kept.read_until
+    assert kept.stored_until == 1000
+    assert open_watch(state, within="hour").stored_until == kept.stored_until
     refused = run("drift", "--log", url, "--state", state, "--model", "big")
     assert refused.exit_code == 1
     assert "has watched with model None, and 'big' was given" in refused.output

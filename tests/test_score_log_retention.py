@@ -1,18 +1,22 @@
 """What is pruned, deleted or moved out of a score log is gone from it, and nothing else is."""
 
+import errno
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import logged_entries
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from logged_entries import DAY, START, WHOLE, entry
 
+from metaprobe.cli import main
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Usage
+from metaprobe.records.types import Run, Usage
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -139,3 +143,42 @@ def test_deleting_from_a_store_leaves_its_other_runs(tmp_path: Path) -> None:
         log.rotate(tmp_path / "runs", days=1)
         assert log.delete("whole", store=tmp_path / "runs")
         assert [run.id for run in RunStore(tmp_path / "runs")] == ["other"]
+
+
+def test_what_is_deleted_while_it_moves_is_in_neither_of_the_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = RunStore.append
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log, ScoreLog.open(tmp_path / "scores.sqlite") as other:
+        log.write(WHOLE)
+        log.write(replace(WHOLE, request_id="stays"))
+        log.flush()
+
+        def append_late(store: RunStore, runs: Iterable[Run]) -> None:
+            assert other.delete("whole")
+            append(store, runs)
+
+        monkeypatch.setattr(RunStore, "append", append_late)
+        assert log.rotate(tmp_path / "runs", days=1) == 1
+        assert [run.id for run in RunStore(tmp_path / "runs")] == ["stays"]
+        assert log.columns(ids=True).request_id.tolist() == ["stays"]
+
+
+def test_who_only_reads_needs_no_room_beside_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "scores.sqlite"
+    with ScoreLog.open(path) as log:
+        log.write(WHOLE)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("metaprobe.monitoring.log.Accepted", full)
+    with pytest.raises(LogError, match="No space left"):
+        ScoreLog.open(path)
+    with ScoreLog.open(path, entries=False) as log:
+        assert log.columns(ids=True).request_id.tolist() == ["whole"]
+        log.label("whole", 1)
+        assert (log.flush(), log.dropped, log.repeated) == (True, 0, 0)
+        with pytest.raises(LogError, match="entries=False"):
+            log.write(WHOLE)
+    assert CliRunner().invoke(main, ["estimate", "--log", str(path)]).exit_code == 0

@@ -32,7 +32,7 @@ def opened_log(url: str) -> Iterator["ScoreLog"]:
         raise click.UsageError(
             f"there is no score log {file}{empty}; expected one that `metaprobe serve --log` has written"
         )
-    log = ScoreLog.open(url)
+    log = ScoreLog.open(url, entries=False)  # a full disk must not keep anybody from reading
     try:
         yield log
     finally:

@@ -56,12 +56,10 @@ def drift(where: str, state: Path, model: str | None, within: str | None, batch:
     """
     import time
 
-    from metaprobe.monitoring.drift_of_log import open_watch
+    from metaprobe.monitoring.drift_of_log import kept_watch
 
-    watch = open_watch(state, model=model, within=within, batch=batch)
-    with opened_log(where) as opened:
+    with kept_watch(state, model=model, within=within, batch=batch) as watch, opened_log(where) as opened:
         alarms = watch.read(opened, until=time.time() - lag)
-    watch.save(state)
     for alarm in alarms:
         click.echo(json.dumps({name: value for name, value in alarm.items() if name != "picture"}))
     if not alarms:
