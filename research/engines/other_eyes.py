@@ -4,7 +4,8 @@
     python -m research.engines.other_eyes write                     # the block of docs/engines.md
 
 The number that is compared is the total log-probability over the root of the length, which is free and needs no
-training: what another reader's numbers say, not what a training makes of them.
+training: what another reader's numbers say, not what a training makes of them. Both together are the sum of the two,
+each with mean 0 and deviation 1 over the answers of the store; no label is looked at.
 """
 
 import json
@@ -62,13 +63,17 @@ def compare(store: Path, reader: LocalLLM, most: int) -> dict[str, object]:
     y = np.array([label for _, _, label in rows])[usable]
     groups = np.array([run.item.group for run, _, _ in rows])[usable]
     own, theirs = own[usable], theirs[usable]
-    gap = paired_difference(auroc, y, theirs, own, cluster_weights(groups))
+    both = (own - own.mean()) / own.std() + (theirs - theirs.mean()) / theirs.std()
+    weights = cluster_weights(groups)
+    gap, gain = (paired_difference(auroc, y, scores, own, weights) for scores in (theirs, both))
     return {
         "answers": len(y),
         "right": float(y.mean()),
         "own": float(auroc(y, own)),
         "read": float(auroc(y, theirs)),
+        "both": float(auroc(y, both)),
         "gap": [gap.estimate, gap.low, gap.high],
+        "gain": [gain.estimate, gain.low, gain.high],
         "correlation": float(np.corrcoef(own, theirs)[0, 1]),
         "tokens_per_s": sum(one.tokens for one in read) / seconds,
     }
@@ -105,12 +110,16 @@ def write_page() -> None:
     rows = []
     for name, one in found.items():
         answered, task, reader = name.split("|")
-        estimate, low, high = one["gap"]
-        numbers = [f"{one['own']:.3f}", f"{one['read']:.3f}", f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"]
+        gap, gain = ("{:+.3f} [{:+.3f}, {:+.3f}]".format(*one[name]) for name in ("gap", "gain"))
+        numbers = [f"{one['own']:.3f}", f"{one['read']:.3f}", gap, f"{one['both']:.3f}", gain]
         rows.append([answered, task, reader, f"{one['answers']}", *numbers])
     near = sum(one["gap"][0] >= -WITHIN for one in found.values())
-    head = ["answered", "task", "read by", "answers", "AUROC, own", "AUROC, reader's", "difference"]
-    said = f"In {near} of {len(found)} cases the reader's AUROC is at most {WITHIN} below the model's own, or above it."
+    more = sum(one["gain"][1] > 0 for one in found.values())
+    head = ["answered", "task", "read by", "answers", "AUROC, own", "reader's", "difference", "both", "gain over own"]
+    said = (
+        f"In {near} of {len(found)} cases the reader's AUROC is at most {WITHIN} below the model's own, or above it. "
+        f"Both numbers together are better than the model's own in {more} of {len(found)} cases, by the whole interval."
+    )
     write(PAGE, "other-eyes", [*markdown(head, rows), "", said, ""])
 
 
