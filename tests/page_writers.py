@@ -118,6 +118,9 @@ WRITERS = (
             "docs/research/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
             ),
+            "docs/research/travel.md#travel-alternatives": number(
+                "MEASURED", "travel", "alternatives", "smollm2-135m", "answers"
+            ),
             "docs/research/travel.md#travel-support": number(
                 "MEASURED", "travel", "support", "rows", 0, "inside", "answers"
             ),

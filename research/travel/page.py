@@ -38,12 +38,31 @@ def page_command() -> None:
     write(PAGE, "travel-ceiling", [*ceiling(found["ceiling"], found["curve"]), ""])
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
     write(PAGE, "travel-support", [*support(found["support"]), ""])
+    write(PAGE, "travel-alternatives", [*alternatives(found["alternatives"]), ""])
 
 
 def interval(values: list[float], style: str = "+.3f") -> str:
     """An estimate with its interval."""
     estimate, low, high = values
     return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
+
+
+def alternatives(found: dict[str, Any]) -> list[str]:
+    """Of each number over the likeliest tokens: AUROC within runs, and gain over the scaled total, by model."""
+    first = next(iter(found.values()))
+    head = ["number"]
+    for model, one in found.items():
+        head += [f"{model}, {one['answers']} answers", "over the scaled total"]
+    rows = []
+    for name in first["numbers"]:
+        row = [name]
+        for one in found.values():
+            numbers = one["numbers"][name]
+            row += [f"{numbers['auroc'][0]:.3f}", interval(numbers["gain"]) if any(numbers["gain"]) else ""]
+        rows.append(row)
+    ahead = sum(numbers["gain"][1] > 0 for one in found.values() for numbers in one["numbers"].values())
+    said = f"{ahead} of the numbers are ahead of the scaled total by the whole interval."
+    return [*markdown(head, rows), "", said]
 
 
 def strangers(found: dict[str, Any]) -> list[str]:
