@@ -190,6 +190,12 @@ def test_a_table_is_read_as_its_program_writes_it(tmp_path: Path) -> None:
     assert [(one.request_id, one.value, one.who) for one in read_label_file(path)] == [("a", 1, "ada"), ("b", 0, "")]
 
 
+def test_a_table_of_tabs_is_read_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "labels.TSV"
+    path.write_text("request_id\tlabel\twho\na, b\tright\tada\n")
+    assert [(one.request_id, one.value, one.who) for one in read_label_file(path)] == [("a, b", 1, "ada")]
+
+
 def test_one_of_several_things_judged_is_chosen_by_name(tmp_path: Path) -> None:
     held = [{"traceId": "a", "name": name, "value": value} for name, value in [("correct", 1), ("polite", 0)]]
     path = written(tmp_path / "scores.jsonl", held)

@@ -202,6 +202,16 @@ def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
         assert kept.watch.streams[LABEL].rows == before + 6
 
 
+def test_midnight_is_the_first_hour_of_every_day(tmp_path: Path) -> None:
+    watch = LogWatch(within="hour")
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        for day in range(3):
+            write_one(log, f"a{day}", BEGIN + 86_400 * day + 3_599)
+            write_one(log, f"b{day}", BEGIN + 86_400 * day + 23 * 3_600)
+        watch.read(log)
+    assert set(watch.watch.streams["score"].ranks) == {f"{CHECKPOINT}|0", f"{CHECKPOINT}|23"}
+
+
 def test_an_answer_that_is_stored_late_is_read_and_none_is_read_twice(url: Path) -> None:
     watch = LogWatch()
     with ScoreLog.open(url) as log:
@@ -273,6 +283,8 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
     kept = LogWatch.load(state)
     assert (kept.within, kept.watch.batch, kept.model) == ("hour", 2, None)
     assert kept.stored_until == 1000
+    hours = {stratum.partition("|")[2] for stratum in kept.watch.streams["score"].ranks}
+    assert hours == {str(hour) for hour in range(17)}, "1,000 minutes from midnight on"
     assert open_watch(state, within="hour").stored_until == kept.stored_until
     refused = run("drift", "--log", url, "--state", state, "--model", "big")
     assert refused.exit_code == 1

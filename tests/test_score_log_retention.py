@@ -182,3 +182,11 @@ def test_who_only_reads_needs_no_room_beside_the_log(tmp_path: Path, monkeypatch
         with pytest.raises(LogError, match="entries=False"):
             log.write(WHOLE)
     assert CliRunner().invoke(main, ["estimate", "--log", str(path)]).exit_code == 0
+
+
+def test_a_label_of_an_answer_that_never_came_is_deleted_and_said(where: str) -> None:
+    with ScoreLog.open(where) as log:
+        log.label("never came", 1)
+        assert log.delete("never came")
+        assert log.current_labels() == []
+        assert not log.delete("never came")
