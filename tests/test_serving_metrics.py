@@ -137,3 +137,12 @@ def test_the_counts_are_those_of_all_workers(tmp_path: Path, monkeypatch: pytest
     for _ in range(2):
         subprocess.run([sys.executable, "-c", worker], check=True, timeout=60)
     assert counts_in(Metrics().exposition().decode())["metaprobe_gated_total", "stop"] == 2
+
+
+def test_what_the_log_has_dropped_and_repeated_is_counted_from_its_beginning() -> None:
+    metrics = Metrics()
+    for dropped, repeated in ((0, 0), (3, 1), (3, 1), (5, 2)):
+        metrics.count_log(dropped, repeated)
+        counted = counts_in(metrics.exposition().decode())
+        found = (counted["metaprobe_log_dropped_total",], counted["metaprobe_log_repeated_total",])
+        assert found == (dropped, repeated)

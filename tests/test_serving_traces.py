@@ -122,7 +122,9 @@ def test_opentelemetry_gets_a_span_in_the_callers_trace_with_the_verdict_as_even
             assert answer.status_code == 200
         sent = upstream[0].headers[-1]["traceparent"]
         Served(url).post("/v1/score", LOGPROBS, authorization="Bearer wrong")
-    *answered, refused = kept.get_finished_spans()
+        broken = request | {"messages": [{"content": "refuses-logprobs-500"}], "logprobs": True}
+        assert Served(url).post("/v1/chat/completions", broken).status_code == 500
+    *answered, refused, failed = kept.get_finished_spans()
     for span in answered:
         assert (span.name, span.kind) == ("/v1/chat/completions", trace.SpanKind.SERVER)
         assert f"{span.context.trace_id:032x}" == TRACE
@@ -134,3 +136,5 @@ def test_opentelemetry_gets_a_span_in_the_callers_trace_with_the_verdict_as_even
     assert sent == f"00-{TRACE}-{answered[-1].context.span_id:016x}-01"
     assert refused.attributes["http.response.status_code"] == 401
     assert not refused.events
+    assert refused.status.status_code is trace.StatusCode.UNSET  # the caller's fault is none of the server
+    assert failed.status.status_code is trace.StatusCode.ERROR

@@ -1,0 +1,44 @@
+"""What `metaprobe inspect RUNS` says of a run store is what the store holds, counted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metaprobe.collecting.store_description import describe_store
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Statement
+
+
+def run(number: int, *calls: Call, outcome: float | None, variant: str = "", task: str = "sums") -> Run:
+    labels = (Label(calls[0].id, "correct", 1.0, "program"),) if number % 2 else ()
+    stated = (Statement(calls[0].id, "confidence", 0.5 if number else None),)
+    item = Item(f"i{number}", "q", group=f"g{number}", task=task)
+    return Run(f"r{number}", "metacrit", variant, item, calls, labels=labels, statements=stated, outcome=outcome)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> dict[str, str]:
+    """The description's lines of three runs of five calls, by their names."""
+    known = np.array([-0.5, -1.0], dtype=np.float32)
+    asked = {"model": "m", "stage": "answer", "logprobs": known, "text": "x"}
+    bare = {"model": "", "stage": "", "logprobs": None, "text": ""}
+    store = RunStore(tmp_path / "runs")
+    with store.writer(shard_runs=2) as writer:
+        writer.add(run(0, Call(id="a", **asked), Call(id="b", **bare), outcome=1.0))  # type: ignore[arg-type]
+        writer.add(run(1, Call(id="c", **asked, agent="ada"), outcome=None, variant="short"))  # type: ignore[arg-type]
+        writer.add(run(3, Call(id="d", **asked), Call(id="e", **asked), outcome=0.0, task=""))  # type: ignore[arg-type]
+    return {line[:12].strip(): line[12:] for line in describe_store(tmp_path / "runs").splitlines()}
+
+
+def test_runs_calls_and_what_is_not_there_are_counted(lines: dict[str, str]) -> None:
+    assert lines["runs"].startswith("3 in 2 files, ")
+    assert lines["systems"] == "metacrit 2, metacrit (short) 1"
+    assert lines["tasks"] == "sums 2, (unnamed) 1"
+    assert lines["models"] == "m 4, (unnamed) 1"
+    assert lines["calls"] == "answer 4, (no stage) 1"
+    assert lines["agents"] == "ada 1"
+    assert lines["outcomes"] == "known 2, not known 1"
+    assert lines["labels"] == "correct by program 2"
+    assert lines["stated"] == "confidence 2"
+    assert lines["not there"] == "log-probabilities 1, texts 1"
