@@ -1,6 +1,7 @@
 """Measures how many planted faults the quick suite finds, room by room.
 
     python scripts/mutants.py map                              # once: which tests run which lines (minutes)
+    python scripts/mutants.py map tests/test_new.py            # of these tests alone, into the same map
     python scripts/mutants.py run probes routing --seed 7      # 60 random mutants a room; out/mutants/ROOM.json
     python scripts/mutants_page.py                             # table and survivors, in docs/research/mutants.md
 
@@ -298,9 +299,10 @@ def main() -> None:
 
 
 @main.command("map")
+@click.argument("tests", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--workers", default=2, show_default=True)
-def map_tests(workers: int) -> None:
-    """Run the quick suite once, and write down which tests run which lines."""
+def map_tests(tests: tuple[Path, ...], workers: int) -> None:
+    """Run the quick suite once, and write down which tests run which lines; of TESTS, only these anew."""
     import coverage
 
     OUT.mkdir(parents=True, exist_ok=True)
@@ -309,7 +311,7 @@ def map_tests(workers: int) -> None:
         data = tree / "coverage"
         data.mkdir()
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants_map"]
-        command += ["-n", str(workers), "--dist", "loadfile"]
+        command += ["-n", str(workers), "--dist", "loadfile", *map(str, tests)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MUTANTS_DATA": str(data), "CI": "1"}
         environment["PYTHONPATH"] = f"{tree / 'src'}{os.pathsep}{ROOT / 'scripts'}"
         command += [f"--ignore=tests/{name}.py" for name in PAGES]
@@ -318,17 +320,28 @@ def map_tests(workers: int) -> None:
         took = Counter[str]()
         for part in data.glob("*.seconds"):
             took.update(json.loads(part.read_text()))
-        found: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for part in set(data.iterdir()) - set(data.glob("*.seconds")):
             measured = coverage.CoverageData(str(part))
             measured.read()
             for name in measured.measured_files():
                 path = str(Path(name).relative_to(tree.resolve()))
+                path = path.removeprefix("src/metaprobe/") if path.count("/") > 2 else path
                 for line, contexts in measured.contexts_by_lineno(name).items():
-                    found[path.removeprefix("src/metaprobe/") if path.count("/") > 2 else path][line] |= set(contexts)
-    kept = {path: {line: sorted(tests) for line, tests in lines.items()} for path, lines in found.items()}
+                    found[path][str(line)] |= set(contexts)
+    if tests:
+        _join(found, took, Map.read(), {str(path) for path in tests})
+    kept = {path: {line: sorted(names) for line, names in lines.items()} for path, lines in found.items()}
     Map(kept, dict(took)).write()
     click.echo(f"{len(kept)} files")
+
+
+def _join(found: dict[str, dict[str, set[str]]], took: Counter[str], before: Map, anew: set[str]) -> None:
+    """Adds what an earlier map knows of the test files that were not run anew. No line may have moved since."""
+    for path, lines in before.lines.items():
+        for line, names in lines.items():
+            found[path][line] |= {name for name in names if name.partition("::")[0] not in anew}
+    took.update({name: seconds for name, seconds in before.seconds.items() if name.partition("::")[0] not in anew})
 
 
 @main.command()
