@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -76,7 +76,7 @@ class OneProcessRay:
 class Counting:
     """A worker that counts the calls of its chunks."""
 
-    read_by: list[tuple[int, tuple[str, ...]]] = []
+    read_by: ClassVar[list[tuple[int, tuple[str, ...]]]] = []
     made = 0
 
     def __init__(self, plan: ClusterPlan) -> None:
