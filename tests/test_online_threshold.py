@@ -81,3 +81,14 @@ def test_right_answers_and_what_is_unknown_move_nothing() -> None:
 def test_what_is_out_of_range_is_refused(call: Callable[[], object], said: str) -> None:
     with pytest.raises(RecordError, match=said):
         call()
+
+
+def test_the_share_missed_counts_from_nothing() -> None:
+    follows = OnlineThreshold(0.5, rate=0.2, step=0.1)
+    follows.observe(0.4, 0)
+    assert (follows.wrong, follows.missed, follows.missed_share) == (1.0, 0.0, 0.0)
+    assert follows.threshold == pytest.approx(0.5 - 0.1 * 0.2)
+    follows.observe(0.9, 0)
+    assert (follows.wrong, follows.missed, follows.missed_share) == (2.0, 1.0, 0.5)
+    assert follows.threshold == pytest.approx(0.48 + 0.1 * 0.8)
+    assert follows.bound == pytest.approx((1 + 0.1) / (0.1 * 2))

@@ -144,3 +144,33 @@ def test_a_sheet_shows_the_letters_of_every_language(tmp_path: Path) -> None:
         assert log.flush()
         write_sheet(tmp_path / "sheet.jsonl", draw_sheet(log, 1, seed=1).rows)
     assert "Größer als 東京" in (tmp_path / "sheet.jsonl").read_text(encoding="utf-8")
+
+
+def test_scores_are_shown_by_equal_parts_of_zero_to_one(log: ScoreLog) -> None:
+    with log:
+        shown = overview(log, Span(START, START + DAYS * DAY - 1))["histogram"]
+    parts = len(shown)
+    assert [part["from"] for part in shown] == pytest.approx([place / parts for place in range(parts)])
+    scores = np.arange(2 * DAYS) / (2 * DAYS)
+    expected = np.histogram(scores, bins=parts, range=(0, 1))[0]
+    assert [part["answers"] for part in shown] == expected.tolist()
+    assert sum(part["flagged"] for part in shown) == 12
+
+
+def test_windows_of_labels_are_equally_long_and_cover_the_span(log: ScoreLog) -> None:
+    span = Span(START, START + DAYS * DAY - 1)
+    with log:
+        found = overview(log, span)["labels_over_time"]
+    lengths = {second["from"] - first["from"] for first, second in pairwise(found)}
+    assert len(lengths) == 1
+    assert found[0]["from"] == START
+    assert 8 <= len(found) <= DAYS, "some windows, and not one a label"
+    assert lengths.pop() % span.step == 0
+
+
+def test_events_are_of_the_span_and_the_latest_come_first(log: ScoreLog) -> None:
+    with log:
+        for at in (START - DAY, START + DAY, START + 2 * DAY):
+            log.event("drift", {"at": at}, time=at)
+        found = overview(log, Span(START, START + DAYS * DAY - 1))["events"]
+    assert [event["time"] for event in found] == [START + 2 * DAY, START + DAY]
