@@ -177,3 +177,33 @@ def test_what_joins_two_numbers_may_hold_either_alone() -> None:
     unsaid = [QuestionOutcomes("1", "1", agents={"a": AgentOutcome("", 1.0, None, 0.1, confidence_source="e")})]
     assert sources_of([*questions("d"), *unsaid], ["a"]) == {"a": "d"}, "where there is no number there is no source"
     assert isinstance(Confidences().replaced, SignalSource)
+
+
+def test_of_two_runs_that_asked_the_same_agents_the_one_counts_in_which_they_said_how_sure_they_are() -> None:
+    [run] = recorded(1)
+    silent = dataclasses.replace(run, id="silent", statements=())
+    for order in ([silent, run], [run, silent]):
+        agents = outcomes_of(order, prices=PRICES)[0].agents
+        assert [agent.confidence for agent in agents.values()] == [0.9, 0.9]
+
+
+def test_what_an_agent_need_not_state_is_not_paid_for() -> None:
+    [run] = recorded(1)
+    dear = [Usage(1000, 100), Usage(100, 10), Usage(1000, 100), Usage(100, 10)]  # statement and answer of each
+
+    class Read(Confidences):
+        """As read in the answers of alpha, and stated by beta."""
+
+        def asks(self, agent: str) -> bool:
+            return agent == "beta"
+
+        def of(self, agent: str, stated: float | None, answer: Call) -> Signal | None:
+            assert answer.stage == "answer"
+            return Signal(0.7, "read") if agent == "alpha" else Signal(stated or 0.0, "stated")
+
+    confidences = Read.__new__(Read)
+    whole = outcomes_of([priced(run, *dear)], prices=PRICES)[0].agents
+    found = outcomes_of([priced(run, *dear)], prices=PRICES, confidences=confidences)[0].agents
+    assert found["alpha"].cost_usd == pytest.approx(whole["alpha"].cost_usd / 11)
+    assert found["beta"].cost_usd == pytest.approx(whole["beta"].cost_usd)
+    assert (found["alpha"].confidence, found["beta"].confidence) == (0.7, 0.9)
