@@ -202,6 +202,16 @@ def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
         assert kept.watch.streams[LABEL].rows == before + 6
 
 
+def test_lines_of_json_are_all_that_stands_on_stdout(url: Path, tmp_path: Path) -> None:
+    done = run("estimate", "--log", url, "--model", "nobody")
+    assert done.exit_code == 0
+    assert "no answers of that time and model" in done.stderr
+    assert all(json.loads(line) for line in done.stdout.splitlines())
+    (tmp_path / "labels.csv").write_text("request_id,label\nr1,right\nr2,wrong\n")
+    known = run("feedback", tmp_path / "labels.csv", "--log", url)
+    assert (known.stdout, known.stderr) == ("stored 2 labels: 1 right, 1 wrong, 0 neither\n", "")
+
+
 def test_midnight_is_the_first_hour_of_every_day(tmp_path: Path) -> None:
     watch = LogWatch(within="hour")
     with ScoreLog.open(tmp_path / "log.sqlite") as log:

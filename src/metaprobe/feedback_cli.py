@@ -77,7 +77,7 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str) -> None:
     help="Write them as JSON lines, to be filled in and given to `metaprobe feedback`.",
 )
 @click.option("--page", is_flag=True, help="Show them on a page of this machine, to be labelled by keyboard.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of the page; 0 takes a free one.")
+@click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="Of the page; 0: a free one.")
 @click.option("--who", default="", help="Whose labels these are, for the log.")
 @click.option("--sheet", default="", help="Take this sheet, drawn before, instead of drawing another.")
 @click.option("--days", type=click.FloatRange(0, min_open=True), help="Only answers of the last days.")

@@ -1,0 +1,55 @@
+"""What the help of every command says: each option with its meaning, its default, and whether it must be given."""
+
+import inspect
+
+import click
+import pytest
+from click.testing import CliRunner
+from test_command_options import commands
+
+import metaprobe
+from metaprobe.cli import main
+
+COMMANDS = commands()
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option) and "--help" not in one.opts]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_is_for(name: str) -> None:
+    for option in options_of(COMMANDS[name]):
+        assert option.help, f"{name} {option.opts} has no help"
+        assert option.help.rstrip().endswith((".", "]")), f"{name} {option.opts}: {option.help!r}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_default_that_is_no_switch_is_shown(name: str) -> None:
+    shown = CliRunner().invoke(main, [*name.split(), "--help"]).output
+    for option in options_of(COMMANDS[name]):
+        known = option.to_info_dict()["default"]
+        if option.is_flag or option.multiple or option.required or known is None or known == "":
+            continue
+        assert option.show_default, f"{name} {option.opts} does not show its default {known!r}"
+    assert shown.startswith("Usage: ")
+    assert COMMANDS[name].short_help or name.count(" "), f"{name} has no line in the list of commands"
+
+
+@pytest.mark.parametrize("name", ["feedback", "sample", "estimate", "drift", "retrain", "log prune", "log rotate"])
+def test_what_is_about_a_log_needs_one(name: str) -> None:
+    [option] = [one for one in options_of(COMMANDS[name]) if "--log" in one.opts]
+    assert option.required
+    assert option.metavar == "LOG"
+    done = CliRunner().invoke(main, name.split())
+    assert done.exit_code == 2
+    assert "Missing option '--log'" in done.output or "Missing argument" in done.output
+
+
+@pytest.mark.parametrize("function", ["train_quality", "train_hidden", "train_router", "train_gate", "train_adapter"])
+def test_the_functions_of_python_name_every_option_in_their_signature(function: str) -> None:
+    given = inspect.signature(getattr(metaprobe, function)).parameters
+    first, *rest = given.values()
+    assert first.kind is not inspect.Parameter.KEYWORD_ONLY
+    assert {one.name for one in rest} >= {"out", "seed"}
+    assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in rest)
