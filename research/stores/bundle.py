@@ -8,6 +8,7 @@ Predictors, gate and router come from files in this folder alone. The probes nee
 with the models' weights: MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`.
 """
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -202,7 +203,43 @@ def table(manifests: Mapping[str, Manifest]) -> list[str]:
         ]
         cells.append(f"{manifest.trust}{': not shown: ' if manifest.failed else ''}{'; '.join(manifest.failed)}")
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+    return [*lines, "", *ceilings(manifests)]
+
+
+def ceilings(manifests: Mapping[str, Manifest]) -> list[str]:
+    """Of each probe: what it reaches, what the luckiest choice of layer and position would, and a control."""
+    lines = []
+    for name, manifest in manifests.items():
+        details = {audit: one.detail for audit, one in manifest.audits.items()}
+        chosen = next((text for audit, text in details.items() if audit.endswith("keeps what selection promised")), "")
+        best = re.match(r"best of (\d+) combinations ([\d.]+) on selection", chosen)
+        against = [
+            (float(found[1]), audit.rpartition(" beats ")[2])
+            for audit, text in details.items()
+            if (found := re.match(r"AUROC [\d.]+ against ([\d.]+)", text))
+        ]
+        if best and against:
+            reached, control = max(against)
+            here = manifest.metrics["auroc"]
+            cells = [f"`{name}`", f"{here.estimate:.3f} [{here.low:.3f}, {here.high:.3f}]", f"{best[2]} of {best[1]}"]
+            lines.append(f"| {' | '.join([*cells, f'{reached:.3f}', control])} |")
+    if not lines:
+        return []
+    head = [
+        "probe",
+        "AUROC, held out",
+        "luckiest layer and position, on the rows it was chosen on",
+        "strongest control",
+        "which",
+    ]
+    return [
+        "How far a probe could go on these answers, if layer and position were chosen by luck:",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *lines,
+        "",
+    ]
 
 
 def notes(manifests: Mapping[str, Manifest]) -> list[str]:
