@@ -54,8 +54,7 @@ def tune_cascade(
         raise RecordError("a cascade is tuned on questions whose every score and cost is known")
     if longest not in (1, 2, 3):
         raise RecordError(f"longest is {longest}; expected 1, 2 or 3")
-    agents = range(len(training.agents)) if candidates is None else candidates
-    by_cost = sorted(agents, key=lambda agent: float(training.cost[:, agent].mean()))
+    by_cost = _cheapest_first(training, range(len(training.agents)) if candidates is None else candidates)
     known = _known(confidence)
     chains = [chain for length in range(1, longest + 1) for chain in combinations(by_cost, length)]
     scored = [_tune(training, known, price, chain) for chain in chains]
@@ -93,7 +92,7 @@ def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) 
     if not training.full or np.isnan(training.cost).any():
         raise RecordError("a cascade is tuned on questions whose every score and cost is known")
     known = _known(confidence)
-    by_cost = np.argsort(training.cost.mean(axis=0), kind="stable").tolist()
+    by_cost = _cheapest_first(training, range(len(training.agents)))
     points: list[tuple[float, float]] = []
     made: list[TunedCascade] = []
     for length in range(1, longest + 1):
@@ -106,6 +105,12 @@ def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) 
                 thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, at, strict=True))
                 made.append(TunedCascade(chain, thresholds))
     return [made[corner] for corner in hull_corners(*np.array(points).T)]
+
+
+def _cheapest_first(matrix: Matrix, agents: Sequence[int]) -> list[int]:
+    """The agents by their mean cost; what is added up in another order could tell equally dear ones apart otherwise."""
+    cost = matrix.cost.mean(axis=0)
+    return sorted(agents, key=lambda agent: float(cost[agent]))
 
 
 def _cuts(confidence: Floats) -> Floats:

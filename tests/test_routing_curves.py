@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -333,6 +334,20 @@ def test_cascades_on_the_hull_are_the_best_at_every_price(case, data):
             return float((run.score - price * run.cost).mean())
 
         assert max(map(worth, family)) == pytest.approx(worth(tune_cascade(matrix, confidence, price=price)))
+
+
+def test_agents_that_cost_the_same_stand_in_one_order_in_both_kinds_of_cascade():
+    """Their sums differ in the last digit, by the order in which numbers are added."""
+    score, cost = np.zeros((8, 4)), np.full((8, 4), 0.001)
+    score[6, 1] = score[7, 3] = 1.0
+    cost[7, 1], cost[6, 3], cost[7, 3] = 0.006, 0.005, 0.002
+    matrix = replace(matrix_of(score, cost[0]), cost=cost)
+    confidence = np.full((8, 4), 0.1)
+    confidence[7, 3] = 0.2
+    family = cascades_on_hull(matrix, confidence)
+    best = max(float(replay(matrix, chain.play(confidence)).score.mean()) for chain in family)
+    tuned = replay(matrix, tune_cascade(matrix, confidence).play(confidence))
+    assert float(tuned.score.mean()) == best
 
 
 def test_a_better_policy_is_promotable_a_lucky_one_on_few_questions_is_not():

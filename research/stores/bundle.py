@@ -221,7 +221,7 @@ def ceilings(manifests: Mapping[str, Manifest]) -> list[str]:
         if best and against:
             reached, control = max(against)
             here = manifest.metrics["auroc"]
-            cells = [f"`{name}`", f"{here.estimate:.3f} [{here.low:.3f}, {here.high:.3f}]", f"{best[2]} of {best[1]}"]
+            cells = [name, f"{here.estimate:.3f} [{here.low:.3f}, {here.high:.3f}]", f"{best[2]} of {best[1]}"]
             lines.append(f"| {' | '.join([*cells, f'{reached:.3f}', control])} |")
     if not lines:
         return []
