@@ -1,0 +1,179 @@
+"""What recalibrating measures and writes down, against a second calculation of it."""
+
+import hashlib
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.monitoring.labelled import LabelledScores
+from metaprobe.probes.base_rates import CONTRACT, SEPARATOR, BaseRates
+from metaprobe.records.errors import RecordError
+from metaprobe.training.common.calibrators import sigmoid
+from metaprobe.training.common.offsets import Fit, RunRates
+from metaprobe.training.common.roles import group_folds
+from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
+from metaprobe.training.quality import recalibrate as module
+from metaprobe.training.quality.adapt import FEWEST, FEWEST_OF_A_KIND, FOLDS, fit_scale
+
+
+def labelled(n: int, *, models: tuple[str, ...] = ("a", "b"), seed: int = 0) -> LabelledScores:
+    """Of answers that are right more often than their score says, the second model's most of all."""
+    rng = np.random.default_rng(seed)
+    model = np.array([models[i % len(models)] for i in range(n)])
+    score = rng.uniform(0.1, 0.9, n)
+    logit = np.log(score / (1 - score)) + 1.0 + 1.0 * (model == "b")
+    right = (rng.random(n) < sigmoid(logit)).astype(float)
+    names = np.array([f"g{i // 2}" for i in range(n)])
+    return LabelledScores(score, right, np.full(n, np.nan), np.arange(n, dtype=float), model, names)
+
+
+def predictor(contract: dict[str, Any], *heads: str) -> Any:
+    outputs = [SimpleNamespace(name=name) for name in heads]
+    return SimpleNamespace(
+        checkpoint=SimpleNamespace(path="here", manifest=SimpleNamespace(outputs=outputs, contract=contract))
+    )
+
+
+RUNS = {f"b{SEPARATOR}t{SEPARATOR}d": {"correct": 0.5}}
+KNOWN = {CONTRACT: {"between": {"correct": 0.7}, "average": {}, "scale": {}, "runs": RUNS}}
+
+
+def test_a_base_rate_that_was_added_is_taken_off_before_a_fit() -> None:
+    labels = labelled(6)
+    plain = np.log(labels.score / (1 - labels.score))
+    assert module._graph_log_odds(labels, None, "correct") == pytest.approx(plain)
+    known = BaseRates.from_contract(KNOWN, ["correct"])
+    assert module._graph_log_odds(labels, known, "correct") == pytest.approx(plain - 0.5 * (labels.model == "b"))
+    sure = replace(labels, score=np.array([0.0, 1.0, 0.5, 0.5, 0.5, 0.5]))
+    found = module._graph_log_odds(sure, None, "correct")
+    assert np.isfinite(found).all()
+    assert found[0] == pytest.approx(-found[1])
+    assert found[1] > 5
+
+
+def test_held_out_probabilities_are_those_of_fits_on_the_other_folds() -> None:
+    labels = labelled(120)
+    found = module.fit_again(predictor({}, "correct"), labels, seed=3)
+    before, y = np.log(labels.score / (1 - labels.score)), labels.y
+    fewer = min(int(y.sum()), int((1 - y).sum()))
+    for rest, part in group_folds(np.arange(120), labels.group.tolist(), y, min(FOLDS, fewer), 3):
+        fit = fit_scale(before[rest], y[rest], labels.model[rest], between=0.0, scales=0.0)
+        expected = sigmoid(fit.weights[0] * before[part] + fit.rates.of(labels.model[part]))
+        assert found.held_out[part] == pytest.approx(expected)
+    assert found.held_out.mean() == pytest.approx(y.mean(), abs=0.05)
+    assert found.plain.all()
+    whole = float(found.fit.weights[0]) * before + found.fit.rates.of(labels.model)
+    assert found.log_odds == pytest.approx(whole)
+    assert whole[labels.model == "b"].mean() - before[labels.model == "b"].mean() > 1.0
+
+
+@pytest.mark.parametrize(("n", "wrong", "carried"), [(20, 3, True), (19, 3, False), (20, 2, False)])
+def test_twenty_labels_with_three_of_either_kind_are_enough(n: int, wrong: int, carried: bool) -> None:
+    assert (FEWEST, FEWEST_OF_A_KIND) == (20, 3)
+    labels = replace(labelled(n, models=("a",)), group=np.array([f"g{i}" for i in range(n)]))
+    for few in (0.0, 1.0):  # the rarer label
+        given = replace(labels, label=np.where(np.arange(n) < wrong, few, 1 - few))
+        if carried:
+            assert np.isfinite(module.fit_again(predictor({}, "correct"), given).held_out).all()
+        else:
+            with pytest.raises(RecordError, match=f"{n} labelled answers"):
+                module.fit_again(predictor({}, "correct"), given)
+
+
+def test_a_checkpoint_whose_score_is_no_probability_is_refused() -> None:
+    with pytest.raises(ContractMismatch, match="gives no probability as its score"):
+        module.fit_again(predictor({}, "difficulty"), labelled(60))
+
+
+def made(labels: LabelledScores, held_out: np.ndarray, plain: np.ndarray | None = None) -> module.Recalibrated:
+    n = len(labels)
+    fit = Fit(np.array([0.5]), RunRates(0.25, 0.8, {"a": -0.5, "b": 0.5}))
+    before = np.log(labels.score / (1 - labels.score))
+    return module.Recalibrated(
+        "correct", labels, before, fit, held_out, np.ones(n, dtype=bool) if plain is None else plain
+    )
+
+
+def test_figures_are_of_the_plain_draw_and_compare_the_new_scores_with_the_old() -> None:
+    labels = replace(labelled(60), group=np.array([f"g{i}" for i in range(60)]))
+    held_out = np.clip(labels.score + 0.1, 0, 1)
+    plain = np.arange(60) >= 20
+    found = module._measure(made(labels, held_out, plain), 0)
+    y, p, before = labels.y[20:], held_out[20:], labels.score[20:]
+    gain = np.mean((before - y) ** 2) - np.mean((p - y) ** 2)
+    assert set(found) == {"auroc", "brier_skill", "brier_gain_over_before", "mean_score_minus_share_right"}
+    assert found["brier_gain_over_before"].estimate == pytest.approx(gain)
+    assert found["mean_score_minus_share_right"].estimate == pytest.approx(p.mean() - y.mean())
+    pairs = p[y == 1][:, None] - p[y == 0][None, :]
+    assert found["auroc"].estimate == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)))
+    skill = 1 - np.mean((p - y) ** 2) / (y.mean() * (1 - y.mean()))
+    assert found["brier_skill"].estimate == pytest.approx(skill)
+    assert module._measure(made(labels, held_out, np.arange(60) < 9), 0) == {}
+    assert "brier_gain_over_before" in module._measure(made(labels, held_out, np.arange(60) < 10), 0)
+    alike = replace(labels, label=np.ones(60))
+    assert set(module._measure(made(alike, held_out), 0)) == {"brier_gain_over_before", "mean_score_minus_share_right"}
+
+
+@pytest.mark.parametrize(("n", "known"), [(ENOUGH_FOR_ECE - 1, False), (ENOUGH_FOR_ECE, True)])
+def test_a_calibration_error_takes_so_many_labels(n: int, known: bool) -> None:
+    labels = labelled(n)
+    found = module._measure(made(labels, labels.score), 0)
+    assert ("ece" in found) == known
+
+
+def test_the_contract_says_from_what_and_by_how_much_scores_were_moved() -> None:
+    labels = labelled(40)
+    found = module._contract({**KNOWN, "kept": 1}, "digest", made(labels, labels.score))
+    assert (found["kept"], found["adapted_from"]) == (1, "digest")
+    assert found[module.RECALIBRATED] == {"labels": 40, "until": 39.0, "scale": 0.5, "base_rate": 0.25}
+    rates = BaseRates.from_contract(found, ["correct"])
+    assert rates is not None
+    assert rates.of_model("a") == {"correct": -0.5}
+    assert rates.of_model("b") == {"correct": 0.5}
+    assert found[CONTRACT]["between"] == {"correct": 0.8}
+    assert found[CONTRACT]["average"] == {"correct": pytest.approx(labels.y.mean())}
+    one = replace(made(labels, labels.score), fit=Fit(np.array([0.5]), RunRates(0.25, 0.8, {"a": 0.0})))
+    assert CONTRACT not in module._contract(KNOWN, "digest", one)
+
+
+def test_scores_given_again_are_scaled_and_moved_by_the_model_s_base_rate() -> None:
+    labels = labelled(8)
+    names = [SimpleNamespace(name="correct"), SimpleNamespace(name="difficulty")]
+    contract = module._contract({}, "digest", made(labels, labels.score))
+    new: Any = SimpleNamespace(path="new", manifest=SimpleNamespace(contract=contract, outputs=names))
+    before: Any = SimpleNamespace(path="old", digest="digest", manifest=SimpleNamespace(contract={}))
+    logit = np.log(labels.score / (1 - labels.score))
+    expected = sigmoid(0.5 * logit + 0.25 + np.where(labels.model == "a", -0.5, 0.5))
+    assert module.score_again(new, before, labels) == pytest.approx(expected)
+    for changed in ({"adapted_from": "other"}, {module.RECALIBRATED: None}):
+        other = {name: value for name, value in {**contract, **changed}.items() if value is not None}
+        stranger: Any = SimpleNamespace(path="new", manifest=SimpleNamespace(contract=other, outputs=names))
+        with pytest.raises(ContractMismatch, match="new was not recalibrated from old"):
+            module.score_again(stranger, before, labels)
+
+
+def test_the_line_of_the_card_says_which_thresholds_are_missing_and_why() -> None:
+    labels = replace(labelled(40), label=(np.arange(40) >= 10).astype(float))
+    found = made(labels, labels.score, np.arange(40) >= 4)
+    whole = module._line(found, {"flag": 0.3, "accept": 0.9})
+    assert whole == (
+        "correct: scale 0.50, base rate +0.25 log-odds, by 40 labelled answers, 75% of them right; "
+        "36 of them stand for all"
+    )
+    assert "; no threshold `flag`: 6 wrong ones among these" in module._line(found, {"accept": 0.9})
+    assert "no threshold `accept`" not in module._line(found, {"accept": 0.9})
+    assert "; no threshold `accept`: so many labels" in module._line(found, {"flag": 0.3})
+    assert "no threshold `flag`" not in module._line(found, {"flag": 0.3})
+
+
+def test_labels_are_known_again_by_scores_labels_times_and_groups() -> None:
+    labels = labelled(5)
+    digest = hashlib.sha256()
+    for column in (labels.score, labels.label, labels.time):
+        digest.update(column.astype("<f8").tobytes())
+    digest.update("\0".join(labels.group.tolist()).encode())
+    assert module.fingerprint_of(labels) == digest.hexdigest()
