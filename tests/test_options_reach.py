@@ -105,7 +105,7 @@ def test_a_sheet_is_drawn_and_labelled_as_was_said(
     sample = ["sample", "--log", log, "--out", tmp_path / "sheet.jsonl"]
     given, named = reach("metaprobe.monitoring.sampling.draw_sheet", *sample, *said)
     assert given[1] == 9
-    since = pytest.approx(1e9 + 50 - 8.64)
+    since = pytest.approx(1e9 + 50 - 8.64, rel=0, abs=0.01)
     assert named == {"since": since, "model": "m", "tags": {"a": "b=c"}, "floor": 0.5, "seed": 3}
     _, named = reach("metaprobe.monitoring.sampling.draw_sheet", *sample)
     assert named == {"since": None, "model": None, "tags": {}, "floor": 0.25, "seed": None}
