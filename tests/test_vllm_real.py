@@ -48,14 +48,17 @@ def here() -> LocalLLM:
 
 def test_the_engines_answers_have_our_prompts_raw_numbers_and_no_end_token(tmp_path: Path, here: LocalLLM) -> None:
     found = json.loads(run("answers", tmp_path / "answers.json").read_text())
+    differences = []
     for request, call in zip(requests(), found["calls"], strict=True):
         assert call["prompt"] == here.encode(request.messages)
         assert len(call["tokens"]) == len(call["ids"]) == len(call["logprobs"]) == call["top"][0]
         assert call["top"][1] == 3
         assert not any("<|im_end|>" in token for token in call["tokens"])
         [said] = scored(here, [(call["prompt"], call["ids"])])
-        difference = np.abs(said - np.array(call["logprobs"]))
-        assert difference.mean() < 0.1  # bfloat16 by other kernels; another prompt or a shifted token is 1 and more off
+        differences.extend(np.abs(said - np.array(call["logprobs"])))
+    # bfloat16 by other kernels; another prompt or a shifted token is 1 and more off.
+    assert np.mean(differences) < 0.05, differences
+    assert max(differences) < 0.3, differences
     assert {call["finish"] for call in found["calls"][:4]} == {"stop"}
     assert (found["calls"][4]["finish"], len(found["calls"][4]["tokens"])) == ("length", 2)
     assert "e" not in found["calls"][5]["text"]
