@@ -47,6 +47,7 @@ COMMANDS = {
     "gsm8k-self-refine": f"self-refine {GSM8K}",
     "gsm8k-self-refine-execute": f"self-refine {GSM8K.replace('200', '100')} --prompts {{prompts}}",
     "gsm8k-self-verification": f"self-verification {GSM8K}",
+    "gsm8k-samples": f"universal-self-consistency {GSM8K.replace('200', '300')} --constant samples=16",
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
     "qwen-metacog-eval": f"self-report --task metacog-eval --llm {SMALL} --batch-size 64 --top-logprobs 15",
     "creak-metacrit": f"metacrit --variant every-stage {CREAK}",

@@ -39,12 +39,38 @@ def page_command() -> None:
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
     write(PAGE, "travel-support", [*support(found["support"]), ""])
     write(PAGE, "travel-alternatives", [*alternatives(found["alternatives"]), ""])
+    write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
 
 
 def interval(values: list[float], style: str = "+.3f") -> str:
     """An estimate with its interval."""
     estimate, low, high = values
     return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
+
+
+def samples(found: dict[str, Any]) -> list[str]:
+    """Of each number: AUROC over all samples, gain over the scaled total, and AUROC among the samples of a problem."""
+    lines = []
+    for kind, one in found.items():
+        lines += [
+            f"Samples, {kind}: {one['answers']} of {one['problems']} problems; {one['right']:.0%} are right, "
+            f"{one['cut']:.0%} were cut.",
+            "",
+            *markdown(
+                ["number", "AUROC", "over the scaled total", "AUROC within a problem"],
+                [
+                    [
+                        name,
+                        interval(row["auroc"], ".3f"),
+                        "" if name == "scaled total" else interval(row["gain"]),
+                        interval(row["within"], ".3f"),
+                    ]
+                    for name, row in one["numbers"].items()
+                ],
+            ),
+            "",
+        ]
+    return lines[:-1]
 
 
 def alternatives(found: dict[str, Any]) -> list[str]:

@@ -1,0 +1,104 @@
+"""Whether resampled answers that agree say more than the answer's own log-probabilities: GSM8K, 16 samples a problem.
+
+    python -m research.travel.samples     # on the runs of `gsm8k-samples`; seconds
+
+The agreement of a sample is the share of the other samples of its problem with the same last number. It needs the
+other samples, so that the same question is asked with fewer of them too: those that come after it, in a circle.
+"""
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.records.answer_series import answer_logprobs
+from metaprobe.records.answers import numbers
+from metaprobe.records.store import RunStore
+from research.travel.measure import MEASURED, RESAMPLES, ROOT, shown
+
+STORE = ROOT / "recorded" / "gsm8k-samples"
+FREE = "scaled total"
+OTHERS = (1, 3, 7, 15)
+"""How many other samples are asked for their agreement."""
+Floats = NDArray[np.float64]
+
+
+@click.command()
+def main() -> None:
+    """Measure, and keep the figures in docs/measured/travel.json."""
+    found = {"all": measure(whole=False), "ended by themselves": measure(whole=True)}
+    click.echo(json.dumps(found, indent=1))
+    kept = json.loads(MEASURED.read_text(encoding="utf-8"))
+    MEASURED.write_text(json.dumps(kept | {"samples": found}, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(*, whole: bool) -> dict[str, Any]:
+    """AUROC of each number over all samples, its gain over the scaled total, and AUROC among samples of one problem.
+
+    Intervals draw problems. Agreement says of a problem how hard it is, and of its samples which to take: the last
+    figure is of the second alone.
+    `whole`: whether only samples are judged that were not cut; the others of the problem may still vote.
+    """
+    rows = load()
+    rows = [row for row in rows if not (whole and row["cut"])]
+    y, problem = np.array([row["correct"] for row in rows]), [row["problem"] for row in rows]
+    scores = {name: np.array([row["numbers"][name] for row in rows]) for name in rows[0]["numbers"]}
+    standardised = [(one - one.mean()) / one.std() for one in (scores[FREE], scores[f"agreement with {OTHERS[-1]}"])]
+    scores[f"{FREE} and agreement with {OTHERS[-1]}, standardised"] = sum(standardised)
+    weights, within = cluster_weights(problem, RESAMPLES), StratifiedAuroc(np.array(problem))
+    found: dict[str, Any] = {
+        "answers": len(y),
+        "problems": len(set(problem)),
+        "right": float(y.mean()),
+        "cut": float(np.mean([row["cut"] for row in rows])),
+        "numbers": {},
+    }
+    for name, values in scores.items():
+        found["numbers"][name] = {
+            "auroc": shown(interval(auroc, y, values, weights)),
+            "gain": shown(paired_difference(auroc, y, values, scores[FREE], weights)),
+            "within": shown(interval(within, y, values, weights)),
+        }
+    return found
+
+
+def load() -> list[dict[str, Any]]:
+    """Of each sample: its problem, whether it is right, whether it was cut, and its numbers, high where sure."""
+    found = []
+    for run in RunStore(STORE).runs(hidden=False):
+        calls = [call for call in run.calls if call.stage == "answer"]
+        last = [(numbers(call.text) or [None])[-1] for call in calls]
+        for i, call in enumerate(calls):
+            label, own = run.label("correct", call.id), answer_logprobs(call)
+            if label is None or own is None or not len(own):
+                continue
+            own = np.asarray(own, dtype=np.float64)
+            given: dict[str, float] = {
+                FREE: float(own.sum() / np.sqrt(len(own))),
+                "mean log-probability": float(own.mean()),
+                "lowest log-probability": float(own.min()),
+                "length, shorter is surer": -float(len(own)),
+                "not cut": float(call.finish_reason == "stop"),
+            }
+            for others in OTHERS:
+                given[f"agreement with {others}"] = agreement(last, i, others)
+            cut = call.finish_reason != "stop"
+            found.append({"problem": run.item.id, "correct": int(label), "cut": cut, "numbers": given})
+    return found
+
+
+def agreement(last: list[Any], i: int, others: int) -> float:
+    """The share of the `others` samples after sample i, in a circle, that end with its number; 0 where it has none."""
+    if last[i] is None:
+        return 0.0
+    after = [last[(i + step) % len(last)] for step in range(1, others + 1)]
+    return sum(one == last[i] for one in after) / others
+
+
+if __name__ == "__main__":
+    main()
