@@ -4,6 +4,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -340,3 +341,18 @@ def test_nothing_is_warned_of_where_a_level_is_rare(evidence: Evidence) -> None:
         study = GradedStudy(data, np.zeros(len(grades)), 0)
         values = study.fit(study.roles(0), 0).value(evidence.features)
     assert float(auroc(evidence.table.y, values)) > 0.65
+
+
+def test_heads_are_of_the_stage_and_the_agent_that_were_named(
+    monkeypatch: pytest.MonkeyPatch, recorded_runs: Path
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def listen(runs: Any, **named: Any) -> None:
+        given.append(named)
+        raise RecordError("heard")
+
+    monkeypatch.setattr("metaprobe.training.quality.data.answer_table", listen)
+    with pytest.raises(RecordError, match="heard"):
+        load_heads([recorded_runs], ["correct"], stage="answer", agent="beta")
+    assert given == [{"target": "correct", "stage": "answer", "agent": "beta"}]
