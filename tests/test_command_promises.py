@@ -245,3 +245,16 @@ def test_the_assistant_answers_with_the_signals_and_the_endpoint_options_that_we
     assert found.writing is not None
     assert found.writing.signals is signals
     assert found.arguing is not None
+
+
+def test_recalibrating_checks_the_digest_and_keeps_what_was_typed(
+    monkeypatch: pytest.MonkeyPatch, where: Path, tmp_path: Path
+) -> None:
+    digest = metaprobe.load("bundled:quality").checkpoint.digest
+    monkeypatch.setattr("sys.argv", ["metaprobe", "recalibrate", "--seed", "4"])
+    monkeypatch.setattr("metaprobe.monitoring.labelled.labelled_of_log", lambda log, **which: [])
+    until = caught(monkeypatch, "metaprobe.training.quality.recalibrate.recalibrate_quality")
+    words = ("--log", where, "--out", tmp_path / "new", "--sha256", digest, "--seed", 4)
+    _, named = until("recalibrate", "bundled:quality", *words)
+    command = "metaprobe recalibrate --seed 4"
+    assert named == {"out": tmp_path / "new", "sha256": digest, "seed": 4, "command": command}
