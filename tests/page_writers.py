@@ -139,6 +139,7 @@ WRITERS = (
         "research/engines/vllm_page.py",
         {
             "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "middleware over plain"),
+            "docs/engines.md#vllm-rates": number("MEASURED", "vllm_rates", "ratio"),
             "docs/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
             "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
         },

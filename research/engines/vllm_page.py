@@ -30,6 +30,17 @@ def server_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def rates_lines(found: dict[str, Any]) -> list[str]:
+    """The block on vLLM's engine beside transformers."""
+    median, ratios = found["median"], found["ratios"]
+    return [
+        f"SmolLM2-135M on one thread, 32 requests at once, 64 tokens and five alternatives each, {len(ratios)} turns:",
+        f"{median['vllm']:.0f} tokens a second, {median['transformers']:.0f} by transformers; in turn",
+        f"{found['ratio']:.2f} times as many, {min(ratios):.2f} to {max(ratios):.2f}.",
+        "",
+    ]
+
+
 def states_lines(found: dict[str, Any]) -> list[str]:
     """The block on hidden states."""
     return [
@@ -64,6 +75,7 @@ def main() -> None:
     """Writes the blocks."""
     for block, page, lines in (
         ("vllm-server", PAGE, server_lines),
+        ("vllm-rates", PAGE, rates_lines),
         ("vllm-states", PAGE, states_lines),
         ("many-machines", GUIDE, machines_lines),
     ):

@@ -1,6 +1,6 @@
 """What is run inside vLLM's own environment, by `research.engines.vllm_states` and the slow tests: one part a process.
 
-PYTHON -m research.engines.vllm_worker answers|gate|states OUT
+PYTHON -m research.engines.vllm_worker answers|gate|states|rate-vllm|rate-transformers OUT
 """
 
 import asyncio
@@ -55,6 +55,36 @@ def answers(out: Path) -> None:
         return {"calls": [plain(call) for call in calls], "again": plain(again), "tokens_per_s": rate}
 
     out.write_text(json.dumps(asyncio.run(ask())))
+
+
+def rate_vllm(out: Path) -> None:
+    """Tokens a second of vLLM's engine."""
+    from metaprobe.llms.vllm_engine import EngineLLM
+
+    async def ask() -> None:
+        async with EngineLLM.load(MODEL, top_logprobs=5, max_model_len=1024) as llm:
+            await measure_rate(llm, out)
+
+    asyncio.run(ask())
+
+
+def rate_transformers(out: Path) -> None:
+    """Tokens a second of transformers, in this process too."""
+    from metaprobe.llms.local import LocalLLM
+
+    asyncio.run(measure_rate(LocalLLM.load(MODEL, top_logprobs=5, batch_size=32), out))
+
+
+async def measure_rate(llm: Any, out: Path) -> None:
+    """Answers two batches of 32 requests, and times the second."""
+    for number in range(2):
+        questions = [(f"r{number}.{i}", f"{LONG[i % 4]} ({number}.{i})") for i in range(32)]
+        limit = Sampling(max_tokens=64)
+        asked = [Request(id=name, messages=(Message("user", text),), sampling=limit) for name, text in questions]
+        started = time.perf_counter()
+        calls = await asyncio.gather(*(llm.complete(request) for request in asked))
+        rate = sum(len(call.tokens) for call in calls) / (time.perf_counter() - started)
+    out.write_text(json.dumps({"tokens_per_s": rate}))
 
 
 def plain(call: Call) -> dict[str, Any]:
@@ -131,4 +161,6 @@ def states(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"answers": answers, "gate": gate, "states": states}[sys.argv[1]](Path(sys.argv[2]))
+    parts = {"answers": answers, "gate": gate, "states": states}
+    parts |= {"rate-vllm": rate_vllm, "rate-transformers": rate_transformers}
+    parts[sys.argv[1]](Path(sys.argv[2]))
