@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from metaprobe.llms.prefix import count_shared, prefix_cache
+from metaprobe.llms.prefix import CACHE, count_shared, prefix_cache
 
 LOGITS_AT_ONCE = 1 << 27
 """Most logits held at a time: half a gigabyte in float32."""
@@ -77,7 +77,7 @@ def _read(
         logits = model(
             input_ids=ids[:, begun:end],
             attention_mask=mask[:, :end],
-            past_key_values=past,
+            **{CACHE: past},
             use_cache=past is not None,
             logits_to_keep=torch.arange(start - begun, end - begun, device=model.device),
         ).logits  # (B, end - start, V)

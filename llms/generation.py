@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from metaprobe.llms.prefix import Prefixes, build_group_cache, pad_rows, prefixes
+from metaprobe.llms.prefix import CACHE, Prefixes, build_group_cache, pad_rows, prefixes
 from metaprobe.llms.recorder import BatchRecorder, RowsDone
 
 
@@ -41,7 +41,7 @@ def generate(
         generated = model.generate(
             input_ids=ids,
             attention_mask=mask,
-            past_key_values=past,
+            **{CACHE: past},
             generation_config=config,
             logits_processor=[recorder],
             stopping_criteria=[RowsDone(recorder)],
@@ -51,6 +51,6 @@ def generate(
             return
         kept = torch.tensor(places, device=ids.device)
         new = generated.sequences.shape[1] - ids.shape[1]
-        ids, past = generated.sequences[kept], generated.past_key_values
+        ids, past = generated.sequences[kept], getattr(generated, CACHE)
         mask = torch.cat([mask, mask.new_ones(mask.shape[0], new)], dim=1)[kept]
         past.batch_select_indices(kept)

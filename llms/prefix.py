@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+"""What transformers calls the keys and values of the tokens read so far; it was renamed in 5.24."""
 
 WORTHWHILE = 16
 """Shared tokens below which a pass of their own does not pay."""
@@ -120,7 +124,7 @@ def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, found: 
     read, seen = ids[first, :length], mask[first, :length]
     cache = DynamicCache(config=model.config)
     positions = (seen.cumsum(dim=1) - 1).clamp_min(0)
-    model(read, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model(read, attention_mask=seen, position_ids=positions, **{CACHE: cache}, use_cache=True, logits_to_keep=1)
     cache.batch_select_indices(torch.tensor(found.group, device=ids.device))
     return cache
 
@@ -128,6 +132,6 @@ def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, found: 
 def prefix_cache(model: PreTrainedModel, prefix: Tensor, rows: int) -> Any:
     """Keys and values of the shared tokens (1, shared), computed once and repeated for each row."""
     cache = DynamicCache(config=model.config)
-    model(prefix, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model(prefix, **{CACHE: cache}, use_cache=True, logits_to_keep=1)
     cache.batch_repeat_interleave(rows)
     return cache
