@@ -47,7 +47,7 @@ class ImportReport:
     form: str = "lines"
     """The format that was read."""
     without_logprobs: int = 0
-    """Lines that came without log-probabilities, and are there for their stated confidence alone."""
+    """Lines that came without log-probabilities: for their stated confidence, or for another model to read."""
 
 
 def import_file(
@@ -60,6 +60,7 @@ def import_file(
     correct: str = "",
     requests: str | Path | None = None,
     stated: Callable[[str], float | None] | None = None,
+    plain: bool = False,
     on_line: Callable[[], object] = lambda: None,
     on_bytes: OnBytes | None = None,
 ) -> ImportReport:
@@ -81,9 +82,10 @@ def import_file(
 
     `correct` names the score of a log that says whether an answer is right, and `requests` the file that a batch was
     made from. `stated` is a function that reads the confidence from the text of an answer without log-probabilities,
-    which is then stored for its confidence alone. `on_line` is called after every answer that was read, `on_bytes` with
-    the bytes read so far. Raises `RecordError` where the store's folder holds other files and no runs, and
-    `ImportFileError` where no answer of a log can be imported.
+    which is then stored for its confidence alone; with `plain` every such answer is stored, without numbers, so that
+    another model can read it (`metaprobe.collecting.reread`). `on_line` is called after every answer that was read,
+    `on_bytes` with the bytes read so far. Raises `RecordError` where the store's folder holds other files and no runs,
+    and `ImportFileError` where no answer of a log can be imported.
     """
     path = Path(path)
     _check_folder(store.path)
@@ -91,7 +93,11 @@ def import_file(
     with store.alone(), _bad_file(bad_lines) as bad:  # what is stored is not stored again by another process meanwhile
         taken = _Import(path, store, found, skip=on_error == "skip" or bad_lines is not None, bad=bad)
         options = LogOptions(
-            correct, None if requests is None else Path(requests), taken.on_bad if taken.skip else None, on_bytes
+            correct,
+            None if requests is None else Path(requests),
+            taken.on_bad if taken.skip else None,
+            on_bytes,
+            plain,
         )
         taken.read(options, stated, on_line)
     return taken.report()

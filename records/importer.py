@@ -99,8 +99,8 @@ def read_log(
 ) -> Iterator[Line]:
     """Yields each answer of a log as a line; what is no answer, or has no log-probabilities, goes to `on_left_out`.
 
-    `stated` reads a confidence out of the text of an answer without log-probabilities, which is then taken for it.
-    What is wrong with an answer goes to `options.on_error`, or is raised.
+    `stated` reads a confidence out of the text of an answer without log-probabilities, which is then taken for it;
+    with `options.plain` it is taken in any case. What is wrong with an answer goes to `options.on_error`, or is raised.
     """
     name = path.name
     for suffix in (".gz", ".zst", ".jsonl"):
@@ -112,7 +112,7 @@ def read_log(
             continue
         number = sample.number or count
         try:
-            run = _run_of_sample(sample, f"{name}-line-{number}", stated)
+            run = _run_of_sample(sample, f"{name}-line-{number}", stated, plain=options.plain)
             _check_lowest(run)
             if run.id in places:
                 raise ImportFileError(
@@ -131,15 +131,19 @@ def read_log(
             yield Line(number, sample.line, run, "" if sample.number else sample.place)
 
 
-def _run_of_sample(sample: Sample, default_id: str, stated: Callable[[str], float | None] | None) -> Run:
+def _run_of_sample(
+    sample: Sample, default_id: str, stated: Callable[[str], float | None] | None, *, plain: bool
+) -> Run:
     line = sample.line or {}
     try:
         return run_of_line(line, default_id)
     except NoLogprobs:
         value = stated(parse_text(line["response"]).text) if stated is not None else None
-        if value is None:
+        if value is not None:
+            line = {**line, "verbalized_confidence": value}
+        elif not plain:
             raise
-        return run_of_line({**line, "verbalized_confidence": value}, default_id)
+        return run_of_line(line, default_id, plain=plain)
 
 
 def _at(path: Path, sample: Sample, what: str) -> ImportFileError:
@@ -169,9 +173,10 @@ def _check_lowest(run: Run) -> None:
         )
 
 
-def run_of_line(record: dict[str, Any], default_id: str) -> Run:
+def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False) -> Run:
     """The run that one line tells of. A bare completion or response, or a line of Batch output, will do as well.
 
+    With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
@@ -188,7 +193,7 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
         raise ImportFileError(
             f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
         )
-    response = _answer(record)
+    response = _answer(record, plain=plain)
     line_id, run_id, id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
     sampling = sampling_of(record.get("sampling"))
@@ -231,14 +236,15 @@ def run_of_line(record: dict[str, Any], default_id: str) -> Run:
     )
 
 
-def _answer(record: dict[str, Any]) -> ParsedResponse | ParsedText:
-    """What the line's response says; without log-probabilities only where the line has a stated confidence."""
+def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
+    """What the line's response says; without log-probabilities only where it may be, or has a stated confidence."""
     try:
         return parse_response(record["response"])
     except NoLogprobs as error:
-        if record.get("verbalized_confidence") is None:
+        if record.get("verbalized_confidence") is None and not plain:
             raise NoLogprobs(
-                f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone'
+                f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone; with'
+                " --plain, for another model to read (metaprobe extract --logprobs MODEL)"
             ) from error
         return parse_text(record["response"])
 

@@ -1,9 +1,13 @@
 """Boosters fitted by the workers of a Dask cluster are as good as those of one machine."""
 
+import os
+import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -236,3 +240,103 @@ def test_two_workers_find_what_one_machine_finds(monkeypatch: pytest.MonkeyPatch
     # A regression as well.
     amount = fit_trees(array.from_array(X, chunks=(1500, -1)), 2.0 * y, roles, names=NAMES, objective="regression")
     assert float(auroc(truth, amount.score(new))) == pytest.approx(one, abs=0.02)
+
+
+class Cluster:
+    """A client of workers that can be lost, and that says what was asked of it."""
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.futures = set(names), {"_train_part-1": None, "other": None}
+        self.cancelled: list[Any] = []
+        self.restarted: list[str] = []
+
+    def nthreads(self) -> dict[str, int]:
+        return dict.fromkeys(self.names, 1)
+
+    def cancel(self, futures: list[Any], *, force: bool) -> None:
+        self.cancelled += futures
+
+    def restart_workers(self, names: list[str], *, raise_for_error: bool) -> None:
+        self.restarted += names
+
+
+def lose(cluster: Cluster, name: str) -> None:
+    """Takes a worker away, and goes on when that was noticed, as a fit whose work is cancelled."""
+    cluster.names.discard(name)
+    before = len(cluster.restarted)
+    while len(cluster.restarted) == before:
+        time.sleep(0.005)
+    cluster.names.add(name + "'")
+    raise RuntimeError("cancelled")
+
+
+def test_a_fit_that_lost_a_worker_begins_anew_with_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_trees, "LOOK_AFTER", 0.01)
+    monkeypatch.setattr(distributed, "Future", lambda key, client: key)
+    cluster, fits = Cluster("a", "b"), []
+
+    def fit() -> str:
+        fits.append(sorted(cluster.names))
+        if len(fits) == 1:
+            lose(cluster, "b")
+        return "booster"
+
+    assert dask_trees.fit_with_who_is_left(cluster, fit) == "booster"
+    assert fits == [["a", "b"], ["a", "b'"]]
+    assert (cluster.cancelled, cluster.restarted) == (["_train_part-1"], ["a"])
+
+
+def test_a_cluster_that_goes_on_losing_workers_is_named_and_other_errors_are_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dask_trees, "LOOK_AFTER", 0.01)
+    monkeypatch.setattr(distributed, "Future", lambda key, client: key)
+    cluster, fits = Cluster("a", "b"), []
+
+    def fit() -> str:
+        fits.append(max(cluster.names))
+        return lose(cluster, max(cluster.names))
+
+    with pytest.raises(RecordError, match=r"lost in each of 3 fits, last b''; look at the memory"):
+        dask_trees.fit_with_who_is_left(cluster, fit)
+    assert fits == ["b", "b'", "b''"]
+
+    def fail() -> None:
+        fits.append("failed")
+        raise ValueError("labels are none")
+
+    with pytest.raises(ValueError, match="labels are none"):
+        dask_trees.fit_with_who_is_left(cluster, fail)
+    assert fits.count("failed") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_workers")
+def test_a_worker_that_is_killed_in_the_middle_costs_time_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "GRID", trees.GRID[1:2])
+    monkeypatch.setattr(trees, "_refinements", lambda y, names: iter(()))
+    X, y = planted(12000, 0)
+    new, truth = planted(6000, 1)
+    roles = final_roles([f"g{i // 3}" for i in range(len(y))], y)
+    client, killed = distributed.default_client(), []
+
+    def kill() -> None:
+        for _ in range(600):
+            busy = [address for address, keys in client.processing().items() if "_train_part" in str(keys)]
+            if len(busy) == 2:
+                time.sleep(0.3)  # both are inside LightGBM
+                [pid] = client.run(os.getpid, workers=[busy[0]]).values()
+                os.kill(pid, signal.SIGKILL)
+                killed.append(busy[0])
+                return
+            time.sleep(0.05)
+
+    killer = Thread(target=kill)
+    killer.start()
+    there = fit_trees(array.from_array(X, chunks=(1500, -1)), y, roles, names=NAMES)
+    killer.join()
+    assert killed, "no worker was ever busy with LightGBM"
+    here = fit_trees(X, y, roles, names=NAMES)
+    one, two = (float(auroc(truth, model.score(new))) for model in (here, there))
+    assert one > 0.8
+    assert two == pytest.approx(one, abs=0.01)

@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import zipfile
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +408,43 @@ def test_the_two_commands_of_the_page_lead_to_a_report(tmp_path: Path, monkeypat
         assert done.exit_code == 0, done.output
     assert "learned on logprobs" in done.stdout
     assert Path("report/report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_commands_of_the_page_train_on_answers_without_log_probabilities(
+    recorded_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = bash_blocks(PAGE)[2]
+    lines = Path(shlex.split(commands[0])[2])
+    lines.parent.mkdir()
+    plain = []
+    for run in islice(RunStore(recorded_runs), 200):
+        call, answer = run.calls[-1], {"message": {"content": run.calls[-1].text}}
+        messages = [{"role": message.role, "content": message.content} for message in call.messages]
+        labels = {"correct": run.outcome}
+        plain.append({"id": run.id, "messages": messages, "labels": labels, "response": {"choices": [answer]}})
+    lines.write_text("".join(json.dumps(line) + "\n" for line in plain))
+    for command in commands:
+        done = CliRunner().invoke(main, shlex.split(command)[1:])
+        assert done.exit_code == 0, done.output
+    card = Path("checkpoint/README.md").read_text()
+    assert "smollm2-135m" in card
+
+
+def test_answers_without_log_probabilities_are_taken_on_request_and_said(tmp_path: Path) -> None:
+    with pytest.raises(ImportFileError, match="log-probabilities"):
+        imported(LOGS / "inspect" / "plain.json", tmp_path)
+    report, runs = imported(LOGS / "inspect" / "plain.json", tmp_path / "plain", plain=True)
+    assert report.without_logprobs == report.imported == len(runs) > 0
+    for run in runs:
+        assert run.calls[0].logprobs is None
+        assert run.calls[0].text
+        assert run.calls[0].messages
+        assert {label.name for label in run.labels} >= {"correct"}
+    again, _ = imported(LOGS / "inspect" / "plain.json", tmp_path / "plain", plain=True)
+    assert (again.imported, again.already_stored) == (0, len(runs))
 
 
 @pytest.mark.slow

@@ -62,6 +62,7 @@ def explain(
     correct: str = "",
     requests: Path | None = None,
     stated: Callable[[str], float | None] | None = None,
+    plain: bool = False,
     answers: int = ANSWERS,
 ) -> list[str]:
     """Returns lines for people: what would be made of the file. Nothing is stored.
@@ -70,7 +71,7 @@ def explain(
     """
     found = Recognized()
     format_found = format_of(path, form)
-    options = LogOptions(correct, requests, lambda error: found.bad.append(str(error)))
+    options = LogOptions(correct, requests, lambda error: found.bad.append(str(error)), plain=plain)
 
     def count(_: object, reason: str) -> None:
         found.left_out[reason] += 1

@@ -60,6 +60,8 @@ class LogOptions:
     on_error: OnError | None = None
     """Takes what is wrong with a sample; by default the first one raises."""
     on_bytes: OnBytes | None = None
+    plain: bool = False
+    """Whether answers without log-probabilities are taken as they are, for another model to read."""
 
 
 def read_sample(

@@ -34,6 +34,9 @@ EVERY = 100
     "--requests", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Input file of a batch, joined."
 )
 @click.option("--stated-only", is_flag=True, help="Take answers without log-probabilities for what they state.")
+@click.option(
+    "--plain", is_flag=True, help="Take answers without log-probabilities too, for `extract --logprobs` to read."
+)
 @click.option("--skip-bad", is_flag=True, help="Pass over bad lines and list them, instead of stopping at the first.")
 @click.option(
     "--bad",
@@ -125,8 +128,8 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
         click.echo(f"left out: {count} x {reason}", err=True)
     if report.without_logprobs:
         click.echo(
-            f"{report.without_logprobs} lines hold no log-probabilities and are there for their stated confidence: "
-            "nothing is trained on them",
+            f"{report.without_logprobs} lines hold no log-probabilities and are there for what they state: nothing is"
+            " trained on them until another model has read them (metaprobe extract --logprobs MODEL)",
             err=True,
         )
     empty = not (report.imported or report.already_stored or report.bad)

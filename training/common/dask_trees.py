@@ -16,6 +16,7 @@ seeds do on one machine.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,12 @@ Floats = NDArray[np.float64]
 SAMPLE_ROWS = 200_000
 """Rows that come to this machine, for the region of support and for checking the graph."""
 
-
 BLOCK_ROWS = 100_000
+
+FITS = 3
+"""How often a fit is begun, where each time a worker is lost."""
+LOOK_AFTER = 1.0
+"""Seconds between two looks at the workers."""
 
 
 class Cluster:
@@ -88,10 +93,65 @@ class Cluster:
         X = self._X[rows]
         y = self._array.from_array(self._y[rows], chunks=(X.chunks[0],))
         known = None if self._start is None else self._array.from_array(self._start[rows], chunks=(X.chunks[0],))
-        with warnings.catch_warnings():
-            # It says so whenever its estimators are made as they are meant to be.
-            warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
-            return model.fit(X, y, init_score=known, feature_name=self._names).booster_
+
+        def fit() -> Any:
+            with warnings.catch_warnings():
+                # It says so whenever its estimators are made as they are meant to be.
+                warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
+                return model.fit(X, y, init_score=known, feature_name=self._names).booster_
+
+        return fit_with_who_is_left(self._client, fit)
+
+
+def fit_with_who_is_left(client: Any, fit: Callable[[], Any]) -> Any:
+    """Returns what `fit` returns; where a worker is lost meanwhile, fits anew with those that are left or came back.
+
+    LightGBM's workers speak to each other directly, and wait for one that died for ever. So they are watched: when one
+    is gone, what they compute is cancelled and the others are started again. Raises `RecordError` where a worker was
+    lost each of `FITS` times, and whatever else ends a fit of which no worker was lost.
+    """
+    for _ in range(FITS):
+        watch = _WorkerWatch(client)
+        try:
+            with watch:
+                return fit()
+        except Exception:
+            if not watch.lost:
+                raise
+    raise RecordError(
+        f"a worker of the Dask cluster was lost in each of {FITS} fits, last {', '.join(sorted(watch.lost))}; look"
+        " at the memory that the workers are allowed, and start again"
+    )
+
+
+class _WorkerWatch:
+    """Looks every second whether all workers are still there, from its beginning to its end."""
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._there = client, set(client.nthreads())
+        self._ended = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+        self.lost: set[str] = set()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_AFTER):
+            now = set(self._client.nthreads())
+            if lost := self._there - now:
+                self.lost = lost
+                future = require("distributed", "dask").Future
+                waiting = [key for key in list(self._client.futures) if "_train_part" in str(key)]
+                self._client.cancel([future(key, self._client) for key in waiting], force=True)
+                left = sorted(self._there & now)
+                if left:  # they are inside LightGBM's code, which waits for the lost one
+                    self._client.restart_workers(left, raise_for_error=False)
+                return
 
 
 def log_losses_by_round(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64], start: Floats) -> Floats:
