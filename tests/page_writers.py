@@ -113,6 +113,7 @@ WRITERS = (
         {
             "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
             "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
+            "docs/research/travel.md#travel-powers": number("MEASURED", "travel", "powers", "rows", "all", "runs"),
             "docs/research/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
             "docs/research/travel.md#travel-ceiling": number("MEASURED", "travel", "ceiling", "50", "rates_known"),
             "docs/research/travel.md#travel-blend": number(

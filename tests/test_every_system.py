@@ -91,7 +91,10 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     task = tmp_path / "task.jsonl"
     fields = {name: getattr(item, name) for name in ("id", "question", "gold", "check", "fields", "choices")}
     task.write_text(json.dumps(fields) + "\n")
-    plan = CollectionPlan(system=name, task=str(task), llm=(f"openai:smollm2-135m@{llama_server}",), concurrency=4)
+    # That a system runs is shown by short answers as well.
+    plan = CollectionPlan(
+        system=name, task=str(task), llm=(f"openai:smollm2-135m@{llama_server}",), concurrency=4, tokens=("40",)
+    )
     report = launch(plan, tmp_path / "runs")
     assert (report.done, report.failed) == (len(SYSTEMS[name].default_variants or (1,)), ())
     for run in RunStore(tmp_path / "runs"):

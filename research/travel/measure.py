@@ -89,7 +89,7 @@ def strangers(data: Path) -> None:
         "tasks": len(np.unique(everything.task)),
         "models": len(np.unique(everything.model)),
     }
-    _keep("strangers", found)
+    keep("strangers", found)
 
 
 def fit_default(terms: Floats, answers: Answers) -> Callable[[Floats], Floats]:
@@ -234,7 +234,7 @@ def support_command(data: Path) -> None:
             here = theirs.source == source
             parts = {side: _inside_run(theirs, score, here & rows) for side, rows in ((1, within), (0, ~within))}
             found.append({"test": name, "source": str(source), "inside": parts[1], "outside": parts[0]})
-    _keep("support", {"rows": found})
+    keep("support", {"rows": found})
 
 
 def _inside_run(answers: Answers, score: Floats, rows: NDArray[np.bool_]) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def curve(data: Path) -> None:
             "within": round(float(within(answers.y, -plain[:, TERMS.index("mean")])), 3),
         },
     }
-    _keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})
+    keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})
 
 
 @main.command()
@@ -305,7 +305,7 @@ def ceiling(data: Path) -> None:
             ],
         }
         click.echo(f"{count}: {json.dumps(found[str(count)])}", err=True)
-    _keep("ceiling", found)
+    keep("ceiling", found)
 
 
 def _draw(answers: Answers, rest: NDArray[np.int64], count: int, draw: int) -> NDArray[np.int64]:
@@ -337,7 +337,8 @@ def _figures(answers: Answers, scores: Floats) -> dict[str, Any]:
     }
 
 
-def _keep(name: str, found: dict[str, Any]) -> None:
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Puts figures under that name into docs/measured/travel.json."""
     kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
     MEASURED.write_text(json.dumps(kept | {name: found}, indent=1) + "\n", encoding="utf-8")
 

@@ -25,6 +25,7 @@ NAMES = {
     "first": "first log-probability",
     "length": "length, either way round",
 }
+SHIPPED = 0.5
 WAYS = ("adapted default", "trained", "mean, Platt", "mean, base rates", "six terms", "trees alone")
 
 
@@ -34,6 +35,7 @@ def page_command() -> None:
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     write(PAGE, "travel-strangers", [*strangers(found["strangers"]), ""])
     write(PAGE, "travel-sets", [*sets(found["strangers"]), ""])
+    write(PAGE, "travel-powers", [*powers(found["powers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
     write(PAGE, "travel-ceiling", [*ceiling(found["ceiling"], found["curve"]), ""])
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
@@ -46,6 +48,27 @@ def interval(values: list[float], style: str = "+.3f") -> str:
     """An estimate with its interval."""
     estimate, low, high = values
     return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
+
+
+def powers(found: dict[str, Any]) -> list[str]:
+    """Of each power of the length: mean AUROC over runs, and its gain over the shipped one, by length and source."""
+    shipped = found["powers"].index(SHIPPED)
+    head = ["answers", "runs", f"{SHIPPED:g}, as shipped"]
+    head += [{0.0: "0, the total", 1.0: "1, the mean"}.get(p, f"{p:g}") for p in found["powers"] if p != SHIPPED]
+    rows = []
+    for name, one in found["rows"].items():
+        row = [name, str(one["runs"]), f"{one['auroc'][shipped]:.3f}"]
+        for i, gain in enumerate(one["gain"]):
+            if i == shipped:
+                continue
+            around = f" [{one['intervals'][i][0]:+.3f}, {one['intervals'][i][1]:+.3f}]" if one["intervals"] else ""
+            row.append(f"{gain:+.3f}{around}")
+        rows.append(row)
+    said = (
+        f"Taking for each source the power that the other sources like best changes the mean by "
+        f"{found['chosen_over_shipped']:+.3f}."
+    )
+    return [*markdown(head, rows), "", said]
 
 
 def samples(found: dict[str, Any]) -> list[str]:
