@@ -23,10 +23,11 @@ from metaprobe.monitoring.log_columns import (
     in_contexts,
     read_columns,
 )
-from metaprobe.monitoring.log_rows import MAX_TIME, SELECT, entry_of
+from metaprobe.monitoring.log_rows import MAX_NOTE, MAX_TIME, SELECT, entry_of, text_of
 from metaprobe.monitoring.log_writer import BackgroundWriter
 from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
 from metaprobe.monitoring.unwritten import Accepted, beside_of, left_behind
+from metaprobe.records.database import BUSY_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -95,16 +96,19 @@ class ScoreLog:
         atexit.register(self.close)
 
     @classmethod
-    def open(cls, where: str | Path, *, capacity: int = CAPACITY, entries: bool = True) -> Self:
+    def open(
+        cls, where: str | Path, *, capacity: int = CAPACITY, entries: bool = True, wait_s: float = BUSY_SECONDS
+    ) -> Self:
         """The log in a SQLite file, which is made where there is none, or in the database of a SQLAlchemy URL.
 
         `capacity`: entries that may wait in memory. `entries`: False where none will be written, only read and judged;
-        then no counter is kept beside the log, which a full disk would not hold. Raises `LogError` where there is no
+        then no counter is kept beside the log, which a full disk would not hold. `wait_s`: how long a statement waits
+        for another process that holds a SQLite file. Raises `LogError` where there is no
         such database, and `MissingExtra` for a URL without SQLAlchemy.
         """
         if capacity < 1:
             raise LogError(f"capacity {capacity}; expected at least one entry")
-        reading, writing = open_tables(where)
+        reading, writing = open_tables(where, wait_s=wait_s)
         beside = beside_of(str(where).removeprefix("sqlite:///"))
         try:
             if not entries:
@@ -185,6 +189,7 @@ class ScoreLog:
         ]
         for row in rows:
             _check_label(row)
+            row["request_id"] = text_of(row["request_id"], MAX_NOTE)  # as that of its entry was
             row["time"] = min(row["time"], now)
         if not rows:
             return 0
@@ -283,6 +288,8 @@ def _check_label(row: Mapping[str, Any]) -> None:
     value, at, identity = row["value"], row["time"], row["request_id"]
     if not isinstance(identity, str) or not identity:
         raise LogError(f"a label is of request {identity!r}; expected the id that came with the verdict")
+    if len(identity) > MAX_NOTE:
+        raise LogError(f"a request id has {len(identity)} characters; expected the one that came with the verdict")
     if value is not None and (isinstance(value, str) or not 0 <= value <= 1):
         raise LogError(f"request {identity}: label {value!r}; expected 1 (right), 0 (wrong) or None (unsure)")
     if isinstance(at, str) or not 0 <= at < MAX_TIME:

@@ -41,30 +41,30 @@ def row_of(entry: Entry) -> dict[str, Any]:
     """
     if not 0 <= entry.time < MAX_TIME:
         raise ValueError(f"time {entry.time}; expected seconds since 1970")
-    tags = {_text(name, MAX_NOTE): _text(value, MAX_NOTE) for name, value in entry.tags.items()}
+    tags = {text_of(name, MAX_NOTE): text_of(value, MAX_NOTE) for name, value in entry.tags.items()}
     return {
-        "request_id": _text(entry.request_id, MAX_NOTE),
+        "request_id": text_of(entry.request_id, MAX_NOTE),
         "time": float(entry.time),
         "score": _number(entry.score),
         "flagged": _bit(entry.flagged),
         "in_support": _bit(entry.in_support),
         "critical": _number(entry.critical),
         "heads": json.dumps({name: _number(value) for name, value in entry.heads.items()}) if entry.heads else None,
-        "reason": _text(entry.reason, MAX_NOTE) or None,
+        "reason": text_of(entry.reason, MAX_NOTE) or None,
         "prompt_tokens": _count(entry.prompt_tokens),
         "tokens": _count(entry.tokens),
         "tokens_saved": _count(entry.tokens_saved),
         "cost_usd": _number(entry.cost_usd),
         "latency_s": _number(entry.latency_s),
-        "shadow_of": _text(entry.shadow_of, MAX_NOTE) or None,
+        "shadow_of": text_of(entry.shadow_of, MAX_NOTE) or None,
         "logprobs": None if entry.logprobs is None else np.asarray(entry.logprobs, dtype="<f4").tobytes(),
-        "question": None if entry.question is None else _text(entry.question, MAX_TEXT),
-        "answer": None if entry.answer is None else _text(entry.answer, MAX_TEXT),
-        "model": _text(entry.model, MAX_NOTE),
-        "checkpoint": _text(entry.checkpoint, MAX_NOTE),
+        "question": None if entry.question is None else text_of(entry.question, MAX_TEXT),
+        "answer": None if entry.answer is None else text_of(entry.answer, MAX_TEXT),
+        "model": text_of(entry.model, MAX_NOTE),
+        "checkpoint": text_of(entry.checkpoint, MAX_NOTE),
         "task": tags.get("task", ""),
-        "finish_reason": _text(entry.finish_reason, MAX_NOTE),
-        "action": _text(entry.action, MAX_NOTE),
+        "finish_reason": text_of(entry.finish_reason, MAX_NOTE),
+        "action": text_of(entry.action, MAX_NOTE),
         "tags": json.dumps(tags, sort_keys=True, ensure_ascii=False) if tags else "{}",
     }
 
@@ -88,8 +88,11 @@ def entry_of(row: Sequence[Any]) -> Entry:
     )
 
 
-def _text(value: object, most: int) -> str:
-    """Half of a surrogate pair and the character 0 can be in JSON, and not in a database: they are written out."""
+def text_of(value: object, most: int) -> str:
+    """Returns what the log holds for a text: its first `most` characters, and nothing that a database refuses.
+
+    Half of a surrogate pair and the character 0 can be in JSON, and not in a database: they are written out.
+    """
     text = str(value)[:most]
     if text.isascii() and "\0" not in text:
         return text

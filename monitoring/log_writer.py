@@ -54,6 +54,7 @@ class BackgroundWriter:
         self._ending = threading.Event()
         self._hurry = threading.Event()
         self._contexts: dict[tuple[str, ...], int] = {}
+        self._opened = tables.opened
         self._thread = threading.Thread(target=self._work, name="metaprobe-log", daemon=True)
         self._thread.start()
 
@@ -143,6 +144,9 @@ class BackgroundWriter:
     def _insert(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
         """Writes rows and says how many were known already. `taken`: entries that are done with it."""
         with self._tables.transaction() as run:
+            if self._opened != self._tables.opened:  # another file stands in the place of the one before
+                self._contexts.clear()
+                self._opened = self._tables.opened
             known = known_requests(run, [row["request_id"] for row in rows])
             new: dict[str, dict[str, Any]] = {}
             for row in rows:

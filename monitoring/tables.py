@@ -1,5 +1,7 @@
 """The tables of a score log, in one SQLite file or in a database that SQLAlchemy reaches. Statements are the same."""
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -7,9 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from metaprobe.monitoring.log_schema import ADD_LATER, FIRST, FURTHER, LATER
-from metaprobe.records.database import Database
+from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+
+logger = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]
 Row = Sequence[Any]
@@ -31,8 +35,15 @@ class LogError(RecordError):
     """The score log cannot be opened, read or written."""
 
 
+class LogUnavailable(LogError):
+    """The database of the score log fails, or another process holds it; nothing was stored, and may be later."""
+
+
 class Tables(Protocol):
     """What a score log asks of its database. Statements name their values as `:name`."""
+
+    opened: int
+    """How often it was opened: the numbers of rows hold as long as this does."""
 
     def transaction(self) -> AbstractContextManager[Execute]:
         """All statements that are run inside, or none. Raises `LogError`."""
@@ -50,33 +61,45 @@ class Tables(Protocol):
         """Gives the connections back."""
 
 
-def open_tables(where: str | Path) -> tuple[Tables, Tables]:
+def open_tables(where: str | Path, *, wait_s: float = BUSY_SECONDS) -> tuple[Tables, Tables]:
     """Two ways to one database, for who reads and for who writes in the background; the tables are made if missing.
 
-    `where`: the path of a SQLite file, or a URL for SQLAlchemy such as `postgresql+psycopg://user@host/name`. Raises
-    `LogError` where it cannot be opened, and `MissingExtra` where a URL is given without the extra `monitor`.
+    `where`: the path of a SQLite file, or a URL for SQLAlchemy such as `postgresql+psycopg://user@host/name`. `wait_s`:
+    how long a statement waits for another process that holds the file. Raises `LogError` where it cannot be
+    opened, and `MissingExtra` where a URL is given without the extra `monitor`.
     """
     name = str(where)
     if name.startswith("sqlite:///"):
         name = name.removeprefix("sqlite:///")
     if "://" not in name:
-        return SqliteTables(Path(name)), SqliteTables(Path(name))
+        return SqliteTables(Path(name), wait_s), SqliteTables(Path(name), wait_s)
     tables = UrlTables(name)
     return tables, tables
 
 
 class SqliteTables:
-    """The tables in one file, by the standard library alone."""
+    """The tables in one file, by the standard library alone.
 
-    def __init__(self, path: Path) -> None:
+    A file that was moved or deleted while it was open would go on taking what nobody can find again. So a new one is
+    begun in its place, or the one that was put there is taken.
+    """
+
+    def __init__(self, path: Path, wait_s: float = BUSY_SECONDS) -> None:
+        self._path, self._wait_s = path, wait_s
+        self._changing = threading.Lock()
+        self.opened = 0
+        self._open()
+
+    def _open(self) -> None:
         self._db = Database(
-            path,
+            self._path,
             what="score log",
             table=FIRST,
             application=APPLICATION,
             version=VERSION,
             lost="begin a new one, without what it held",
-            error=LogError,
+            error=LogUnavailable,
+            wait_s=self._wait_s,
         )
         with self._db.named():
             self._db.execute("PRAGMA secure_delete = ON")  # what is deleted is to be gone, and may be a user's text
@@ -84,17 +107,30 @@ class SqliteTables:
                 for statement in FURTHER:
                     self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
                 _add_later(self._run, _SQLITE_COLUMNS)
+        self._file = _file_at(self._path)
+        self.opened += 1
+
+    def _take_what_is_there(self) -> None:
+        """Opens the file anew where another one stands there than the one that is open, or none."""
+        with self._changing:
+            if _file_at(self._path) != self._file:
+                logger.error("%s was moved or deleted while it was open; what is there now is taken", self._path)
+                self._db.close()
+                self._open()
 
     @contextmanager
     def transaction(self) -> Iterator[Execute]:
+        self._take_what_is_there()
         with self._db.named(), self._db.transaction():
             yield self._run
 
     def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
+        self._take_what_is_there()
         with self._db.named():
             return self._db.execute(statement, values or {}).fetchall()
 
     def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
+        self._take_what_is_there()
         with self._db.named():
             cursor = self._db.execute(statement, values or {})
             while rows := cursor.fetchmany(CHUNK):
@@ -121,6 +157,7 @@ class UrlTables:
 
     def __init__(self, url: str) -> None:
         sqlalchemy: Any = require("sqlalchemy", "monitor")
+        self.opened = 1
         self._text = cache(sqlalchemy.text)
         self._failures: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError, ImportError)
         with self._named():
@@ -161,16 +198,25 @@ class UrlTables:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What goes wrong goes out as `LogError`, without the URL: it may hold a password."""
+        """What goes wrong goes out as `LogUnavailable`, without the URL: it may hold a password."""
         try:
             yield
         except self._failures as error:
             problem = getattr(error, "orig", None) or error
-            raise LogError(
+            raise LogUnavailable(
                 f"the score log's database failed ({type(problem).__name__}: {' '.join(str(problem).split())}); check "
                 "its URL (such as postgresql+psycopg://user@host/name), that the server runs, and that its driver is "
                 "installed: pip install 'metaprobe[postgres]'"
             ) from error
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file stands there, whatever it is called; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _add_later(run: Execute, asked: str) -> None:

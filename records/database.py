@@ -30,12 +30,14 @@ class Database:
         version: int,
         lost: str,
         error: Callable[[str], RecordError] = RecordError,
+        wait_s: float = BUSY_SECONDS,
     ) -> None:
         """Opens the file, or makes it with `table`, a CREATE statement.
 
         `what`: how errors call it, as in "call cache". `application` tells it from any other SQLite file; `version`
         goes up when an older reader could no longer read what is written. `lost`: what becomes of its rows where a
-        damaged file is moved away. Raises `error` where the file is something else, or damaged.
+        damaged file is moved away. `wait_s`: how long a statement waits for another process that holds the file.
+        Raises `error` where the file is something else, or damaged.
         """
         self.path = Path(path)
         self._what, self._lost, self._error = what, lost, error
@@ -45,7 +47,7 @@ class Database:
         except OSError as problem:
             raise error(f"no folder for the {what} {self.path}: {problem}") from problem
         with self.named():
-            self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(self.path, timeout=wait_s, isolation_level=None, check_same_thread=False)
         # Damaged text is then read, and whoever reads the row tells.
         self._db.text_factory = lambda text: text.decode(errors="replace")
         try:

@@ -141,3 +141,30 @@ def test_a_database_that_comes_back_gets_what_waited(
         assert log.flush()
         assert len(log.columns()) == 1
     assert caplog.text.count("the disk is full") == 1  # not once a try
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "another put there"])
+def test_a_log_that_was_taken_away_while_it_was_open_is_begun_anew_and_nothing_more_is_lost(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("metaprobe.monitoring.log_writer.RETRY_S", 0.01)
+    path, other = tmp_path / "scores.sqlite", tmp_path / "other.sqlite"
+    with ScoreLog.open(other) as before:
+        before.write(entry(7))
+    with ScoreLog.open(path) as log:
+        log.write(entry(1))
+        assert log.flush()
+        if how == "deleted":
+            path.unlink()
+        elif how == "moved":
+            path.rename(tmp_path / "old.sqlite")
+        else:
+            other.replace(path)
+        log.write(entry(2))
+        assert log.flush()
+        assert "was moved or deleted while it was open" in caplog.text
+        log.label("r", 1)
+    with ScoreLog.open(path) as again:
+        assert len(again.columns()) == (2 if how == "another put there" else 1)
+        assert len(again.current_labels()) == 1
+        assert again.lost == 0

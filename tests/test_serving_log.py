@@ -1,7 +1,9 @@
 """What the server logs of its answers, and the labels that it takes back."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -142,7 +144,9 @@ def test_feedback_comes_back_and_a_later_one_wins(logged: Logged) -> None:
         ({"request_id": "a", "label": "so so"}, 422, "label 'so so'"),
         ({"request_id": "a", "label": 1, "time": "now"}, 422, "expected seconds since 1970"),
         ({"request_id": "a", "label": 1, "time": -1}, 422, "expected seconds since 1970"),
+        ({"request_id": "a", "label": 1, "when": 1e9}, 422, "`when` is not read; expected `time`"),
         ({"request_id": "", "label": 1}, 422, "the id that came with the verdict"),
+        ({"request_id": "a" * 2001, "label": 1}, 422, "a request id has 2001 characters"),
         ({"feedback": [{"request_id": "a", "label": 1}] * 1025}, 413, "at most 1024"),
     ],
 )
@@ -152,6 +156,35 @@ def test_feedback_that_is_none_is_refused_with_what_was_expected(
     answer = logged.post("/v1/feedback", body)
     assert answer.status_code == status
     assert message in answer.json()["error"]["message"]
+
+
+def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_and_hold_up_nothing_else(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
+    monkeypatch.setattr("metaprobe.serving.http.request_log.WAIT_S", 0.2)
+    monkeypatch.setattr("metaprobe.serving.http.feedback._WAIT_S", 0.05)
+    path = tmp_path / "scores.sqlite"
+    label = {"request_id": "a", "label": 1}
+    with running(create_app(Settings(checkpoint=checkpoint, log=str(path))), lifespan="on") as (url, _):
+        told = Served(url)
+        assert told.post("/v1/feedback", label).json() == {"stored": 1, "unknown": 1}
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(20) as threads:
+            several = [threads.submit(told.post, "/v1/feedback", label) for _ in range(20)]
+            assert told.post("/v1/score", {"logprobs": [-0.1]}).status_code in (200, 422)  # before they are answered
+            refused = [one.result() for one in several]
+        assert {answer.status_code for answer in refused} == {503}
+        assert {answer.headers["retry-after"] for answer in refused} == {"5"}
+        said = [answer.json()["error"]["message"] for answer in refused]
+        assert any("requests wait for the score log already" in one for one in said)
+        assert any("database is locked" in one for one in said)
+        holder.execute("COMMIT")
+        holder.close()
+        assert told.post("/v1/feedback", label).json()["stored"] == 1
+    with ScoreLog.open(path, entries=False) as log:
+        assert len(log.tables.read("SELECT 1 FROM labels")) == 2  # of those that were refused none was stored
 
 
 def test_feedback_asks_for_a_key_and_for_a_log(logged: Logged, served: Served) -> None:

@@ -23,7 +23,7 @@ from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.connection import read_json_body
-from metaprobe.serving.http.feedback import take_feedback
+from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.forward import FORWARDED, Forwarder
 from metaprobe.serving.http.guard import Guard, request_id
 from metaprobe.serving.http.judges import Judges, Office
@@ -62,7 +62,8 @@ def application(
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     proxy = Proxy(settings, office, gates, client, metrics, log)
     forward = Forwarder(settings, office, client, metrics, log)
-    own = OwnAnswers(settings, office, reloader, metrics, log)
+    desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
+    own = OwnAnswers(settings, office, reloader, metrics, log, desk)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -118,6 +119,8 @@ class OwnAnswers:
     reloader: Reloader
     metrics: Metrics
     log: ServerLog | None
+    desk: FeedbackDesk | None
+    """Where there is a log."""
 
     async def score(self, request: Request) -> Response:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
@@ -126,10 +129,10 @@ class OwnAnswers:
 
     async def feedback(self, request: Request) -> Response:
         """Stores a label for an answer, or several."""
-        if self.log is None:
+        if self.desk is None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
         body = await read_json_body(request, self.settings)
-        return _json(await take_feedback(body, self.log.log, most=self.settings.max_batch))
+        return _json(await self.desk.take(body))
 
     async def counts(self, _: Request) -> Response:
         """Counts and times, for Prometheus."""

@@ -2,37 +2,63 @@
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
 from metaprobe.monitoring.label_values import label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
-from metaprobe.monitoring.tables import LogError
+from metaprobe.monitoring.tables import LogError, LogUnavailable
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.wire import UNREADABLE
 
 SHAPE = '{"request_id": "...", "label": 1, "who": "ada"}, or {"feedback": [...]} with several'
 _WAIT_S = 1.0
 """How long labels wait for their answers to be stored, so that an answer just given is known."""
+MOST_WAITING = 8
+"""Requests with labels that may wait for the database at once: the last one waits less than a minute."""
+RETRY_AFTER_S = 5
+
+_threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
+_MISNAMED = frozenset({"when", "at", "timestamp", "date"})
 
 
-async def take_feedback(body: bytes, log: ScoreLog, *, most: int) -> dict[str, int]:
-    """Stores labels, all or none; how many they were, and how many are of requests that the log does not know.
+class FeedbackDesk:
+    """Takes labels for one log. Writing them may wait for the database, which holds up nothing but other labels."""
 
-    Raises `Refusal` for what is no feedback, and for more than `most` labels.
-    """
-    labels = read_feedback(body, most=most)
+    def __init__(self, log: ScoreLog, *, most: int) -> None:
+        """`most`: labels that are taken in one request."""
+        self._log, self._most = log, most
+        self._waiting = 0
 
-    def store() -> int:
-        log.flush(_WAIT_S)
-        return log.add_labels(labels)
+    async def take(self, body: bytes) -> dict[str, int]:
+        """Stores labels, all or none; how many they were, and how many are of requests that the log does not know.
 
-    try:
-        known = await asyncio.to_thread(store)
-    except LogError as error:
-        raise Refusal(422, "invalid_feedback", str(error)) from error
-    return {"stored": len(labels), "unknown": len(labels) - known}
+        Raises `Refusal` for what is no feedback, for more than `most` labels, and, with 503 and a time after which to
+        try again, where the database does not take them now.
+        """
+        labels = read_feedback(body, most=self._most)
+        if self._waiting >= MOST_WAITING:
+            raise _busy(f"{self._waiting} requests wait for the score log already")
+        self._waiting += 1
+        try:
+            known = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels)
+        except LogUnavailable as error:
+            raise _busy(str(error)) from error
+        except LogError as error:
+            raise Refusal(422, "invalid_feedback", str(error)) from error
+        finally:
+            self._waiting -= 1
+        return {"stored": len(labels), "unknown": len(labels) - known}
+
+    def _store(self, labels: list[FeedbackLabel]) -> int:
+        self._log.flush(_WAIT_S)
+        return self._log.add_labels(labels)
+
+
+def _busy(why: str) -> Refusal:
+    return Refusal(503, "log_unavailable", f"nothing was stored: {why}", {"retry-after": str(RETRY_AFTER_S)})
 
 
 def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
@@ -55,6 +81,9 @@ def _label(one: Mapping[str, Any]) -> FeedbackLabel:
     if "label" not in one or not isinstance(one.get("request_id"), str):
         raise Refusal(400, "invalid_feedback", f"a label has no `request_id`, or no `label`; expected {SHAPE}")
     identity, at = one["request_id"][:200], one.get("time")
+    if misnamed := sorted(one.keys() & _MISNAMED):
+        said = f"request {identity}: `{misnamed[0]}` is not read; expected `time`, in seconds since 1970"
+        raise Refusal(422, "invalid_feedback", said)
     if at is not None and (isinstance(at, bool) or not isinstance(at, (int, float))):
         raise Refusal(422, "invalid_feedback", f"request {identity}: `time` is no number; expected seconds since 1970")
     try:

@@ -26,6 +26,8 @@ TAGS_METADATA = "metaprobe-tags"
 SCOPE_ID = "metaprobe.request_id"
 """Where the guard leaves the request's id."""
 MAX_TAGS = 16
+WAIT_S = 5.0
+"""How long labels wait for another process that holds the log's file, before they are refused for the time being."""
 
 _TAG = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})\s*=\s*([^,=\x00-\x1f]{0,256}?)\s*")
 _Metadata = dict[str, Any]
@@ -48,7 +50,7 @@ class ServerLog:
         """The log that the settings name. Raises `LogError` where it cannot be opened, `LLMError` for prices that
         cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
         prices = None if settings.prices is None else read_prices(settings.prices)
-        log = ScoreLog.open(settings.log)
+        log = ScoreLog.open(settings.log, wait_s=WAIT_S)
         return cls(log, settings, metrics, prices, AnswerLengths.of_log(log.tables) if gated else None)
 
     def cost_usd(self, answer: ParsedResponse, asked_model: str) -> float | None:
