@@ -60,6 +60,7 @@ def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded
     assert sum(right) / len(right) > sum(wrong) / len(wrong)
 
 
+@pytest.mark.slow
 def test_the_demo_reports_what_failed_and_how_little_it_had(demo: Demo) -> None:
     page = demo.report.read_text()
     assert "1 runs failed" in page
@@ -67,16 +68,19 @@ def test_the_demo_reports_what_failed_and_how_little_it_had(demo: Demo) -> None:
     assert [policy.policy for policy in demo.comparison.choices][-1] == "oracle"
 
 
+@pytest.mark.slow
 def test_the_report_and_every_card_hold_the_command_with_its_options(demo: Demo) -> None:
     assert demo.comparison.provenance["command"] == COMMAND
     assert all(f"made by `{COMMAND}`" in (c.path / "README.md").read_text() for c in demo.checkpoints)
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_a_step_that_is_shown(demo: Demo) -> None:
     named = [checkpoint.path.name for checkpoint in demo.checkpoints]
     assert [step.removeprefix("audit and export: ") for step in STEPS if "export" in step] == named
 
 
+@pytest.mark.slow
 def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> None:
     found = demo.comparison
     assert sum(found.baselines.values()) == 3
@@ -98,6 +102,7 @@ def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> Non
     assert f"({best})" in found.exported
 
 
+@pytest.mark.slow
 def test_the_report_says_what_the_checkpoints_of_the_probes_read(demo: Demo) -> None:
     """The folds chose 12 where the checkpoint reads 18: both are told, by name."""
     _, difficulty, confidence, _ = demo.checkpoints
@@ -109,6 +114,7 @@ def test_the_report_says_what_the_checkpoints_of_the_probes_read(demo: Demo) -> 
         assert f"The checkpoint reads layer {contract['layer']} at {contract['position']}" in page
 
 
+@pytest.mark.slow
 def test_the_report_has_stated_confidence_as_the_model_stated_it(demo: Demo) -> None:
     stated = next(method for method in demo.comparison.methods if method.name == "stated confidence")
     assert stated.stated is not None

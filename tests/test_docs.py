@@ -34,6 +34,8 @@ def blocks(page: str) -> list[re.Match[str]]:
 
 
 WITH_CODE = [page for page in PAGES if blocks(page)]
+TRAINING = {"gallery", "compare"}
+"""Pages whose code trains on recorded runs, which takes the time of some hundred other tests."""
 
 
 def test_every_page_with_code_has_a_world_to_run_it_in() -> None:
@@ -41,7 +43,9 @@ def test_every_page_with_code_has_a_world_to_run_it_in() -> None:
     assert {page: n for page in WITH_CODE if (n := sum(bool(block["why"]) for block in blocks(page)))} == NOT_RUN
 
 
-@pytest.mark.parametrize("page", WITH_CODE)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in TRAINING)) for page in WITH_CODE]
+)
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

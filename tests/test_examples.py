@@ -96,6 +96,7 @@ def test_the_shipped_responses_are_lines_of_that_example(tmp_path: Path) -> None
     assert made == shipped
 
 
+@pytest.mark.slow
 def test_the_comparison_finds_that_log_probabilities_tell_more_than_what_is_stated(tmp_path: Path) -> None:
     said = output_of("explicit_or_implicit", "--out", str(tmp_path), "--folds", "2")
     assert re.search(r"^mean log-probability beats it by \+", said, re.M)
