@@ -13,7 +13,8 @@ test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
 slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp $(VENV)/litellm.stamp  ## the real model, here and behind a real server
-	$(BIN)/python -m pytest -m slow
+	METAPROBE_VLLM_PYTHON=$${METAPROBE_VLLM_PYTHON:-$$(ls $(abspath $(VENV))/vllm/bin/python 2>/dev/null)} \
+		$(BIN)/python -m pytest -m slow
 
 check: lint typecheck test  ## what must be green before a commit
 
@@ -86,6 +87,11 @@ $(VENV)/server.stamp: $(VENV)/bin/python
 $(VENV)/litellm.stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --no-deps litellm==1.109.1
 	$(BIN)/python -m pip install --quiet aiohttp fastuuid h2 jsonschema tiktoken python-dotenv importlib-metadata
+	touch $@
+
+# vLLM wants other versions of many packages: an environment of its own. `make slow` uses it where it is there.
+$(VENV)/vllm.stamp: scripts/vllm_environment.py $(VENV)/bin/python
+	$(BIN)/python scripts/vllm_environment.py $(VENV)/vllm
 	touch $@
 
 clean:

@@ -309,7 +309,9 @@ def main() -> None:
         counts += f", {outcome.compared_runs:,} compared, {len(outcome.findings)} findings"
         print(f"{reader:13} {outcome.mutations:>7,} changes in {outcome.seconds:.0f} s: {counts}", flush=True)
     if options.keep:
-        held = [{**asdict(outcome), "findings": len(outcome.findings)} for outcome in outcomes]
+        kept = json.loads(FIGURES.read_text(encoding="utf-8"))["readers"]
+        now = {outcome.reader: {**asdict(outcome), "findings": len(outcome.findings)} for outcome in outcomes}
+        held = list(({one["reader"]: one for one in kept} | now).values())
         FIGURES.write_text(json.dumps({"seed": options.seed, "readers": held}, indent=1) + "\n", encoding="utf-8")
         write_page()
     sys.exit(1 if any(outcome.findings for outcome in outcomes) else 0)
