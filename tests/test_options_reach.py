@@ -303,7 +303,7 @@ def test_an_import_is_told_its_format_and_what_to_do_with_bad_lines(reach: Any, 
     assert (named["form"], named["on_error"], named["stated"].__name__) == ("auto", "stop", "parse_named_confidence")
     name = "metaprobe.records.logs.explain.explain"
     given, named = reach(name, "import", file, "--explain", "--from", "inspect", "--correct", "exact")
-    assert (given, named) == ((file, "inspect"), {"stated": None, "correct": "exact", "requests": None})
+    assert (given, named) == ((file, "inspect"), {"stated": None, "correct": "exact", "requests": None, "plain": False})
 
 
 def test_outcomes_are_joined_with_the_signals_and_prices_that_were_named(
