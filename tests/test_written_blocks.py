@@ -34,7 +34,9 @@ def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change 
     writer, whole = WRITER_OF[block], "#" not in block
     script = importlib.import_module(writer.script.removeprefix("scripts/").removesuffix(".py").replace("/", "."))
     for constant, path in list(vars(script).items()):
-        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE") or not isinstance(path, Path):
+        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "LOGS") or not isinstance(
+            path, Path
+        ):
             continue
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Blocks of docs/engines.md and docs/many-machines.md, from what was measured.
+"""Blocks of docs/engines.md, docs/many-machines.md and docs/logs.md, from what was measured.
 
 python -m research.engines.vllm_page
 """
@@ -12,6 +12,7 @@ from research.blocks import markdown, write
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured"
 PAGE, GUIDE = ROOT / "docs" / "engines.md", ROOT / "docs" / "many-machines.md"
+LOGS = ROOT / "docs" / "logs.md"
 
 
 def server_lines(found: dict[str, Any]) -> list[str]:
@@ -71,6 +72,20 @@ def machines_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def import_lines(found: dict[str, Any]) -> list[str]:
+    """The block on a large import."""
+    whole, tenth, again = found["whole"], found["tenth"], found["after a kill"]
+    rate = found["megabytes"] / whole["seconds"]
+    return [
+        f"Measured: {found['megabytes']:,} MB in {found['lines']:,} lines of 400 tokens at {rate:.0f} MB a second,",
+        f"with at most {whole['peak_mb']:.0f} MB of memory; a tenth of the file took {tenth['peak_mb']:.0f} MB. After",
+        "a kill",
+        f"{again['report']['already_stored']:,} answers were there, and the same command added the other",
+        f"{again['report']['imported']:,}.",
+        "",
+    ]
+
+
 def main() -> None:
     """Writes the blocks."""
     for block, page, lines in (
@@ -78,6 +93,7 @@ def main() -> None:
         ("vllm-rates", PAGE, rates_lines),
         ("vllm-states", PAGE, states_lines),
         ("many-machines", GUIDE, machines_lines),
+        ("import-large", LOGS, import_lines),
     ):
         name = f"{block.replace('-', '_')}.json"
         write(page, block, lines(json.loads((MEASURED / name).read_text(encoding="utf-8"))))
