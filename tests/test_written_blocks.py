@@ -34,7 +34,7 @@ def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change 
     writer, whole = WRITER_OF[block], "#" not in block
     script = importlib.import_module(writer.script.removeprefix("scripts/").removesuffix(".py").replace("/", "."))
     for constant, path in list(vars(script).items()):
-        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "LOGS") or not isinstance(
+        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS") or not isinstance(
             path, Path
         ):
             continue

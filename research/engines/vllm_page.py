@@ -12,7 +12,7 @@ from research.blocks import markdown, write
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured"
 PAGE, GUIDE = ROOT / "docs" / "engines.md", ROOT / "docs" / "many-machines.md"
-LOGS = ROOT / "docs" / "logs.md"
+IMPORTS = ROOT / "docs" / "logs.md"
 
 
 def server_lines(found: dict[str, Any]) -> list[str]:
@@ -93,7 +93,7 @@ def main() -> None:
         ("vllm-rates", PAGE, rates_lines),
         ("vllm-states", PAGE, states_lines),
         ("many-machines", GUIDE, machines_lines),
-        ("import-large", LOGS, import_lines),
+        ("import-large", IMPORTS, import_lines),
     ):
         name = f"{block.replace('-', '_')}.json"
         write(page, block, lines(json.loads((MEASURED / name).read_text(encoding="utf-8"))))
