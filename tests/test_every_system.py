@@ -34,7 +34,7 @@ class Brief(WrappedLLM):
     """A model whose answers are cut early: that a system runs is shown by short answers as well."""
 
     async def complete(self, request: Request) -> Call:
-        few = min(request.sampling.max_tokens, 40)
+        few = min(request.sampling.max_tokens, 16)
         sampling = dataclasses.replace(request.sampling, max_tokens=few)
         return await super().complete(dataclasses.replace(request, sampling=sampling))
 
@@ -93,7 +93,7 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     task.write_text(json.dumps(fields) + "\n")
     # That a system runs is shown by short answers as well.
     plan = CollectionPlan(
-        system=name, task=str(task), llm=(f"openai:smollm2-135m@{llama_server}",), concurrency=4, tokens=("40",)
+        system=name, task=str(task), llm=(f"openai:smollm2-135m@{llama_server}",), concurrency=4, tokens=("16",)
     )
     report = launch(plan, tmp_path / "runs")
     assert (report.done, report.failed) == (len(SYSTEMS[name].default_variants or (1,)), ())
