@@ -86,7 +86,8 @@ $(VENV)/server.stamp: $(VENV)/bin/python
 # LiteLLM pins packages that cannot be had together with openai 3: without its pins, with what importing it needs.
 $(VENV)/litellm.stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m pip install --quiet --no-deps litellm==1.109.1
-	$(BIN)/python -m pip install --quiet aiohttp fastuuid h2 jsonschema tiktoken python-dotenv importlib-metadata
+	$(BIN)/python -m pip install --quiet aiohttp fastuuid h2 jsonschema tiktoken python-dotenv importlib-metadata \
+		backoff redis apscheduler PyJWT cryptography python-multipart expression fastapi-sso mcp soundfile
 	touch $@
 
 # vLLM wants other versions of many packages: an environment of its own. `make slow` uses it where it is there.

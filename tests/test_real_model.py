@@ -75,7 +75,7 @@ def test_a_replayed_response_scores_the_same_as_its_call(demo: Path, tmp_path: P
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_collection_resumes_and_repeats_nothing_that_was_stored(tmp_path: Path, kind: signal.Signals) -> None:
     out = tmp_path / "runs"
-    command = metaprobe("collect", "self-report", "--task", "metacog-eval", "--limit", 40, "--out", out)
+    command = metaprobe("collect", "self-report", "--task", "metacog-eval", "--limit", 20, "--out", out)
     command += ["--concurrency", "8", "--batch-size", "8", "--shard-runs", "4"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 300
@@ -84,11 +84,11 @@ def test_a_killed_collection_resumes_and_repeats_nothing_that_was_stored(tmp_pat
     process.send_signal(kind)
     errors = process.communicate(timeout=120)[1]
     kept = RunStore(out).run_ids()
-    assert 0 < len(kept) < 80
+    assert 0 < len(kept) < 40
     if kind == signal.SIGINT:
         assert process.returncode == 130
         assert "goes on from there" in errors
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0
     assert f"{len(kept)} were stored before" in done.stderr
-    assert len(RunStore(out)) == 80
+    assert len(RunStore(out)) == 40

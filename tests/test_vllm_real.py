@@ -72,12 +72,15 @@ def scored(llm: LocalLLM, pairs: list[tuple[list[int], list[int]]]) -> list[Any]
 
 def test_the_gate_in_the_engine_fires_at_the_token_at_which_it_fires_here(tmp_path: Path) -> None:
     found = json.loads(run("gate", tmp_path / "gate.json").read_text())
-    fired = [row for row in found["rows"] if row["fires"] is not None]
-    assert fired
-    for row in fired:
-        # One step later, by a token that the model does not end with.
-        assert (row["tokens"], row["stop"]) == (row["fires"] + 1, row["end"])
-    assert all(row["stop"] != row["end"] for row in found["rows"] if row["fires"] is None)
+    free, gated = found["rows"]["free"], found["rows"]["gated"]
+    assert any(row["fires"] for row in free), "nothing to end: the gate would fire on none of the free answers"
+    assert not any(row["ended"] for row in free)
+    ended = [row for row in gated if row["ended"]]
+    assert ended
+    # One step later, by a token that the model does not end with.
+    assert [row["tokens"] for row in ended] == [row["fires"] + 1 for row in ended]
+    # At the last token that was allowed there is no further step.
+    assert all(row["fires"] in (None, row["tokens"]) for row in gated if not row["ended"])
     assert "metaprobe_gate is 2.0; expected a false-alarm rate" in found["refused"]
 
 
@@ -90,6 +93,7 @@ def test_hidden_states_are_of_the_layer_and_the_token_that_they_are_named_for(tm
     found = np.load(run("states", tmp_path / "states.npz"))
     replay = StateReplay(here, layers="all", positions=("prompt_last", "answer_last", "answer_mean"), tokens=True)
     readings = [replay.reading(call, "") for call in STATES]
+    differences = []
     for i, (reading, one) in enumerate(zip(readings, replay.read(readings), strict=True)):
         theirs = found[f"states{i}"]
         assert theirs.shape == one.tokens.shape
@@ -99,4 +103,6 @@ def test_hidden_states_are_of_the_layer_and_the_token_that_they_are_named_for(tm
         assert cosines(theirs[:, 1:], one.tokens[:, :-1]).mean(axis=0).max() < 0.99
         assert cosines(theirs[1:], one.tokens[:-1]).mean(axis=0).max() < 0.99
         [said] = scored(here, [(reading.prompt, reading.answer)])
-        assert np.abs(said - found[f"said{i}"]).mean() < 0.1
+        differences.extend(np.abs(said - found[f"said{i}"]))
+    # bfloat16 by other kernels, over some forty tokens; a shifted token is 1 and more off.
+    assert np.mean(differences) < 0.1, differences

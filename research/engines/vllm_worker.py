@@ -105,7 +105,10 @@ def plain(call: Call) -> dict[str, Any]:
 
 
 def gate(out: Path) -> None:
-    """Answers with the gate in the engine, and where it fires on the recorded log-probabilities of the same answers."""
+    """Answers without and with the gate in the engine, and where it fires here on the numbers that came with each.
+
+    The same seed draws another answer where the batch is another one, so an answer is held against its own numbers.
+    """
     from metaprobe.llms.vllm_engine import engine_options, import_vllm
     from metaprobe.llms.weights import resolve
     from metaprobe.routing.gate import StreamingGate
@@ -117,8 +120,8 @@ def gate(out: Path) -> None:
     tokenizer = engine.get_tokenizer()
     end = tokenizer.convert_tokens_to_ids("<|endoftext|>")  # this model ends with another one
     chats = [[{"role": "user", "content": question}] for question in LONG]
-    found = []
-    for asked in (None, {"metaprobe_gate": RATE, "metaprobe_gate_end": end}):
+    found = {}
+    for kind, asked in (("free", None), ("gated", {"metaprobe_gate": RATE, "metaprobe_gate_end": end})):
         params = [
             vllm.SamplingParams(
                 temperature=1.0, seed=i, max_tokens=LENGTH, logprobs=0, stop_token_ids=[end], extra_args=asked
@@ -126,16 +129,21 @@ def gate(out: Path) -> None:
             for i in range(len(chats))
         ]
         outputs = engine.chat(chats, params, use_tqdm=False)
-        found.append([output.outputs[0] for output in outputs])
-    rows = []
+        found[kind] = [output.outputs[0] for output in outputs]
     gates = StreamingGate.load(stop=RATE, on_mismatch="ignore")
-    for free, ended in zip(*found, strict=True):
-        one, fires = gates.start(), None
-        for i, (token, entry) in enumerate(zip(free.token_ids, free.logprobs, strict=True)):
-            if one.push(min(entry[token].logprob, 0.0)) != "continue":
-                fires = i + 1
-                break
-        rows.append({"fires": fires, "tokens": len(ended.token_ids), "stop": ended.stop_reason, "end": end})
+
+    def fires(answer: Any) -> int | None:
+        """The token, counted from 1, at which the gate fires here; None where it does not."""
+        one = gates.start()
+        for i, (token, entry) in enumerate(zip(answer.token_ids, answer.logprobs, strict=True)):
+            if token != end and one.push(min(entry[token].logprob, 0.0)) != "continue":
+                return i + 1
+        return None
+
+    rows = {
+        kind: [{"fires": fires(one), "tokens": len(one.token_ids), "ended": one.stop_reason == end} for one in answers]
+        for kind, answers in found.items()
+    }
     refused = ""
     try:
         engine.chat(chats[:1], vllm.SamplingParams(extra_args={"metaprobe_gate": 2.0}), use_tqdm=False)
