@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
+# Hundreds of tests start the program: what was compiled once is kept, also where the environment says not to.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test slow check lint typecheck dist release-check lowest benchmark docs clean
 

@@ -286,6 +286,29 @@ def test_a_fit_that_lost_a_worker_begins_anew_with_who_is_there(monkeypatch: pyt
     assert (cluster.cancelled, cluster.restarted) == (["_train_part-1"], ["a"])
 
 
+def test_a_connection_that_breaks_before_the_scheduler_misses_a_worker_is_a_lost_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(distributed, "Future", lambda key, client: key)
+    cluster, fits = Cluster("a", "b"), []
+
+    def wait(seconds: float) -> None:
+        assert seconds == dask_trees.LOOK_AFTER
+        cluster.names = {"a", "b'"}  # only now the scheduler knows
+
+    monkeypatch.setattr(dask_trees, "time", SimpleNamespace(sleep=wait))
+
+    def fit() -> str:
+        fits.append(sorted(cluster.names))
+        if len(fits) == 1:
+            raise RuntimeError("Socket recv error, Connection reset by peer")
+        return "booster"
+
+    assert dask_trees.fit_with_who_is_left(cluster, fit) == "booster"
+    assert fits == [["a", "b"], ["a", "b'"]]
+    assert cluster.restarted == ["a"]
+
+
 def test_a_cluster_that_goes_on_losing_workers_is_named_and_other_errors_are_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

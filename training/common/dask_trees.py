@@ -14,6 +14,7 @@ have found, for more work. Which rows a worker holds decides its bins and its ba
 seeds do on one machine.
 """
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
@@ -106,9 +107,10 @@ class Cluster:
 def fit_with_who_is_left(client: Any, fit: Callable[[], Any]) -> Any:
     """Returns what `fit` returns; where a worker is lost meanwhile, fits anew with those that are left or came back.
 
-    LightGBM's workers speak to each other directly, and wait for one that died for ever. So they are watched: when one
-    is gone, what they compute is cancelled and the others are started again. Raises `RecordError` where a worker was
-    lost each of `FITS` times, and whatever else ends a fit of which no worker was lost.
+    LightGBM's workers speak to each other directly, and wait for one that died for ever, or fail when their connection
+    to it ends. So they are watched: when one is gone, what they compute is cancelled and the others are started again.
+    Raises `RecordError` where a worker was lost each of `FITS` times, and whatever else ends a fit of which no worker
+    was lost.
     """
     for _ in range(FITS):
         watch = _WorkerWatch(client)
@@ -116,7 +118,7 @@ def fit_with_who_is_left(client: Any, fit: Callable[[], Any]) -> Any:
             with watch:
                 return fit()
         except Exception:
-            if not watch.lost:
+            if not watch.lost and not watch.look_once_more():
                 raise
     raise RecordError(
         f"a worker of the Dask cluster was lost in each of {FITS} fits, last {', '.join(sorted(watch.lost))}; look"
@@ -140,18 +142,30 @@ class _WorkerWatch:
         self._ended.set()
         self._thread.join()
 
+    def look_once_more(self) -> bool:
+        """Tells whether a worker is gone, a second after the fit failed.
+
+        The others may report a broken connection before the scheduler reports who broke it.
+        """
+        time.sleep(LOOK_AFTER)
+        return self._look()
+
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_AFTER):
-            now = set(self._client.nthreads())
-            if lost := self._there - now:
-                self.lost = lost
-                future = require("distributed", "dask").Future
-                waiting = [key for key in list(self._client.futures) if "_train_part" in str(key)]
-                self._client.cancel([future(key, self._client) for key in waiting], force=True)
-                left = sorted(self._there & now)
-                if left:  # they are inside LightGBM's code, which waits for the lost one
-                    self._client.restart_workers(left, raise_for_error=False)
+            if self._look():
                 return
+
+    def _look(self) -> bool:
+        now = set(self._client.nthreads())
+        self.lost = self._there - now
+        if self.lost:
+            future = require("distributed", "dask").Future
+            waiting = [key for key in list(self._client.futures) if "_train_part" in str(key)]
+            self._client.cancel([future(key, self._client) for key in waiting], force=True)
+            left = sorted(self._there & now)
+            if left:  # they are inside LightGBM's code, which waits for the lost one
+                self._client.restart_workers(left, raise_for_error=False)
+        return bool(self.lost)
 
 
 def log_losses_by_round(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64], start: Floats) -> Floats:

@@ -6,6 +6,7 @@ rows never do.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +70,25 @@ def group_folds(
     rows: Rows, groups: Sequence[str], y: NDArray[np.int64], folds: int, seed: int
 ) -> Iterator[tuple[Rows, Rows]]:
     """(the other rows, the fold's rows) for each fold by group, balanced in y as far as groups allow."""
-    splitter = require("sklearn.model_selection", "fit").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    labels, places = np.asarray(y)[rows], np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     try:
-        for rest, part in splitter.split(rows, y[rows], np.asarray(groups)[rows]):
-            if not len(part):  # scikit-learn #34828: with as many groups as folds one may be empty
-                raise ValueError(f"one of {folds} folds is empty")
-            yield rows[rest], rows[part]
+        number = _fold_numbers(labels.dtype.str, labels.tobytes(), places.tobytes(), folds, seed)
     except ValueError as error:
         raise RecordError(
             f"{len(rows)} answers in {len({groups[i] for i in rows})} groups do not suffice for {folds} folds: {error}"
         ) from error
+    for fold in range(folds):
+        yield rows[number != fold], rows[number == fold]
+
+
+@lru_cache(maxsize=16)  # every method of a comparison asks for the same folds, and dividing thousands of groups is slow
+def _fold_numbers(kind: str, labels: bytes, groups: bytes, folds: int, seed: int) -> Rows:
+    """The fold (n,) that each row is judged in."""
+    y, named = np.frombuffer(labels, dtype=kind), np.frombuffer(groups, dtype=np.intp)
+    splitter = require("sklearn.model_selection", "fit").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    number: Rows = np.empty(len(y), dtype=np.int64)
+    for fold, (_, part) in enumerate(splitter.split(y, y, named)):
+        if not len(part):  # scikit-learn #34828: with as many groups as folds one may be empty
+            raise ValueError(f"one of {folds} folds is empty")
+        number[part] = fold
+    return number
