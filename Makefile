@@ -14,9 +14,10 @@ demo: $(VENV)/demo.stamp  ## the main job on a real local model
 test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 
+# Two processes, so that the long evening in production (tests/conftest.py puts it first) runs beside all the others.
 slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp $(VENV)/litellm.stamp  ## the real model, here and behind a real server
 	METAPROBE_VLLM_PYTHON=$${METAPROBE_VLLM_PYTHON:-$$(ls $(abspath $(VENV))/vllm/bin/python 2>/dev/null)} \
-		$(BIN)/python -m pytest -m slow
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 check: lint typecheck test  ## what must be green before a commit
 

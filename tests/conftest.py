@@ -36,6 +36,15 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, prin
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 
+FIRST = "test_production_evening.py"
+"""Takes as long as all other slow tests of one of two workers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with what takes longest, so that no worker waits for it at the end."""
+    items.sort(key=lambda item: item.path.name != FIRST)
+
+
 @pytest.fixture(scope="session")
 def recorded_runs() -> Path:
     """The store of really recorded runs that ships with the repository."""

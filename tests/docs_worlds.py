@@ -1,10 +1,14 @@
 """What the code of each page finds when it runs: checkpoints of its kinds, recorded runs, and a client that answers."""
 
 import asyncio
+import atexit
 import json
 import runpy
+import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,12 +75,21 @@ def gallery(folder: Path) -> Names:
     return {}
 
 
+@cache
+def quality_and_gate() -> Path:
+    """A folder with a predictor and a gate, made once for all pages."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    small_checkpoint(folder / "quality", made_up(), model="m")
+    export_gate(folder / "gate", made_up(), alphas=[0.05], folds=2)
+    assert 0.05 in StreamingGate.load(folder / "gate", stop=0.05).alphas
+    return folder
+
+
 def production(folder: Path) -> Names:
     """LiteLLM, LangGraph, OpenTelemetry and openai's stream helper are stand-ins here: tests/test_integrations.py and
     tests/test_serving_gate.py run the real ones."""
-    small_checkpoint(folder / "out" / "quality", made_up(), model="m")
-    export_gate(folder / "out" / "gate", made_up(), alphas=[0.05], folds=2)
-    assert 0.05 in StreamingGate.load(folder / "out" / "gate", stop=0.05).alphas
+    shutil.copytree(quality_and_gate(), folder / "out")
 
     def taken(*_: Any, **__: Any) -> None:
         return None

@@ -287,6 +287,7 @@ def test_a_probe_of_states_that_were_not_kept_is_refused_in_one_line(with_states
     assert "layers [7] were not captured" in run("promote", other.path, "--over", made.path, with_states).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
 def test_routers_are_promoted_on_outcomes_and_take_no_option_of_the_others(made, held_out, tmp_path):
     elsewhere = {"small": (0.1, 0.1), "middle": (0.3, 0.3), "large": (0.95, 0.9)}

@@ -62,6 +62,7 @@ def test_a_response_that_cannot_be_scored_is_named_and_the_others_are_scored(che
     assert [line.startswith(f"{bad['id']}: not scored") for line in lines] == [True, False]
 
 
+@pytest.mark.slow
 def test_the_gate_stops_a_larger_share_of_the_wrong_answers_than_of_the_right_ones(checkpoint: str) -> None:
     counts = dict(
         re.findall(r"^(\w+ answers, \w+): (\d+)$", output_of("stream_with_gate", "--checkpoint", checkpoint), re.M)
@@ -74,6 +75,7 @@ def test_the_gate_stops_a_larger_share_of_the_wrong_answers_than_of_the_right_on
     assert 0 < stopped["right"] < stopped["wrong"] < 1
 
 
+@pytest.mark.slow
 def test_training_on_lines_gives_a_checkpoint_with_held_out_figures(tmp_path: Path) -> None:
     said = output_of("train_on_lines", "--out", str(tmp_path), "--folds", "2")
     assert "700 lines imported, 0 known already" in said
@@ -103,6 +105,7 @@ def test_the_comparison_finds_that_log_probabilities_tell_more_than_what_is_stat
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_router_is_shown_beside_simple_ways(tmp_path: Path) -> None:
     said = output_of("route_between_agents", "--out", str(tmp_path / "router"), "--folds", "2", "--states", "1000")
     assert re.search(r"^nobody asked: ask (alpha|beta|gamma)", said, re.M)

@@ -59,6 +59,7 @@ def four_repeat(path: Path) -> Path:
     return written(path, questions)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::metaprobe.checkpoints.UntrustedCheckpoint")
 def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summaries_say_so(tmp_path: Path) -> None:
     store = four_repeat(tmp_path / "runs")
@@ -83,6 +84,7 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
     ]
 
 
+@pytest.mark.slow
 def test_the_gate_joins_them_too(tmp_path: Path) -> None:
     checkpoint, _ = write_gate(tmp_path / "gate", [four_repeat(tmp_path / "runs")], alphas=[0.2], folds=3)
     assert checkpoint.manifest.training is not None

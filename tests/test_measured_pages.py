@@ -15,8 +15,13 @@ from research.quality import bundled as bundled_controls
 ROOT = Path(__file__).parent.parent
 
 Found = dict[str, Any]
-QUICK = ("monitor_generate_verify", "metacrit", "early_token_confidence", "caelf")
-"""Papers whose numbers take a second; MetaCogAgent's take minutes of replaying."""
+QUICK = (
+    "monitor_generate_verify",
+    "metacrit",
+    pytest.param("early_token_confidence", marks=pytest.mark.slow),
+    "caelf",
+)
+"""Papers whose numbers take seconds; MetaCogAgent's take minutes of replaying."""
 WHERE = {
     "monitor_generate_verify": {"systems": "table 1"},
     "metacogagent": {

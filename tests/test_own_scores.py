@@ -46,6 +46,7 @@ def test_the_mean_log_probability_from_a_file_gets_the_figures_of_the_mean_log_p
     np.testing.assert_allclose(own.probability, same.probability)
 
 
+@pytest.mark.slow
 def test_the_command_puts_the_file_beside_the_other_methods(tmp_path: Path) -> None:
     table = load_evidence([RECORDED], stage="answer", hidden=False).table
     file = written(tmp_path / "truth.csv", table.call_ids.tolist(), table.y.tolist())

@@ -112,6 +112,7 @@ def test_labels_are_thinned_to_a_plain_draw() -> None:
     assert thin([0.5, np.nan]).tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_models_keep_base_rates_of_their_own_and_what_was_added_before_is_taken_off(tmp_path: Path) -> None:
     train_quality(
         [stored(tmp_path / "runs", {"a": (250, 0.3), "b": (250, 0.7)})], QualityOptions(out=tmp_path / "c", folds=2)

@@ -110,6 +110,7 @@ def with_chosen_row(comparison):
     return replace(comparison, methods=(*comparison.methods, row), best_baseline=row.name, baselines=CHOSEN)
 
 
+@pytest.mark.slow
 def test_the_controls_chosen_in_advance_keep_their_row_and_decide_nothing(comparison):
     chosen = with_chosen_row(comparison)
     told = "mean log-probability in 3 of 5 folds, prompt TF-IDF in 2"

@@ -32,6 +32,7 @@ def test_stored_runs_that_are_like_todays_weigh_more(tmp_path: Path) -> None:
     assert np.quantile(same, 0.9) < 2
 
 
+@pytest.mark.slow
 def test_the_command_trains_on_both_and_keeps_the_latest_labels_back(tmp_path: Path) -> None:
     runs, url = stored(tmp_path / "runs", {"m": (200, 0.5)}), tmp_path / "log.sqlite"
     old = QualityPredictor.load(on_mismatch="ignore")

@@ -85,6 +85,7 @@ def test_it_beats_every_single_agent_at_its_own_price(router: LearnedRouter) -> 
     assert value(router, HELD_OUT) > max(singles) + 0.02
 
 
+@pytest.mark.slow
 def test_its_regret_falls_towards_that_of_the_planted_truth_with_more_data(tmp_path: Path) -> None:
     """Without confidences and answers the best choice is known: the agent of highest skill - lambda * price, alone."""
     rng, lambda_ = np.random.default_rng(11), 0.02
@@ -282,6 +283,7 @@ def test_threads_share_a_router(router: LearnedRouter) -> None:
         assert list(pool.map(lambda question: play(router, question), HELD_OUT[:60])) == alone
 
 
+@pytest.mark.slow
 def test_only_a_better_version_is_promoted(tmp_path: Path, folder: Path, router: LearnedRouter) -> None:
     rng = np.random.default_rng(3)
     deaf = [
@@ -333,6 +335,7 @@ def test_it_cannot_be_fooled_by_a_checkpoint_of_another_kind(folder: Path, tmp_p
         LearnedRouter(replace(checkpoint, extra={}))
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_routes_and_evaluates(tmp_path: Path) -> None:
     write_outcomes(tmp_path / "o.jsonl", planted(150))
     write_outcomes(tmp_path / "new.jsonl", planted(60, seed=2))

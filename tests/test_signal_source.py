@@ -11,7 +11,8 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.source import SignalSource, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
-from metaprobe.training.crossfit.study import study
+from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.hidden.train import write_hidden
 from metaprobe.training.quality.train import write_quality
 
@@ -22,10 +23,10 @@ LOGPROBS = np.array([-0.1, -0.2, -0.3], np.float32)
 
 
 @pytest.fixture(scope="module")
-def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A predictor and two probes, trained on the recorded runs."""
+def checkpoints(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A predictor and two probes, trained on planted answers."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    found = study([recorded_runs], folds=2)
+    found = study_of(evidence, folds=2)
     write_quality(folder / "quality", {"correct": found}, command="test")
     for when in ("before", "after"):
         write_hidden(folder / when, found, when=when, target="correct", command="test")

@@ -36,6 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_stated_confidence_and_a_method_of_ones_own_are_compared(store: Path, tmp_path: Path) -> None:
     found = metaprobe.compare(store / "runs", scores=store / "own.csv", folds=3, out=tmp_path / "out")
     by_name = {method.name: method for method in found.methods}
@@ -49,6 +50,7 @@ def test_stated_confidence_and_a_method_of_ones_own_are_compared(store: Path, tm
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_stated_confidence_stands_by_itself_too(store: Path, tmp_path: Path) -> None:
     found = metaprobe.compare(store / "runs", folds=3, out=tmp_path / "out")
     assert found.headline == "stated confidence"

@@ -313,6 +313,7 @@ def check(name: str) -> None:
 
 
 # A test each, and no parameters: `scripts/mutants.py` runs whole functions.
+@pytest.mark.slow
 def test_a_router_learns_what_it_has_always_learned() -> None:
     check("router")
 
@@ -329,6 +330,7 @@ def test_trees_grow_as_they_have_always_grown() -> None:
     check("trees")
 
 
+@pytest.mark.slow
 def test_a_gate_learns_what_it_has_always_learned() -> None:
     check("gate")
 
@@ -349,6 +351,7 @@ def test_an_adapter_learns_what_it_has_always_learned() -> None:
     check("adapter")
 
 
+@pytest.mark.slow
 def test_a_router_is_judged_as_it_has_always_been() -> None:
     check("evaluation of a router")
 

@@ -27,6 +27,9 @@ NOT_COMPARED = {
 }
 """Block -> why no test can make it again."""
 WRITER_OF = {block: writer for writer in WRITERS for block in writer.blocks}
+READ_ALL = {f"docs/research/systems.md#{name}" for name in ("carried", "essay-debate", "metacrit")}
+"""Blocks for which whole stores are read and judged again."""
+BLOCKS = [pytest.param(block, marks=[pytest.mark.slow] * (block in READ_ALL)) for block in WRITER_OF]
 
 
 def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change | None = None) -> str:
@@ -56,14 +59,14 @@ def text_of(folder: Path, block: str) -> str:
     return next(found["lines"] for found in MARKED.finditer(text) if found["name"] == name) if name else text
 
 
-@pytest.mark.parametrize("block", WRITER_OF)
+@pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_is_what_its_script_makes_of_the_figures(
     block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert written(block, monkeypatch, tmp_path) == text_of(ROOT, block)
 
 
-@pytest.mark.parametrize("block", WRITER_OF)
+@pytest.mark.parametrize("block", BLOCKS)
 def test_another_figure_makes_another_block(block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert written(block, monkeypatch, tmp_path, WRITER_OF[block].blocks[block]) not in ("", text_of(ROOT, block))
 

@@ -6,7 +6,8 @@ rows never do.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 
 Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,14 +83,36 @@ def group_folds(
         yield rows[number != fold], rows[number == fold]
 
 
-@lru_cache(maxsize=16)  # every method of a comparison asks for the same folds, and dividing thousands of groups is slow
+@lru_cache(maxsize=16)  # every method of a comparison asks for the same folds
 def _fold_numbers(kind: str, labels: bytes, groups: bytes, folds: int, seed: int) -> Rows:
     """The fold (n,) that each row is judged in."""
     y, named = np.frombuffer(labels, dtype=kind), np.frombuffer(groups, dtype=np.intp)
-    splitter = require("sklearn.model_selection", "fit").StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
     number: Rows = np.empty(len(y), dtype=np.int64)
-    for fold, (_, part) in enumerate(splitter.split(y, y, named)):
+    for fold, (_, part) in enumerate(_splitter()(folds, shuffle=True, random_state=seed).split(y, y, named)):
         if not len(part):  # scikit-learn #34828: with as many groups as folds one may be empty
             raise ValueError(f"one of {folds} folds is empty")
         number[part] = fold
     return number
+
+
+@cache
+def _splitter() -> Any:
+    """scikit-learn's `StratifiedGroupKFold`, whose search for a group's fold is made for all folds at once.
+
+    The folds are the same. Of thousands of groups they take a fifth of the time, and a training makes hundreds of
+    splits.
+    """
+
+    class GroupFolds(require("sklearn.model_selection", "fit").StratifiedGroupKFold):  # type: ignore[misc]
+        def _find_best_fold(self, y_counts_per_fold: Floats, y_cnt: Rows, group_y_counts: Floats) -> int:
+            tried = np.repeat(y_counts_per_fold[None], self.n_splits, axis=0)  # (fold it goes to, fold, class)
+            tried[np.arange(self.n_splits), np.arange(self.n_splits)] += group_y_counts
+            spreads = np.std(tried / y_cnt, axis=1).mean(axis=1).tolist()
+            best, least, fewest = 0, np.inf, np.inf
+            for fold, (spread, held) in enumerate(zip(spreads, y_counts_per_fold.sum(axis=1).tolist(), strict=True)):
+                tied = abs(spread - least) <= 1e-8 + 1e-5 * least < np.inf  # as np.isclose has it
+                if spread < least or (tied and held < fewest):
+                    best, least, fewest = fold, spread, held
+            return best
+
+    return GroupFolds
