@@ -1,5 +1,9 @@
 """A comparison with every section, made up: what the tests of the report render."""
 
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
 import numpy as np
 
 from metaprobe.eval.method_results import CONTROL_FAMILIES, AcceptedAtRisk, Finding, MethodResult
@@ -8,6 +12,7 @@ from metaprobe.eval.metrics.calibration import brier_skill, ece, reliability_tab
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.selective import aurc
 from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.eval.report.render import report_files
 from metaprobe.eval.results import (
     Accuracy,
     AccuracyRow,
@@ -55,6 +60,12 @@ METHODS = {
     "hidden probe, last prompt token": ("learned", 1.3),
     METHOD_OF_ALL: ("learned", 1.6),
 }
+
+
+@cache
+def rendered() -> Mapping[str, str | bytes]:
+    """The files of its report, by name: drawing them takes seconds, so it is done once for all tests."""
+    return MappingProxyType(report_files(made_up()))
 
 
 def made_up(n=400, resamples=100, model=HOSTILE):

@@ -41,6 +41,7 @@ def several() -> Evidence:
     return replace(evidence, table=table, features=features, feature_names=NAMES, states=None)
 
 
+@pytest.mark.slow
 def test_the_free_number_alone_carries_over_more_and_knows_less_at_home(several: Evidence) -> None:
     roles = final_roles(several.table.groups.tolist(), several.table.y)
     rows = roles.calibration

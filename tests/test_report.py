@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from made_up_report import HOSTILE, METHOD_OF_ALL, made_up
+from made_up_report import HOSTILE, METHOD_OF_ALL, made_up, rendered
 
 from metaprobe.eval.method_results import Finding, MethodResult
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -41,8 +41,8 @@ def comparison():
 
 
 @pytest.fixture(scope="module")
-def files(comparison):
-    return report_files(comparison)
+def files():
+    return rendered()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from made_up_report import METHOD_OF_ALL, made_up
+from made_up_report import METHOD_OF_ALL, made_up, rendered
 
 from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -25,8 +25,8 @@ def comparison():
 
 
 @pytest.fixture(scope="module")
-def files(comparison):
-    return report_files(comparison)
+def files():
+    return rendered()
 
 
 @pytest.fixture(scope="module")

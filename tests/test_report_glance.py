@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_report import METHOD_OF_ALL, made_up
+from made_up_report import METHOD_OF_ALL, made_up, rendered
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
@@ -17,7 +17,6 @@ from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlD
 from metaprobe.eval.report.first_screen import verdict_words
 from metaprobe.eval.report.glance import forest_figure, glance_section
 from metaprobe.eval.report.palette import CSS, FAMILY, INK, PAPER, RIGHT, WRONG
-from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.sections import sections
 from metaprobe.eval.report.threshold_curves import thresholds_section
 from metaprobe.eval.results import Comparison
@@ -113,8 +112,8 @@ def test_the_verdict_begins_with_audits_that_leave_nothing_to_be_believed(compar
     assert verdict_words(Comparison(title="t", summary=(), provenance={}, y=np.array([0, 1]), methods=())) == ()
 
 
-def test_the_verdict_stands_before_the_summary_on_the_page(comparison):
-    page = report_files(comparison)["report.html"]
+def test_the_verdict_stands_before_the_summary_on_the_page():
+    page = rendered()["report.html"]
     glance = page.index('id="glance"')
     assert glance < page.index("The learned method (") < page.index("<figure") < page.index('id="summary"')
 
@@ -243,7 +242,7 @@ def test_a_family_has_one_colour_in_every_figure_and_the_colour_no_other_meaning
         (figure,) = [f for f in shown if f.title == f"Reliability: {method.name}"]
         drawn = {to_hex(line.get_color()) for line in painted(figure).lines}
         assert drawn == {INK, FAMILY[method.family]}
-    style = report_files(comparison)["report.html"]
+    style = rendered()["report.html"]
     assert all(
         f".f-{family}::before {{ background: var(--{family}); }}" in style
         for family in FAMILIES

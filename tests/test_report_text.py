@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_report import HOSTILE, METHODS, made_up
+from made_up_report import HOSTILE, METHODS, made_up, rendered
 
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.report.methods import METRICS
-from metaprobe.eval.report.render import report_files
 from metaprobe.eval.report.text import comparison_table, shorten
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.trajectory import trajectory_bands
@@ -30,8 +29,8 @@ def comparison():
 
 
 @pytest.fixture(scope="module")
-def files(comparison):
-    return report_files(comparison)
+def files():
+    return rendered()
 
 
 @pytest.fixture(scope="module")

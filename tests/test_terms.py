@@ -63,6 +63,7 @@ def test_known_terms() -> None:
     assert certain == pytest.approx([math.log(FLOOR)] * 5 + [0.0, math.log(2)], rel=1e-6)
 
 
+@pytest.mark.slow
 @given(st.lists(ragged, min_size=2, max_size=12))
 @example([np.zeros(190, np.float32), np.full(2, -0.00097656, np.float32)])
 def test_free_terms_order_answers_the_other_way_round_than_their_log_probabilities(

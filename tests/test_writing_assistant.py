@@ -175,6 +175,7 @@ def test_a_text_without_a_message_is_looked_at() -> None:
     assert "Please look at my text." in llm.prompt(-1)
 
 
+@pytest.mark.slow
 def test_fifty_thousand_words_are_cut_for_the_model_alone_and_the_reply_says_so() -> None:
     draft = " ".join(f"word{number}" for number in range(50_000))
     turn = turn_with("Is it good?", draft)

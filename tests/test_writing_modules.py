@@ -209,6 +209,7 @@ def test_another_language_is_told_by_its_letters_or_by_the_words_that_are_missin
     )
 
 
+@pytest.mark.slow
 def test_wordnet_gives_the_commonest_sense_of_a_word_also_of_an_inflected_one() -> None:
     pytest.importorskip("nltk")
     ran, none = look_up("ran"), look_up("blorf")
