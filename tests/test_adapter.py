@@ -100,6 +100,7 @@ def random_ids(seed: int = 0, n: int = 9) -> list[list[int]]:
     return [rng.integers(3, len(WORDS), rng.integers(1, 20)).tolist() for _ in range(n)]
 
 
+@pytest.mark.slow
 def test_planted_rules_are_learned_from_questions_and_better_from_answers(trained: Checkpoint) -> None:
     before, after = (trained.manifest.metrics[f"{when}.auroc"].estimate for when in ("before", "after"))
     assert after > 0.95
@@ -113,6 +114,7 @@ def test_planted_rules_are_learned_from_questions_and_better_from_answers(traine
     assert trained.weaknesses
 
 
+@pytest.mark.slow
 def test_the_card_says_which_audits_were_not_made_and_why(trained: Checkpoint) -> None:
     card = (trained.path / "README.md").read_text()
     assert {line.partition(": ")[2] for line in card.splitlines() if line.startswith("- not made: ")} == {
@@ -127,6 +129,7 @@ def test_the_card_says_which_audits_were_not_made_and_why(trained: Checkpoint) -
     }
 
 
+@pytest.mark.slow
 def test_the_figures_are_of_the_exported_graph_on_rows_it_never_saw(trained: Checkpoint, runs: Path) -> None:
     data = load_adapter_data([runs])
     roles = adapter_roles(data.table)
@@ -138,6 +141,7 @@ def test_the_figures_are_of_the_exported_graph_on_rows_it_never_saw(trained: Che
     assert "float32 graph against the trained model" in card
 
 
+@pytest.mark.slow
 def test_texts_are_scored_alone_as_together_and_in_their_order(trained: Checkpoint) -> None:
     probe = AdapterProbe.load(trained.path)
     prompts = ["easy b c", "d", "easy f g h i j", "k"]
@@ -152,6 +156,7 @@ def test_texts_are_scored_alone_as_together_and_in_their_order(trained: Checkpoi
     assert probe.probability([], []).shape == (0,)
 
 
+@pytest.mark.slow
 def test_it_runs_without_torch_or_transformers(trained: Checkpoint) -> None:
     code = f"""
         import sys
@@ -166,6 +171,7 @@ def test_it_runs_without_torch_or_transformers(trained: Checkpoint) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: Exported) -> None:
     ids = random_ids()
     log = log_odds(exported.scorer, ids, 1)
@@ -178,6 +184,7 @@ def test_the_graph_gives_what_the_model_gives_at_any_batch_and_length(exported: 
     assert log.std() > 0.1  # or anything would agree
 
 
+@pytest.mark.slow
 def test_a_quantised_graph_is_smaller_safe_and_near_and_judges_each_text_alone(exported: Exported) -> None:
     small = quantise(exported.graph)
     check_model(small)
@@ -263,6 +270,7 @@ def test_a_base_that_cannot_read_as_much_or_is_none_is_refused(runs: Path, tmp_p
         load_base(str(tmp_path / "nothing"))
 
 
+@pytest.mark.slow
 def test_misuse_is_named(trained: Checkpoint, tmp_path: Path) -> None:
     probe = AdapterProbe.load(trained.path)
     with pytest.raises(InvalidResponse, match="2 prompts and 1 answers"):
@@ -285,6 +293,7 @@ def test_misuse_is_named(trained: Checkpoint, tmp_path: Path) -> None:
         AdapterProbe.load(tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_lacks_what_an_adapter_needs_is_refused(trained: Checkpoint) -> None:
     whole = load_checkpoint(trained.path)
 
@@ -304,6 +313,7 @@ def test_a_checkpoint_that_lacks_what_an_adapter_needs_is_refused(trained: Check
         of(sample_ids=[1])
 
 
+@pytest.mark.slow
 def test_a_probe_of_one_moment_says_what_it_is_not_for(trained: Checkpoint) -> None:
     both = AdapterProbe.load(trained.path)
     for when, remedy in (("before", "leave the answers out"), ("after", "give the answers")):
@@ -316,6 +326,7 @@ def test_a_probe_of_one_moment_says_what_it_is_not_for(trained: Checkpoint) -> N
         both.read(Call(id="c", text="w7 yes"))
 
 
+@pytest.mark.slow
 def test_what_another_model_said_is_read_with_a_warning_or_not_at_all(trained: Checkpoint) -> None:
     call = Call(id="c", model="stranger", messages=(Message("user", "low w3"),), text="w7 yes")
     with pytest.warns(UserWarning, match="stranger"):
@@ -325,6 +336,7 @@ def test_what_another_model_said_is_read_with_a_warning_or_not_at_all(trained: C
         AdapterProbe.load(trained.path, on_mismatch="refuse").read(call)
 
 
+@pytest.mark.slow
 def test_it_stands_in_for_a_stated_number_and_reads_the_prompt_of_a_difficulty(trained: Checkpoint) -> None:
     probe = AdapterProbe.load(trained.path)
     source = SignalSource.load([f"confidence={trained.path}", f"difficulty={trained.path}"])
@@ -337,6 +349,7 @@ def test_it_stands_in_for_a_stated_number_and_reads_the_prompt_of_a_difficulty(t
     assert difficulty.value == pytest.approx(1 - probe.read(call, when="before"))
 
 
+@pytest.mark.slow
 def test_the_tokenizer_is_verified_with_the_rest(trained: Checkpoint, tmp_path: Path) -> None:
     assert json.loads(load_checkpoint(trained.path).extra["tokenizer.json"])["model"]["type"] == "WordLevel"
     copy = shutil.copytree(trained.path, tmp_path / "copy")
@@ -346,6 +359,7 @@ def test_the_tokenizer_is_verified_with_the_rest(trained: Checkpoint, tmp_path: 
         AdapterProbe.load(copy)
 
 
+@pytest.mark.slow
 def test_another_layout_than_this_versions_is_refused(trained: Checkpoint, tmp_path: Path) -> None:
     copy = shutil.copytree(trained.path, tmp_path / "copy")
     manifest = json.loads((copy / "manifest.json").read_text())

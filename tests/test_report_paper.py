@@ -103,6 +103,7 @@ def ends(row, key):
     return [number(float(row[f"{key}_{end}"]), 5) for end in ("low", "high")]
 
 
+@pytest.mark.slow
 def test_only_what_fits_a_page_is_latex(comparison, files):
     shown = [table for section in sections(comparison) for table in (*section.tables, *section.data)]
     written = {name for name in files if name.endswith(".tex")}
@@ -131,6 +132,7 @@ def test_a_table_of_few_columns_is_as_wide_as_one_column_of_a_paper():
     assert r"\end{table*}" in latex(many)
 
 
+@pytest.mark.slow
 def test_braces_and_environments_of_every_table_are_closed_and_rows_equally_long(files):
     tables = {name: content.decode() for name, content in files.items() if name.endswith(".tex")}
     assert len(tables) > 15
@@ -173,6 +175,7 @@ def a_figure(**changed):
     return Figure(**made | changed)
 
 
+@pytest.mark.slow
 def test_figures_are_as_wide_as_a_column_and_those_side_by_side_as_two(comparison, files):
     figures = [figure for section in sections(comparison) for figure in section.figures]
     pdfs = {name: content for name, content in files.items() if name.endswith(".pdf")}
@@ -206,6 +209,7 @@ def test_drawings_above_each_other_are_no_higher_than_the_one_beside_them():
     assert size_in(tall) == pytest.approx((PAGE_IN, 2 * 2.4), abs=0.01)
 
 
+@pytest.mark.slow
 def test_markup_of_a_name_is_printed_and_not_run(files):
     text = latex(a_table((words(HOSTILE), share(0.5)), columns=(Column("m", "M", "text"), Column("s", "S"))))
     assert r"\textless{}script\textgreater{}" in text
