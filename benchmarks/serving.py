@@ -277,12 +277,12 @@ def nginx(upstream: str, folder: Path) -> tuple[list[str], int]:
     return ["nginx", "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")], port
 
 
-def litellm(executable: str, upstream: str, folder: Path) -> tuple[list[str], int]:
+def litellm(executable: Path, upstream: str, folder: Path) -> tuple[list[str], int]:
     port = free_port()
     model = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": upstream, "api_key": "none"}}
     (folder / "litellm.yaml").write_text(json.dumps({"model_list": [model], "litellm_settings": {"telemetry": False}}))
     host = ["--host", "127.0.0.1", "--port", str(port)]
-    return [executable, "--config", str(folder / "litellm.yaml"), *host, "--num_workers", "1"], port
+    return [str(executable.absolute()), "--config", str(folder / "litellm.yaml"), *host, "--num_workers", "1"], port
 
 
 def main() -> None:
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000, help="a row, of each kind")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--litellm", help="the program `litellm`, of an environment with litellm[proxy]")
+    parser.add_argument("--litellm", type=Path, help="the program `litellm`, of an environment with litellm[proxy]")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")

@@ -32,13 +32,13 @@ Entry = TypeVar("Entry", bound=TokenEntry)
 """`EntryWithTop` where the alternatives are asked for; otherwise `TokenEntry`, which skips them."""
 
 
-class Logprobs(msgspec.Struct, Generic[Entry]):
+class Logprobs(msgspec.Struct, Generic[Entry], gc=False):
     content: list[Entry] | None = None
     refusal: list[Entry] | None = None
     reasoning_content: Any = None
 
 
-class RawMessage(msgspec.Struct):
+class RawMessage(msgspec.Struct, gc=False):
     content: Any = None
     refusal: Any = None
     tool_calls: Any = None
@@ -48,7 +48,7 @@ class RawMessage(msgspec.Struct):
     reasoning_details: Any = None
 
 
-class Choice(msgspec.Struct, Generic[Entry]):
+class Choice(msgspec.Struct, Generic[Entry], gc=False):
     message: RawMessage
     logprobs: Logprobs[Entry]
     finish_reason: Any = None
@@ -56,13 +56,13 @@ class Choice(msgspec.Struct, Generic[Entry]):
     matched_stop: Any = NOT_GIVEN
 
 
-class Completion(msgspec.Struct, Generic[Entry]):
+class Completion(msgspec.Struct, Generic[Entry], gc=False):
     choices: list[Choice[Entry]]
     model: Any = None
     usage: Any = None
 
 
-class PlainDelta(msgspec.Struct):
+class PlainDelta(msgspec.Struct, gc=False):
     content: str | None = None
     refusal: None = None
     tool_calls: None = None
@@ -72,13 +72,13 @@ class PlainDelta(msgspec.Struct):
     reasoning_details: None = None
 
 
-class PlainLogprobs(msgspec.Struct, Generic[Entry]):
+class PlainLogprobs(msgspec.Struct, Generic[Entry], gc=False):
     content: list[Entry] | None = None
     refusal: None = None
     reasoning_content: None = None
 
 
-class PlainChoice(msgspec.Struct, Generic[Entry]):
+class PlainChoice(msgspec.Struct, Generic[Entry], gc=False):
     index: Literal[0] = 0
     delta: PlainDelta | None = None
     logprobs: PlainLogprobs[Entry] | None = None
@@ -87,7 +87,7 @@ class PlainChoice(msgspec.Struct, Generic[Entry]):
     matched_stop: Any = NOT_GIVEN
 
 
-class PlainChunk(msgspec.Struct, Generic[Entry]):
+class PlainChunk(msgspec.Struct, Generic[Entry], gc=False):
     choices: Annotated[list[PlainChoice[Entry]], msgspec.Meta(max_length=1)] = []
     model: Any = None
     usage: Any = None

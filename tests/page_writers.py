@@ -144,6 +144,7 @@ WRITERS = (
             "docs/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
             "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
             "docs/logs.md#import-large": number("MEASURED", "import_large", "lines"),
+            "docs/research/production.md#vllm-proxy": number("MEASURED", "vllm_proxy", "rounds"),
         },
         "main",
     ),

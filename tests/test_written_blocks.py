@@ -27,6 +27,8 @@ NOT_COMPARED = {
 }
 """Block -> why no test can make it again."""
 WRITER_OF = {block: writer for writer in WRITERS for block in writer.blocks}
+PAGES = {"PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS", "PRODUCTION"}
+"""Names of a script for the pages that it writes."""
 READ_ALL = {f"docs/research/systems.md#{name}" for name in ("carried", "essay-debate", "metacrit")}
 """Blocks for which whole stores are read and judged again."""
 BLOCKS = [pytest.param(block, marks=[pytest.mark.slow] * (block in READ_ALL)) for block in WRITER_OF]
@@ -37,9 +39,7 @@ def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change 
     writer, whole = WRITER_OF[block], "#" not in block
     script = importlib.import_module(writer.script.removeprefix("scripts/").removesuffix(".py").replace("/", "."))
     for constant, path in list(vars(script).items()):
-        if constant not in ("PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS") or not isinstance(
-            path, Path
-        ):
+        if constant not in PAGES or not isinstance(path, Path):
             continue
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

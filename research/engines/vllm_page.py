@@ -1,4 +1,4 @@
-"""Blocks of docs/engines.md, docs/many-machines.md and docs/logs.md, from what was measured.
+"""Blocks of docs/engines.md, docs/many-machines.md, docs/logs.md and docs/research/production.md, by what was found.
 
 python -m research.engines.vllm_page
 """
@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured"
 PAGE, GUIDE = ROOT / "docs" / "engines.md", ROOT / "docs" / "many-machines.md"
 IMPORTS = ROOT / "docs" / "logs.md"
+PRODUCTION = ROOT / "docs" / "research" / "production.md"
 
 
 def server_lines(found: dict[str, Any]) -> list[str]:
@@ -27,6 +28,26 @@ def server_lines(found: dict[str, Any]) -> list[str]:
         f"asked for the same log-probabilities. The scores of {found['answers']} answers",
         "differ from those of the plain server's",
         f"log-probabilities by at most {found['largest difference of a score']:.3f}: other batches round otherwise.",
+        "",
+    ]
+
+
+def proxy_lines(found: dict[str, Any]) -> list[str]:
+    """The block on the proxy before the engine."""
+    rows = [
+        [
+            str(row["connections"]),
+            f"{row['direct']:.0f}",
+            f"{row['proxy']:.0f}",
+            f"{row['share']:.0%} ({row['least']:.0%} to {row['most']:.0%})",
+        ]
+        for row in found["rows"]
+    ]
+    return [
+        f"Streams of {found['tokens']} tokens of SmolLM2-135M by vLLM's server on a CPU, {found['rounds']} turns;",
+        "engine, proxy and client share two cores:",
+        "",
+        *markdown(["connections", "tokens/s, asked directly", "through the proxy", "share, median of the turns"], rows),
         "",
     ]
 
@@ -90,6 +111,7 @@ def main() -> None:
     """Writes the blocks."""
     for block, page, lines in (
         ("vllm-server", PAGE, server_lines),
+        ("vllm-proxy", PRODUCTION, proxy_lines),
         ("vllm-rates", PAGE, rates_lines),
         ("vllm-states", PAGE, states_lines),
         ("many-machines", GUIDE, machines_lines),

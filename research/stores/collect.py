@@ -46,6 +46,9 @@ COMMANDS = {
     "gsm8k-cot": f"zero-shot-cot {GSM8K}",
     "gsm8k-self-refine": f"self-refine {GSM8K}",
     "gsm8k-self-refine-execute": f"self-refine {GSM8K.replace('200', '100')} --prompts {{prompts}}",
+    "gsm8k-samples-1.5b": f"universal-self-consistency {GSM8K.replace('200', '300')} --constant samples=16".replace(
+        SMALL, LARGE
+    ),
     "gsm8k-self-verification": f"self-verification {GSM8K}",
     "gsm8k-samples": f"universal-self-consistency {GSM8K.replace('200', '300')} --constant samples=16",
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
