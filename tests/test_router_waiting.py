@@ -79,6 +79,7 @@ def answered(router: LearnedRouter) -> tuple[float, float, float]:
     )
 
 
+@pytest.mark.slow
 def test_a_limit_on_waiting_is_kept_by_asking_the_dear_agent_in_place_of_the_slow_one(folder: Path) -> None:
     accuracy, cost, seconds = answered(LearnedRouter.load(folder, budget=0.5))
     assert accuracy > 0.85
@@ -90,6 +91,7 @@ def test_a_limit_on_waiting_is_kept_by_asking_the_dear_agent_in_place_of_the_slo
     assert seconds < 3.0 * 1.1
 
 
+@pytest.mark.slow
 def test_both_limits_hold_at_once(folder: Path) -> None:
     accuracy, cost, seconds = answered(LearnedRouter.load(folder, budget=0.6, seconds=8.0))
     assert accuracy > 0.62, "better than the small agent, which is all that is cheap and quick"
@@ -97,6 +99,7 @@ def test_both_limits_hold_at_once(folder: Path) -> None:
     assert seconds < 8.0 * 1.15
 
 
+@pytest.mark.slow
 def test_a_second_with_a_price_is_avoided(folder: Path) -> None:
     free, priced = (answered(LearnedRouter.load(folder, lambda_=0.02, per_second=p)) for p in (0.0, 0.02))
     assert priced[2] < 3 < free[2]
@@ -112,6 +115,7 @@ def test_dues_are_lambda_times_the_price_and_the_price_of_the_time() -> None:
     assert np.exp(board.views.log_priced(one, rates)) == pytest.approx(board.views.dues(one, rates))
 
 
+@pytest.mark.slow
 def test_the_checkpoint_asks_whom_the_fitted_heads_would(folder: Path) -> None:
     questions = planted(500)
     data = outcomes_of(questions)
@@ -125,6 +129,7 @@ def test_the_checkpoint_asks_whom_the_fitted_heads_would(folder: Path) -> None:
     assert asked == [{data.agents[column] for column in np.flatnonzero(row)} for row in mask]
 
 
+@pytest.mark.slow
 def test_waiting_without_known_times_is_refused(timeless: Path, folder: Path) -> None:
     with pytest.raises(RecordError, match="latency_ms"):
         LearnedRouter.load(timeless, seconds=2.0)
@@ -135,6 +140,7 @@ def test_waiting_without_known_times_is_refused(timeless: Path, folder: Path) ->
     LearnedRouter.load(timeless, budget=0.5)
 
 
+@pytest.mark.slow
 def test_what_no_way_keeps_to_is_refused_with_the_quickest(folder: Path) -> None:
     with pytest.raises(RecordError, match=r"no way keeps within 0\.01 s of waiting; the quickest takes 0\.[45]"):
         LearnedRouter.load(folder, seconds=0.01)
@@ -164,6 +170,7 @@ def test_the_simplest_of_equally_accurate_ways_is_taken() -> None:
     assert plan_of(curve, [], [], seconds=2).per_second == 0.3
 
 
+@pytest.mark.slow
 def test_where_past_rates_do_better_the_rule_decides_and_says_so(folder: Path) -> None:
     checkpoint = LearnedRouter.load(folder).checkpoint
     contract = {**checkpoint.manifest.contract, "rule": [[0.01, 0.999, 0.4, 0.0, 1.0]], "alone": []}
@@ -174,6 +181,7 @@ def test_where_past_rates_do_better_the_rule_decides_and_says_so(folder: Path) -
     assert found.fell_back
 
 
+@pytest.mark.slow
 def test_where_the_agent_that_is_better_alone_may_not_be_asked_the_learned_way_decides(folder: Path) -> None:
     checkpoint = LearnedRouter.load(folder).checkpoint
     contract = {**checkpoint.manifest.contract, "alone": [["slow", 0.999, 0.3, 20.0]]}
@@ -184,6 +192,7 @@ def test_where_the_agent_that_is_better_alone_may_not_be_asked_the_learned_way_d
     assert router.lambda_ == LearnedRouter.load(folder, budget=0.5).lambda_
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_the_slow_agent_is_not_handed_the_question(folder: Path) -> None:
     free, priced = (AgentPolicy(LearnedRouter.load(folder, lambda_=0.02, per_second=p)) for p in (0.0, 0.1))
     slow = [policy._answer("slow", "") - policy._answer("dear", "") for policy in (free, priced)]
@@ -191,6 +200,7 @@ def test_in_a_pipeline_the_slow_agent_is_not_handed_the_question(folder: Path) -
     assert repr(free) != repr(priced), "a store must tell the two apart"
 
 
+@pytest.mark.slow
 def test_the_limits_are_options_of_the_command_line(folder: Path, tmp_path: Path) -> None:
     write_outcomes(tmp_path / "held-out.jsonl", HELD_OUT[:80])
     line = [str(folder), str(tmp_path / "held-out.jsonl")]
