@@ -111,6 +111,7 @@ WRITERS = (
     Writer(
         "research/travel/page.py",
         {
+            "docs/train.md#labels": number("MEASURED", "travel", "curve", "counts", "50", "trained", "auroc"),
             "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
             "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
             "docs/research/travel.md#travel-powers": number("MEASURED", "travel", "powers", "rows", "all", "runs"),
@@ -118,6 +119,9 @@ WRITERS = (
             "docs/research/travel.md#travel-ceiling": number("MEASURED", "travel", "ceiling", "50", "rates_known"),
             "docs/research/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
+            ),
+            "docs/research/travel.md#travel-blend-home": number(
+                "MEASURED", "travel", "blend", "smollm2-135m", "at_home", "all", "probe", "auroc"
             ),
             "docs/research/travel.md#travel-alternatives": number(
                 "MEASURED", "travel", "alternatives", "smollm2-135m", "answers"

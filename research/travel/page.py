@@ -1,4 +1,4 @@
-"""Writes docs/research/travel.md from docs/measured/travel.json.
+"""Writes docs/research/travel.md, and what labels buy in docs/train.md, from docs/measured/travel.json.
 
 python -m research.travel.page
 """
@@ -14,6 +14,7 @@ from research.blocks import markdown, write
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "travel.json"
 PAGE = ROOT / "docs" / "research" / "travel.md"
+GUIDE = ROOT / "docs" / "train.md"
 NAMES = {
     "default": "bundled recipe",
     "ladder": "ladder with its steps, no trees",
@@ -37,8 +38,10 @@ def page_command() -> None:
     write(PAGE, "travel-sets", [*sets(found["strangers"]), ""])
     write(PAGE, "travel-powers", [*powers(found["powers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
+    write(GUIDE, "labels", [*labels(found["curve"]), ""])
     write(PAGE, "travel-ceiling", [*ceiling(found["ceiling"], found["curve"]), ""])
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
+    write(PAGE, "travel-blend-home", [*blend_at_home(found["blend"]), ""])
     write(PAGE, "travel-support", [*support(found["support"]), ""])
     write(PAGE, "travel-alternatives", [*alternatives(found["alternatives"]), ""])
     write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
@@ -204,6 +207,18 @@ def curve(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def labels(found: dict[str, Any]) -> list[str]:
+    """The same in short, for who wonders how many labels are wanted."""
+    rows = []
+    for count in sorted(found["counts"], key=int):
+        if count == "0":
+            continue
+        adapted, trained, mean = (found["counts"][count][way] for way in ("adapted default", "trained", "mean, Platt"))
+        cells = [f"{cell['auroc']:.3f} / {cell['ece']:.3f}" for cell in (mean, adapted, trained)]
+        rows.append([f"{int(count):,}", *cells])
+    return markdown(["labels", "mean log-probability, calibrated", "`metaprobe adapt`", "`train quality`"], rows)
+
+
 def ceiling(found: dict[str, Any], curve: dict[str, Any]) -> list[str]:
     """What calibration so many labels could reach at best."""
     rows = [
@@ -249,6 +264,20 @@ def blend(found: dict[str, Any]) -> list[str]:
         "",
         f"Layers that the eight parts chose, each without the families it is judged on: {layers}.",
     ]
+
+
+def blend_at_home(found: dict[str, Any]) -> list[str]:
+    """What the blend reaches where its probe knows the answer's family, beside what it reaches without it."""
+    rows = []
+    for model, one in found.items():
+        if "at_home" not in one:  # measured before it was asked for
+            continue
+        for among, shown in (("all", "all families"), ("without_arithmetic", "without arithmetic")):
+            numbers = (one[among], one["at_home"][among])
+            cells = [f"{part[name]['auroc']:.3f}" for name in ("probe", "probe + scaled") for part in numbers]
+            rows.append([model, shown, f"{one[among]['scaled']['auroc']:.3f}", *cells])
+    head = ["model", "among", "scaled total", "probe, family left out", "family known"]
+    return markdown([*head, "probe + scaled, family left out", "family known"], rows)
 
 
 def support(found: dict[str, Any]) -> list[str]:

@@ -58,12 +58,15 @@ class TasksLeftOut:
         return Interval(float(values.mean()), float(low), float(high), answers, len(set(task_of)))
 
 
-def judge_held_out(evidence: Evidence, states: States) -> TasksLeftOut:
-    """Returns the scores of all answers, each by a probe that was fitted, its layer chosen, on other tasks."""
+def judge_held_out(evidence: Evidence, states: States, parts: NDArray[np.int64] | None = None) -> TasksLeftOut:
+    """Returns the scores of all answers, each by a probe that was fitted, its layer chosen, on other tasks.
+
+    `parts` (n,): the numbers from 0 to 7 of other parts that are left out in turn, in place of whole tasks.
+    """
     table = evidence.table
     runs, y, tasks = RUN_IDENTITY.cells(table), table.y, table.tasks
     inputs = centred_states(states, runs)
-    folds = parts_of(tasks, FOLDS)
+    folds = parts_of(tasks, FOLDS) if parts is None else parts
     probe, chosen = np.full(len(y), np.nan), []
     for fold in range(FOLDS):
         test, rest = folds == fold, np.flatnonzero(folds != fold)
