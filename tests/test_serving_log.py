@@ -20,6 +20,7 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, overview
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.feedback import read_feedback
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import read_tags
 from metaprobe.serving.http.settings import Settings, SettingsError
@@ -315,3 +316,9 @@ def test_what_the_gate_saved_is_estimated_from_answers_that_went_on_and_never_ab
 
 def known(request_id: str, **more: Any) -> Entry:
     return Entry(request_id=request_id, time=1.7e9, checkpoint="c" * 64, score=0.5, **more)
+
+
+def test_a_label_beside_a_list_of_labels_is_refused_and_not_lost() -> None:
+    body = b'{"request_id": "a1", "label": 1, "feedback": []}'
+    with pytest.raises(Refusal, match="a label stands beside a list of labels"):
+        read_feedback(body, most=10)

@@ -21,13 +21,13 @@ from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
-    answer_tokens,
     completion,
     labels_from,
     mapping,
     number_of,
     read_sample,
     sequence,
+    spoken_tokens,
     words,
 )
 
@@ -108,7 +108,8 @@ def _samples(
     stops = [words(stop) for stop in sequence(request.get("stop_sequences"), '"stop_sequences"')]
     for number, one in enumerate(completions):
         text = END_TOKENS_AT_END.sub("", words(one.get("text")))
-        logprobs = _logprobs(one, text, stops)
+        thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
+        logprobs, thinking = _logprobs(one, text, thought, stops)
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
@@ -129,6 +130,7 @@ def _samples(
                     "endoftext", "stop"
                 ),
                 logprobs=logprobs,
+                thinking=thinking,
             ),
         }
         yield Sample(place, line, "" if logprobs else ZEROS, source=held)
@@ -139,14 +141,16 @@ def _changed(instance: Mapping[str, Any]) -> str:
     return words(changed.get("name")) or "changed"
 
 
-def _logprobs(one: Mapping[str, Any], text: str, stops: Sequence[str]) -> dict[str, Any] | None:
-    """None where there are no tokens, or each has 0."""
+def _logprobs(
+    one: Mapping[str, Any], text: str, thought: str, stops: Sequence[str]
+) -> tuple[dict[str, Any] | None, str]:
+    """None where there are no tokens, or each has 0; and the thinking where the tokens hold it."""
     tokens = [mapping(token, "a token") for token in sequence(one.get("tokens"), '"tokens"')]
     values = [token.get("logprob") for token in tokens]
     if not tokens or all(value == 0 and not isinstance(value, bool) for value in values):
-        return None
-    count = answer_tokens([words(token.get("text")) for token in tokens], text, stops)
-    return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}
+        return None, ""
+    count, thinking = spoken_tokens([words(token.get("text")) for token in tokens], text, thought, stops)
+    return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}, thinking
 
 
 def _prompt(request: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -23,13 +23,13 @@ from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
-    answer_tokens,
     completion,
     labels_from,
     mapping,
     number_of,
     read_sample,
     sequence,
+    spoken_tokens,
     words,
 )
 
@@ -40,6 +40,7 @@ _GRADES = {"C": 1.0, "P": 0.5, "N": 0.0, "I": 0.0}
 _ENDS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
 _ZSTANDARD = 93
 _ATTACHMENT = "attachment://"
+FURTHER = "a further choice of the model's, which no score is of"
 
 
 def read_inspect(path: Path, options: LogOptions, *, own_reader: bool | None = None) -> Iterator[Sample]:
@@ -161,6 +162,8 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         "response": response_of(output, limit, attached, _stops(spec, plan)),
     }
     yield Sample(place, line)
+    for _ in sequence(output.get("choices"), "output.choices")[1:]:
+        yield Sample(place, None, FURTHER, source=dict(sample))
 
 
 def response_of(
@@ -184,23 +187,31 @@ def response_of(
     text = _text(message.get("content"), attached or {})
     reason = words(choice.get("stop_reason"))
     usage = mapping(output.get("usage"), "usage")
+    logprobs, thinking = _logprobs(choice, text, _reasoning(message.get("content")), stops)
     return completion(
         text,
         model=words(output.get("model")),
         finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
-        logprobs=_logprobs(choice, text, stops),
+        logprobs=logprobs,
+        thinking=thinking,
         prompt_tokens=usage.get("input_tokens"),
         completion_tokens=usage.get("output_tokens"),
     )
 
 
-def _logprobs(choice: Mapping[str, Any], text: str, stops: Sequence[str]) -> dict[str, Any] | None:
-    """The log-probabilities of the answer's tokens; those of padding after its end are left out."""
+def _logprobs(
+    choice: Mapping[str, Any], text: str, reasoning: str, stops: Sequence[str]
+) -> tuple[dict[str, Any] | None, str]:
+    """The log-probabilities of the answer's tokens, and of the reasoning where they hold it, which is then given too.
+
+    Those of padding after the end are left out.
+    """
     entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
     if not entries:
-        return None
+        return None, ""
     tokens = [words(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
-    return {"content": list(entries[: answer_tokens(tokens, text, stops)])}
+    count, thinking = spoken_tokens(tokens, text, reasoning, stops)
+    return {"content": list(entries[:count])}, thinking
 
 
 def _labels(sample: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
@@ -241,6 +252,15 @@ def _text(content: object, attached: Mapping[str, Any]) -> str:
         return content
     parts = [mapping(part, "a part of a message") for part in sequence(content, "a message's content")]
     return "\n".join(_text(part.get("text"), attached) for part in parts if part.get("type") == "text")
+
+
+def _reasoning(content: object) -> str:
+    """The words of a message's reasoning, which stand in parts of their own; empty where they are withheld."""
+    if isinstance(content, str):
+        return ""
+    parts = [mapping(part, "a part of a message") for part in sequence(content, "a message's content")]
+    shown = [part for part in parts if part.get("type") == "reasoning" and not part.get("redacted")]
+    return "\n".join(words(part.get("reasoning")) for part in shown)
 
 
 def _stops(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:

@@ -64,8 +64,9 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     body = mapping(response.get("body"), '"body"')
     status = response.get("status_code", 200)
     if record.get("error") or body.get("error") or not response or status != 200:
-        said = mapping(record.get("error") or body.get("error"), '"error"')
-        raise NoAnswer(f"the request failed ({words(said.get('code'))[:60] or f'status {status}'})")
+        error = record.get("error") or body.get("error")
+        said = words(error.get("code")) if isinstance(error, Mapping) else words(error)
+        raise NoAnswer(f"the request failed ({said[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     line: dict[str, Any] = {**own, "id": custom_id, "response": body}
     if requests is not None:
@@ -76,4 +77,13 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         limit = asked.get("max_completion_tokens") or asked.get("max_tokens") or asked.get("max_output_tokens")
         drawn = {key: asked.get(key) for key in ("temperature", "top_p", "seed")} | {"max_tokens": limit}
         line["sampling"] = {key: value for key, value in drawn.items() if value is not None} or None
-    yield Sample(place, line, number=number)
+    choices = body.get("choices")
+    if not isinstance(choices, list) or len(choices) < 2:
+        yield Sample(place, line, number=number)
+        return
+    # The tokens that were counted are of all of them.
+    shared = {key: value for key, value in body.items() if key != "usage"}
+    for place_of, choice in enumerate(choices, 1):
+        own_id = custom_id if place_of == 1 else f"{custom_id}-choice-{place_of}"
+        one = {"id": own_id, "group": line.get("group", custom_id), "response": {**shared, "choices": [choice]}}
+        yield Sample(place, line | one, number=number)

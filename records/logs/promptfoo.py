@@ -5,7 +5,7 @@ Repeats of a test, and other prompts and providers for it, share a group: what w
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ from metaprobe.records.logs.tables import records_of
 
 _ERROR = 2
 """promptfoo's `failureReason` of a test that was not graded."""
+_THINKING = "Thinking: "
+"""What promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
+THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
+FEWER = "the answer has more words than log-probabilities, so they are of another"
 
 
 def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
@@ -64,6 +68,7 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
     model = words(mapping(held.get("provider"), '"provider"').get("id"))
     used = mapping(response.get("tokenUsage"), '"tokenUsage"')
     given = sequence(response.get("logProbs"), '"logProbs"')
+    _check_numbers(text, given, used)
     places = [held.get("testIdx"), held.get("promptIdx")]
     if not isinstance(held.get("id"), str) and not all(type(place) is int for place in places):
         raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
@@ -84,6 +89,15 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
         ),
     }
     yield Sample(place, line, number=number)
+
+
+def _check_numbers(text: str, given: Sequence[Any], used: Mapping[str, Any]) -> None:
+    """Raises `NoAnswer` where the log-probabilities, which come without tokens, cannot all be of the answer."""
+    details = mapping(used.get("completionDetails"), '"completionDetails"')
+    if text.startswith(_THINKING) or (given and number_of(details.get("reasoning"))):
+        raise NoAnswer(THOUGHT)
+    if given and len(text.split()) > len(given):
+        raise NoAnswer(FEWER)
 
 
 def _labels(held: Mapping[str, Any], options: LogOptions) -> dict[str, float]:

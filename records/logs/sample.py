@@ -114,10 +114,20 @@ def number_of(value: object) -> float | None:
 
 
 def completion(
-    text: str, *, model: str, finish_reason: str = "", logprobs: Mapping[str, Any] | None, **usage: object
+    text: str,
+    *,
+    model: str,
+    finish_reason: str = "",
+    logprobs: Mapping[str, Any] | None,
+    thinking: str = "",
+    **usage: object,
 ) -> dict[str, Any]:
-    """Returns a chat completion that says this; `usage` may hold `prompt_tokens` and `completion_tokens`."""
-    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason, "logprobs": logprobs}
+    """Returns a chat completion that says this; `usage` may hold `prompt_tokens` and `completion_tokens`.
+
+    `thinking`: the words of the thinking, where the log-probabilities are of it too.
+    """
+    message = {"role": "assistant", "content": text} | ({"reasoning_content": thinking} if thinking else {})
+    choice = {"message": message, "finish_reason": finish_reason, "logprobs": logprobs}
     return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
@@ -144,6 +154,25 @@ def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -
             raise NoAnswer(OTHER_TOKENS)
         count = needed
     return count
+
+
+def spoken_tokens(tokens: Sequence[str], text: str, thinking: str, stops: Sequence[str] = ()) -> tuple[int, str]:
+    """Returns how many of the tokens count, and the thinking where they spell it before the answer; else "".
+
+    Raises `NoAnswer` as `answer_tokens` does, where the tokens spell neither the answer nor thinking and answer.
+    """
+    try:
+        return answer_tokens(tokens, text, stops), ""
+    except NoAnswer:
+        if not thinking:
+            raise
+    count = len(tokens)
+    while count and END_TOKENS.fullmatch(tokens[count - 1]):
+        count -= 1
+    spelled, said, thought = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text, thinking))
+    if not said or not spelled.endswith(said) or thought not in spelled.removesuffix(said):
+        raise NoAnswer(OTHER_TOKENS)
+    return count, thinking
 
 
 def short_name(value: object) -> str:

@@ -16,6 +16,11 @@ MEASURED = ROOT / "docs" / "measured" / "loop.json"
 PAGE = ROOT / "docs" / "research" / "loop.md"
 WAYS = {"watch": "`metaprobe drift`", "ks": "KS a day", "psi": "PSI a day"}
 
+COVERED = 0.93
+"""The share of intervals that are to hold the truth."""
+CALIBRATED = 0.05
+"""The calibration error that a recalibration is to reach."""
+
 
 @click.command("page")
 def page_command() -> None:
@@ -40,13 +45,15 @@ def coverage(found: dict[str, Any]) -> list[str]:
             [world, shift, when, f"{parts[0]['share_right']:.0%}", f"{parts[0]['coverage']['scores']:.1%}", *told]
         )
     every = [row["coverage"][name] for row in found["coverage"] for name in ("powered", "labelled")]
+    below = sum(one < COVERED for one in every)
     head = ["answers", "shift", "", "right", "scores", "powered", "labelled", "powered, active", "labelled, active"]
     counts = sorted({row["labels"] for row in found["coverage"]})
     return [
         f"How often a 95 % interval holds the share right, over {found['replays']} replays of {found['answers']} "
         f"answers: the lowest of {', '.join(map(str, counts))} labels, drawn uniformly or actively. The standard "
         f"error of one such share is 1.5 points. Over all cells of powered and labelled the mean is "
-        f"{sum(every) / len(every):.1%} and the lowest {min(every):.1%}.",
+        f"{sum(every) / len(every):.1%} and the lowest {min(every):.1%}; {below} of {len(every)} are below "
+        f"{COVERED:.0%}, which was the target.",
         "",
         *markdown(head, rows),
     ]
@@ -97,10 +104,14 @@ def recalibration(found: dict[str, Any]) -> list[str]:
         errors = [row["noise"], row["before"], *(row["after"][n] for n in counts)]
         rows.append([row["world"], row["shift"], str(row["answers"]), *(f"{one:.3f}" for one in errors)])
     head = ["answers", "shift", "n", "noise alone", "as it was", *(f"{n} labels" for n in counts)]
+    missed = [row for row in found["rows"] if row["after"][counts[-1]] > CALIBRATED]
+    noisy = sum(row["noise"] >= CALIBRATED for row in missed)
     return [
         "Calibration error after the shift (ECE in 15 bins of equal mass), on n answers of other groups than the "
         f"labelled ones: median of {found['draws']} draws of labels. Noise alone is what scores that are right would "
-        "have on so many answers.",
+        f"have on so many answers. The target of {CALIBRATED} with {counts[-1]} labels is reached after "
+        f"{len(rows) - len(missed)} of {len(rows)} shifts; of the {len(missed)} others, {noisy} have so few answers "
+        "that noise alone is as large.",
         "",
         *markdown(head, rows),
     ]

@@ -69,6 +69,8 @@ def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
         raise Refusal(
             400, "invalid_json", f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
         ) from error
+    if isinstance(held, Mapping) and "feedback" in held and held.keys() & {"request_id", "label"}:
+        raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
     several = held.get("feedback") if isinstance(held, Mapping) and "feedback" in held else [held]
     if not isinstance(several, list) or not all(isinstance(one, Mapping) for one in several):
         raise Refusal(400, "invalid_feedback", f"expected {SHAPE}")
