@@ -54,7 +54,8 @@ class StateReplay(Readings):
         ids = torch.tensor([r.prompt + r.answer + [pad] * (longest - r.tokens) for r in batch], device=device)
         mask = torch.tensor([[1] * r.tokens + [0] * (longest - r.tokens) for r in batch], device=device)
         singles = [position for position in self.positions if not position.endswith("_mean")]
-        at = torch.tensor([[place_of(r, position) for position in singles] for r in batch], device=device)
+        places = [[place_of(r, position) for position in singles] for r in batch]
+        at = torch.tensor(places, dtype=torch.long, device=device)  # where only means are asked for, it is empty
         rows = torch.arange(len(batch), device=device)[:, None]
         states: list[Tensor] = []  # a layer each: (B, positions, D), float32
         answers: list[list[Tensor]] = []  # a layer each, a row each: (T, D), float32

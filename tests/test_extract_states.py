@@ -49,6 +49,12 @@ def test_first_last_and_mean_are_those_of_the_answer_tokens(llm, calls) -> None:
         close(states.hidden.values[:, 3], each.mean(0))
 
 
+def test_the_mean_alone_is_read_as_beside_other_positions(llm, calls) -> None:
+    both = read(llm, calls, positions=LIVE_POSITIONS)
+    for alone, states in zip(read(llm, calls, positions=("answer_mean",)), both, strict=True):
+        close(alone.hidden.values[:, 0], states.hidden.values[:, 3])
+
+
 def test_before_exact_is_the_token_before_the_exact_answer(llm, calls) -> None:
     call = replace(calls[2], text="h i j h", token_ids=np.array([10, 11, 12, 10]), tokens=(), logprobs=None)
     options = {"positions": ("prompt_last", "answer_last", "before_exact"), "tokens": True}
