@@ -134,8 +134,10 @@ def of_batch(folder: Path, **changes: Any) -> Path:
 
 def test_every_choice_of_a_batchs_line_is_an_answer_of_one_group(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
-    import_file(of_batch(tmp_path), store)
+    import_file(of_batch(tmp_path, labels={"correct": 1}), store)
     runs = list(store)
+    labels = {run.calls[0].text: [(label.name, label.value) for label in run.labels] for run in runs}
+    assert labels == {"yes": [("correct", 1.0)], "no": []}  # what the line says is of the first
     assert {run.item.group for run in runs} == {"q1"}
     assert sorted((call.text, round(float(call.logprobs[0]), 3)) for run in runs for call in run.calls) == [  # type: ignore[index]
         ("no", -1.1),

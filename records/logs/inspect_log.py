@@ -58,6 +58,9 @@ def _by_inspect(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, 
     kept = {"exclude": {"events", "timelines", "events_data", "store"}, "mode": "json"}
     kind = "eval" if zipfile.is_zipfile(path) else "json"
     try:
+        if kind == "eval":
+            with zipfile.ZipFile(path) as archive:
+                _start_of(path, archive)
         header = log.read_eval_log(str(path), header_only=True, format=kind)
         if kind == "json":
             samples = iter(log.read_eval_log(str(path), resolve_attachments=True, format=kind).samples or ())
@@ -82,13 +85,9 @@ def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[st
 def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            # A log that is being written, or whose run was killed, has only the beginning of its journal.
-            start = "header.json" if "header.json" in names else "_journal/start.json"
-            if start not in names:
-                raise ImportFileError(f"{path} holds neither header.json nor a journal; expected a log of Inspect")
+            start = _start_of(path, archive)
             header = mapping(_member(path, archive, start), start)
-            for name in names:
+            for name in archive.namelist():
                 if name.startswith("samples/") and name.endswith(".json"):
                     yield header, mapping(_member(path, archive, name), name)
                     if options.on_bytes is not None:
@@ -97,6 +96,16 @@ def _from_archive(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str
         raise ImportFileError(
             f"{path}: the archive is damaged or cut off ({type(error).__name__}: {error}); copy or make it again"
         ) from error
+
+
+def _start_of(path: Path, archive: zipfile.ZipFile) -> str:
+    """The member that says what was evaluated. Raises `ImportFileError` where there is none."""
+    names = archive.namelist()
+    # A log that is being written, or whose run was killed, has only the beginning of its journal.
+    start = "header.json" if "header.json" in names else "_journal/start.json"
+    if start not in names:
+        raise ImportFileError(f"{path} holds neither header.json nor a journal; expected a log of Inspect")
+    return start
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> object:

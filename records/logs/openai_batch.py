@@ -85,5 +85,11 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     shared = {key: value for key, value in body.items() if key != "usage"}
     for place_of, choice in enumerate(choices, 1):
         own_id = custom_id if place_of == 1 else f"{custom_id}-choice-{place_of}"
-        one = {"id": own_id, "group": line.get("group", custom_id), "response": {**shared, "choices": [choice]}}
+        one: dict[str, Any] = {
+            "id": own_id,
+            "group": line.get("group", custom_id),
+            "response": {**shared, "choices": [choice]},
+        }
+        if place_of > 1:
+            one["labels"] = {}  # what the line says is of the first
         yield Sample(place, line | one, number=number)

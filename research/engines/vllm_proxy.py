@@ -8,8 +8,6 @@ with an upstream that sends bytes that were made beforehand; here every token is
 
 import asyncio
 import json
-import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -21,7 +19,7 @@ import click
 import httpx
 
 from metaprobe.llms.weights import resolve
-from research.engines.vllm_server import ASKED, free_port, started, wait_for
+from research.engines.vllm_server import ASKED, free_port, started, stop, wait_for
 
 CONNECTIONS = (1, 8, 64)
 TOKENS, ROUNDS = 64, 5
@@ -94,9 +92,7 @@ def main(vllm: str, model: str, out: Path) -> None:
         wait_for(direct, servers[0], logs[0])
         found = measured(direct, proxy)
     finally:
-        for server in servers:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(60)
+        stop(servers)
     for log in logs:
         log.unlink()
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -67,6 +67,13 @@ def wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> float:
     raise click.ClickException(f"the server did not answer within {START_S} s: {log.read_text()[-1500:]}")
 
 
+def stop(servers: list[subprocess.Popen[bytes]]) -> None:
+    """Ends the servers and all that they started."""
+    for server in servers:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(60)
+
+
 async def burst(port: int, number: int, **more: Any) -> tuple[float, list[dict[str, Any]]]:
     """Tokens a second of requests that are asked at once, and the answers."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=600, trust_env=False) as client:
@@ -139,9 +146,7 @@ def main(vllm: str, model: str, out: Path) -> None:
             click.echo(f"ready after {wait_for(port, server, log):.0f} s")
         found = measured(*ports)
     finally:
-        for server in servers:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(60)
+        stop(servers)
     for log in logs:
         log.unlink()
     out.write_text(json.dumps(found, indent=1) + "\n")
