@@ -179,6 +179,42 @@ def own_rows(judge: QualityPredictor, turns: int) -> Iterator[Row]:
     yield compared(what, lambda: judge.predict(body), "json.loads, then naive", loaded, ">= 5", turns=turns, calls=40)
 
 
+def response_rows(turns: int) -> Iterator[Row]:
+    """The bundled predictor, which reads no alternatives, on whole responses that have 15 of them at each token."""
+    judge = QualityPredictor.load(on_mismatch="ignore")
+    rng = np.random.default_rng(6)
+    lists = [(-rng.exponential(0.5, TOKENS)).astype(np.float32).tolist() for _ in range(8)]
+    whole = [completion(one, seed) for seed, one in enumerate(lists)]
+    forms: list[tuple[str, list[Any]]] = [("dictionary", whole)]
+    try:
+        from openai.types.chat import ChatCompletion
+
+        forms.append(("openai object", [ChatCompletion.model_validate({**one, "created": 0}) for one in whole]))
+    except ModuleNotFoundError:
+        print("openai is not installed: verdicts are measured on dictionaries only")
+    for name, given in forms:
+        assert [judge.predict(one).score for one in given] == [judge.predict(one).score for one in lists]
+        turn, plain = itertools.cycle(given), itertools.cycle(lists)
+        what = f"bundled predictor, {name} of {TOKENS} with {RANKS} alternatives"
+        yield compared(
+            what,
+            lambda turn=turn: judge.predict(next(turn)),  # type: ignore[misc]
+            "the list of numbers alone",
+            lambda plain=plain: judge.predict(next(plain)),  # type: ignore[misc]
+            "<= 120 us",
+            turns=turns,
+            calls=400,
+        )
+        [(one, _), (many, p99)] = rounds(
+            lambda given=given: [judge.predict(one) for one in given],  # type: ignore[misc]
+            lambda given=given: judge.predict_many(given),  # type: ignore[misc]
+            turns=turns,
+            calls_a_turn=100,
+        )
+        of = len(given)
+        yield Row(f"predict_many of {of}, a {name}", many / of, p99 / of, "predict", one / of, one / many, ">= 1")
+
+
 def wepr_rows(artefactual: ModuleType, turns: int) -> Iterator[Row]:
     rng = np.random.default_rng(2)
     fitted_on = [completion((-rng.exponential(0.5, 40)).tolist(), seed) for seed in range(40)]
@@ -307,6 +343,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         judge = predictor(Path(folder) / "checkpoint")
         rows += own_rows(judge, options.turns)
+        rows += response_rows(options.turns)
         install = "pip install --no-deps --target PEERS artefactual uqlm skops beartype, then --peers PEERS"
         try:
             rows += wepr_rows(importlib.import_module("artefactual.scoring"), options.turns)

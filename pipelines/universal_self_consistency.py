@@ -1,12 +1,14 @@
 """Universal self-consistency (Chen et al. 2023): sample several answers, then the model says which agrees with most.
 
 Eight samples and a greedy choice, as in Chen et al.; the MetaCrit paper states neither number nor temperature. The
-temperature is ours. Where the choice names no sample, or several, the samples' answers are put to the vote (plain
-self-consistency). The label `chosen` on the returned sample has the source `choice` or `vote`.
+temperature is ours. Where the choice names no sample, or several, the samples' answers are put to the vote. The label
+`chosen` on the returned sample has the source `choice` or `vote`.
+Variant `vote` asks for no choice, whose prompt holds every sample: plain self-consistency (Wang et al. 2022).
 """
 
 import asyncio
 import re
+from collections.abc import Sequence
 
 from metaprobe.pipelines.answers import final_answer, most_voted
 from metaprobe.pipelines.metacrit import answer_form, quote
@@ -19,23 +21,17 @@ from metaprobe.records.types import Call, Item, Run
 SAMPLES = Constant("samples", 8, "answers to choose from")
 TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)
 CHOICE_TOKENS = 16
+VOTE = "vote"
 
 _NAMED = (re.compile(r"\bresponse\W*:\W*(\d+)", re.I), re.compile(r"\bresponse\W{0,4}(\d+)", re.I))
 _ALONE = re.compile(r"^\W*(\d+)\W*$")
 
 
 async def universal_self_consistency(session: Session) -> Run:
-    """Sample answers, let the model choose the most consistent one, and return it."""
+    """Sample answers, let the model choose the most consistent one, or the vote in its variant, and return it."""
     count = session.constant(SAMPLES)
     samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
-    choice = await session.ask(
-        "consistency",
-        stage="choice",
-        max_tokens=CHOICE_TOKENS,
-        count=count,
-        responses="\n\n".join(f"Response {number}:\n{quote(call)}" for number, call in enumerate(samples, 1)),
-    )
-    named = chosen_number(choice.text, count)
+    named = None if session.variant == VOTE else await choose(session, samples)
     returned = most_frequent(session.item, samples) if named is None else samples[named - 1]
     session.label(returned, "chosen", 1, source="vote" if named is None else "choice")
     return session.run(final_answer(session.item, returned.text))
@@ -54,6 +50,18 @@ async def sample(session: Session, number: int) -> Call:
         heard="",
         form=answer_form(session.item),
     )
+
+
+async def choose(session: Session, samples: Sequence[Call]) -> int | None:
+    """The number of the sample that the model says agrees with most; None where it names none or several."""
+    choice = await session.ask(
+        "consistency",
+        stage="choice",
+        max_tokens=CHOICE_TOKENS,
+        count=len(samples),
+        responses="\n\n".join(f"Response {number}:\n{quote(call)}" for number, call in enumerate(samples, 1)),
+    )
+    return chosen_number(choice.text, len(samples))
 
 
 def chosen_number(text: str, count: int) -> int | None:
@@ -77,9 +85,9 @@ SYSTEM = System(
     folder=FOLDER,
     run=universal_self_consistency,
     prompts=("zero_shot_cot", "consistency", "raw_critique"),
-    variants=(PLAIN, RAW_CRITIQUE),
+    variants=(PLAIN, RAW_CRITIQUE, VOTE),
     stages=("answer", "choice"),
     limits={"answer": ANSWER_TOKENS, "choice": CHOICE_TOKENS},
-    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES), "choice": 1},
+    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES), "choice": int(variant != VOTE)},
     constants=(SAMPLES, TEMPERATURE),
 )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Usage
 
+_DICT = attrgetter("__dict__")
 _HUGE_COUNT = 1 << 40  # no usage; stored as 64-bit integers
 _HOTTEST = 1e30  # no temperature; a plain float, for NumPy's warn when compared with a huge integer
 
@@ -48,19 +49,14 @@ def columns_of_each(values: Sequence[Any], names: Sequence[str]) -> list[list[An
     """What stands under each of the names in every value, a list a name, with None where a value has no such name.
 
     None where a value is neither a mapping nor a client's object. Most lists are of one kind and have every name, and
-    are read without a step of Python a value.
+    are read without a step of Python a value; one that is not fails there, and is read slowly.
     """
-    kinds = set(map(type, values))
-    if len(kinds) == 1:
-        [kind] = kinds
-        reads: type[itemgetter[Any]] | type[attrgetter[Any]] | None = None
-        if kind is dict:
-            reads = itemgetter
-        elif hasattr(kind, "__pydantic_serializer__"):
-            reads = attrgetter
-        with suppress(KeyError, AttributeError):
-            if reads is not None:
-                return [list(map(reads(name), values)) for name in names]
+    with suppress(LookupError, AttributeError, TypeError):
+        if type(values[0]) is dict:
+            return [list(map(itemgetter(name), values)) for name in names]
+        if hasattr(type(values[0]), "__pydantic_serializer__"):
+            inside = list(map(_DICT, values))
+            return [list(map(itemgetter(name), inside)) for name in names]
     held = [entry for entry in map(fields, values) if entry is not None]
     return [[entry.get(name) for entry in held] for name in names] if len(held) == len(values) else None
 

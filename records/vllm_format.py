@@ -43,7 +43,7 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
             " expected as many of both: was the output edited?"
         )
     drawn, rows = [], []
-    for number, (token, position) in enumerate(zip(ids, _positions(given), strict=True)):
+    for number, (token, position) in enumerate(zip(ids, positions(given), strict=True)):
         entry = position.get(token, position.get(str(token))) if isinstance(token, int) else None
         if entry is None:
             raise InvalidResponse(
@@ -52,11 +52,11 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
             )
         drawn.append(entry)
         if top:
-            rows.append(_likeliest(list(position.values())))
+            rows.append(likeliest(list(position.values())))
     parsed = ParsedResponse(
         text=text(get(response, "text")),
-        tokens=tuple(text(_of(entry, "decoded_token")) for entry in drawn),
-        logprobs=check_logprobs([_of(entry, "logprob") for entry in drawn]),
+        tokens=tuple(text(of_entry(entry, "decoded_token")) for entry in drawn),
+        logprobs=check_logprobs([of_entry(entry, "logprob") for entry in drawn]),
         top_logprobs=alternatives(rows),
         finish_reason=text(get(response, "finish_reason")),
         usage=usage(len(prompt), len(ids)),
@@ -74,7 +74,7 @@ def _ending(response: object, parsed: ParsedResponse) -> Ending:
     return "token" if reason is None or type(reason) is int else ""
 
 
-def _positions(given: Any) -> list[Mapping[Any, Any]]:
+def positions(given: Any) -> list[Mapping[Any, Any]]:
     """Token id to its entry, for each position of a list or of a `FlatLogprobs`, which builds its entries when read."""
     try:
         positions = [given[number] for number in range(len(given))]
@@ -89,14 +89,14 @@ def _positions(given: Any) -> list[Mapping[Any, Any]]:
     return positions
 
 
-def _of(entry: object, name: str) -> Any:
+def of_entry(entry: object, name: str) -> Any:
     """A field of a `Logprob`; older versions gave the bare number."""
     if isinstance(entry, (int, float)):
         return entry if name == "logprob" else None
     return get(entry, name)
 
 
-def _likeliest(entries: list[Any]) -> list[Any]:
+def likeliest(entries: list[Any]) -> list[Any]:
     """The likeliest k of a position: without the drawn token where its rank says that it is none of them."""
     kind = type(entries[0])  # looked at once, for there may be thousands of them
     if any(type(entry) is not kind for entry in entries):

@@ -12,9 +12,11 @@ those that it finds as plugins. It takes no logits processors together with spec
 with the hidden states of `metaprobe extract --via vllm`.
 """
 
+import logging
 import os
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,13 +24,27 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
+from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.routing.gate import Gate, StreamingGate
 
 RATE, END = "metaprobe_gate", "metaprobe_gate_end"
 """Of a request: the share of good answers that may be ended, and the token that ends one."""
 TOP = 5
-"""Alternatives a token handed to a gate whose features use them."""
+"""Alternatives a token for a gate whose features use them."""
+
+
+logger = logging.getLogger(__name__)
+
+
+@cache
+def _rates(path: str | None) -> tuple[float, ...]:
+    """The false-alarm rates that the checkpoint has thresholds for."""
+    return StreamingGate.load(path, stop=None, on_mismatch="note").alphas
+
+
+def _path() -> str | None:
+    return os.environ.get("METAPROBE_GATE") or None
 
 
 @dataclass(slots=True)
@@ -40,6 +56,8 @@ class _Gated:
     """The token that is forced when the gate has fired."""
     drawn: list[int]
     """The tokens drawn so far: the engine's own list, in which -1 stands for one that is not known yet."""
+    top: int
+    """Alternatives a token that the gate reads."""
     pushed: int = 0
     rows: deque[Tensor] = field(default_factory=deque)
     """Log-probabilities (V,) of the places whose tokens the gate has not seen."""
@@ -49,8 +67,12 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
     """Pushes each drawn token's raw log-probability into the answer's gate, one step after it was drawn."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        """Loads the gate's checkpoint, that in the environment variable METAPROBE_GATE or the one of the package."""
-        self._path = os.environ.get("METAPROBE_GATE") or None
+        """Reads the gate's checkpoint, that in the environment variable METAPROBE_GATE or the one of the package.
+
+        Raises `CheckpointError` for one that cannot be used: the server then does not start.
+        """
+        self._path = _path()
+        _rates(self._path)
         self._gates: dict[float, StreamingGate] = {}
         self._model = str(vllm_config.model_config.served_model_name or vllm_config.model_config.model)
         ends = vllm_config.model_config.try_get_generation_config().get("eos_token_id")
@@ -60,11 +82,18 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Raises `ValueError` for a rate that is no share, and for an end that would not end the answer."""
+        """Raises `ValueError` for a rate that the gate does not have, and for an end that would not end the answer.
+
+        vLLM calls this before the request goes to the engine, where an error would end the answers of all others too.
+        """
         asked = sampling_params.extra_args or {}
         rate, end = asked.get(RATE), asked.get(END)
         if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1):
             raise ValueError(f"{RATE} is {rate!r}; expected a false-alarm rate such as 0.05")
+        if rate is not None and rate not in (known := _rates(_path())):
+            raise ValueError(
+                f"{RATE} is {rate!r}; expected one of the false-alarm rates of the gate: {', '.join(map(str, known))}"
+            )
         if end is not None and end not in (sampling_params.stop_token_ids or ()):
             raise ValueError(f"{END} is {end!r}; expected a token of stop_token_ids {sampling_params.stop_token_ids}")
 
@@ -93,9 +122,15 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
         rate = asked.get(RATE)
         if rate is None or drawn:  # one that was put aside and comes back: what it began with is not known here
             return None
-        if rate not in self._gates:
-            self._gates[rate] = StreamingGate.load(self._path, stop=rate, on_mismatch="note")
-        return _Gated(self._gates[rate].start(model=self._model), asked.get(END, self._end), drawn)
+        try:
+            if rate not in self._gates:
+                self._gates[rate] = StreamingGate.load(self._path, stop=rate, on_mismatch="note")
+        except CheckpointError:  # its folder has changed since the server began: other answers must not end with it
+            logger.exception("a request is not gated")
+            return None
+        gates = self._gates[rate]
+        top = TOP if gates.heads.schema.uses_top else 0
+        return _Gated(gates.start(model=self._model), asked.get(END, self._end), drawn, top)
 
 
 def _look(answer: _Gated) -> str:
@@ -104,7 +139,8 @@ def _look(answer: _Gated) -> str:
         row = answer.rows.popleft()
         answer.pushed += 1
         try:
-            answer.gate.push(min(float(row[token]), 0.0), row.topk(TOP).values.tolist())
+            top = row.topk(answer.top).values.tolist() if answer.top else None
+            answer.gate.push(min(float(row[token]), 0.0), top)
         except InvalidResponse:  # a token that was ruled out by another processor: the gate keeps to what it said
             continue
     return answer.gate.action

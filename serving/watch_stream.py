@@ -4,7 +4,8 @@
     watched.verdict, watched.action
 
 `stream` is what the openai client returns for `stream=True` (chat completions or Responses; sync or async), or any
-other iterable of such chunks, for example LiteLLM's. Neither the client nor the stream is changed.
+other iterable of such chunks, for example LiteLLM's, or what vLLM's `AsyncLLM.generate` yields. Neither the client nor
+the stream is changed.
 """
 
 import inspect
@@ -20,6 +21,8 @@ from metaprobe.records.openai_format import first_of
 from metaprobe.records.openai_stream import CUT, StreamedCompletion
 from metaprobe.records.reading import as_list, fields, text
 from metaprobe.records.responses_format import begins_call, is_event
+from metaprobe.records.vllm_format import is_vllm
+from metaprobe.records.vllm_stream import StreamedOutputs
 from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
@@ -222,6 +225,7 @@ class _Watcher:
             raise ValueError("this gate has fired for another answer; start a new one for this")
         self._predictor = predictor
         self._completion = StreamedCompletion()
+        self._outputs = StreamedOutputs()
         self._events: list[Mapping[str, Any]] = []
         self._named: dict[str, str] = {}
         self._unreadable = ""
@@ -264,6 +268,8 @@ class _Watcher:
 
     def _entries(self, chunk: object) -> Sequence[Mapping[str, Any]]:
         """The entries (token, logprob, top_logprobs) of the answer's tokens, not the thinking's, in this chunk."""
+        if is_vllm(chunk):
+            chunk = self._outputs.chunk(chunk)
         held = fields(chunk) or {}
         if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
             chunk = held.get("chunk")

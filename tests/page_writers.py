@@ -140,8 +140,9 @@ WRITERS = (
     Writer(
         "research/engines/vllm_page.py",
         {
-            "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "middleware over plain"),
+            "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "answers"),
             "docs/engines.md#vllm-rates": number("MEASURED", "vllm_rates", "ratio"),
+            "docs/engines.md#vllm-async": number("MEASURED", "vllm_rates", "asynchronous", "ratios", 0, to=9.0),
             "docs/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
             "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
             "docs/logs.md#import-large": number("MEASURED", "import_large", "lines"),

@@ -61,6 +61,7 @@ def declared(name: str, variant: str, *, policy: object = None, agents: tuple[st
         ("self-report", "", {"difficulty": 1, "answer": 1, "confidence": 1}),
         ("self-verification", "paper", {"answer": 5, "backward": 5 * 2 * 3}),
         ("universal-self-consistency", "", {"answer": 7, "choice": 1}),
+        ("universal-self-consistency", "vote", {"answer": 7}),
         ("zero-shot-cot", "plain", {"answer": 1}),
         *((name, stage, {**of, stage: 1}) for stage in ("monitor", "control") for name, of in REVIEWED.items()),
         ("writing-assistant", "single", {"stage": 2, "guide": 1, "respond": 1}),

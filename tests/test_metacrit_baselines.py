@@ -99,6 +99,18 @@ def samples(*answers: str):  # type: ignore[no-untyped-def]
     return lambda request: f"sample {request.round}\nAnswer: {answers[request.round - 1]}"
 
 
+def test_the_vote_asks_for_no_choice_and_returns_what_most_of_the_same_samples_say() -> None:
+    drawn = {}
+    for variant in ("plain", "vote"):
+        llm = scripted(answer=samples(*"44555667"), choice="Response: 7")
+        found = run_once(USC, ITEM, llm, variant=variant)
+        drawn[variant] = [request.sampling for request in llm.asked if request.stage == "answer"]
+    assert drawn["vote"] == drawn["plain"]
+    assert llm.stages == ["answer"] * SAMPLES.default
+    assert found.final_answer == "5"
+    assert [(label.call_id, label.name, label.source) for label in found.labels] == [("r/answer/3", "chosen", "vote")]
+
+
 def test_samples_are_drawn_apart_and_the_named_one_is_returned() -> None:
     llm = scripted(answer=samples(*"44455667"), choice="Response: 7")
     found = run_once(USC, ITEM, llm)

@@ -98,6 +98,7 @@ MOST_CALLS = {
 IN_OTHERS = {
     ("self-report", "p-true"): {"p_true": 1},
     ("metacrit", "every-stage"): {"control": 2, "synthesis": 4},
+    ("universal-self-consistency", "vote"): {"choice": 0},
     ("zero-shot-cot", "monitor"): {"monitor": 1},
     ("zero-shot-cot", "control"): {"control": 1},
     ("multi-expert", "monitor"): {"monitor": 1},

@@ -18,7 +18,7 @@ from conftest import llama_server_with
 from playwright.sync_api import sync_playwright
 from served import running
 
-from metaprobe.checkpoints import find_bundled, load_checkpoint
+from metaprobe.checkpoints import load_checkpoint
 from metaprobe.cli import main
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.monitoring.log import ScoreLog
@@ -43,9 +43,10 @@ class Evening:
         self.questions = questions(7)
 
     @contextmanager
-    def server(self, checkpoint: str, upstream: str) -> Iterator[openai.OpenAI]:
+    def server(self, checkpoint: str, upstream: str, **more: Any) -> Iterator[openai.OpenAI]:
         """A client of the proxy before that upstream."""
-        app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, auth=False, log=self.log, log_texts=True))
+        about: dict[str, Any] = {"auth": False, "log": self.log, "log_texts": True, **more}
+        app = create_app(Settings(checkpoint=checkpoint, upstream=upstream, **about))
         with running(app) as (url, _), openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             yield client
 
@@ -107,6 +108,16 @@ class Evening:
                 server.close()
         return len(sheet.rows)
 
+    def ask_until_judged_by(self, client: openai.OpenAI, digest: str) -> None:
+        """Asks on until the running server judges by that checkpoint. Raises where it never does."""
+        for _ in range(60):
+            [name] = self.ask(client, 1)
+            with ScoreLog.open(self.log) as log:
+                if (entry := log.entry(name)) is not None and entry.checkpoint == digest:
+                    return
+            time.sleep(0.25)
+        raise AssertionError(f"a minute has gone, and nothing is judged by {digest}")
+
     def accuracy(self, method: str) -> dict[str, Any]:
         """The estimate of that method, of all answers in the log."""
         [found] = [row for row in self.run("estimate") if (row["of"], row["method"]) == ("accuracy", method)]
@@ -162,16 +173,26 @@ def play(evening: Evening, llama_server: str) -> None:
             evening.ask(client, 60)
         evening.label(400, seed=3)
         since = f"{swapped_at:%Y-%m-%dT%H:%M:%S}"
-        evening.run("recalibrate", first, "--since", since, "--out", str(tmp_path / "second"))
-        with evening.server(str(tmp_path / "second"), swapped) as client:
+        second = str(tmp_path / "second")
+        evening.run("recalibrate", first, "--since", since, "--out", second)
+        digests = {name: load_checkpoint(name).digest for name in (first, second)}
+        pins = tmp_path / "pins"
+        pins.write_text(f"{first} {digests[first]}\n", encoding="utf-8")
+        with evening.server(first, swapped, pins=pins) as client:
+            evening.ask(client, 200)
+            evening.label(400, seed=5)
+            [promoted] = evening.run("promote", second, "--over", first, "--pins", str(pins))
+            assert promoted["promoted"], promoted
+            evening.ask_until_judged_by(client, digests[second])
             ids = evening.ask(client, 60)
-    with ScoreLog.open(evening.log) as log:
-        entries = [log.entry(name) for name in ids]
-        right = [is_right(entry.question or "", entry.answer or "") for entry in entries if entry is not None]
-        promised = [entry.score for entry in entries if entry is not None and entry.score is not None]
-        assert len(right) == len(promised) == 60
-        assert abs(sum(right) - sum(promised)) / 60 < 0.15, "scores are what labels are, of the new model too"
-        assert [event.kind for event in log.events()].count("drift") >= len(alarms)
+            with ScoreLog.open(evening.log) as log:
+                entries = [log.entry(name) for name in ids]
+                right = [is_right(entry.question or "", entry.answer or "") for entry in entries if entry is not None]
+                promised = [entry.score for entry in entries if entry is not None and entry.score is not None]
+                assert len(right) == len(promised) == 60
+                assert abs(sum(right) - sum(promised)) / 60 < 0.15, "scores are what labels are, of the new model too"
+                assert [event.kind for event in log.events()].count("drift") >= len(alarms)
 
-    [back] = evening.run("promote", "--rollback")
-    assert load_checkpoint(find_bundled("quality")).digest in json.dumps(back)
+            [back] = evening.run("promote", "--rollback", "--pins", str(pins))
+            assert digests[first] in json.dumps(back)
+            evening.ask_until_judged_by(client, digests[first])

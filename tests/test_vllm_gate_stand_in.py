@@ -1,12 +1,17 @@
 """The gate as vLLM's logits processor, in a made-up vLLM: what it asks of requests, reads and forces."""
 
 import importlib
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+from metaprobe.checkpoints import CheckpointError
+from metaprobe.routing.gate import StreamingGate
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +25,7 @@ class PlannedGate:
     def __init__(self, stops_at: int | None) -> None:
         self.stops_at, self.pushed, self.action = stops_at, [], "continue"
 
-    def push(self, logprob: float, top: list[float]) -> str:
+    def push(self, logprob: float, top: list[float] | None) -> str:
         from metaprobe.records.errors import InvalidResponse
 
         if logprob == -torch.inf:
@@ -41,8 +46,12 @@ class PlannedGates:
     def __init__(self) -> None:
         self.loaded, self.begun = [], []
 
+    alphas = (0.05, 0.1, 0.2)
+    heads = SimpleNamespace(schema=SimpleNamespace(uses_top=True))
+
     def load(self, path: str | None, **options: Any) -> "PlannedGates":
-        self.loaded.append((path, options))
+        if options["stop"] is not None:  # otherwise it is only asked for its rates
+            self.loaded.append((path, options))
         return self
 
     def start(self, *, model: str) -> PlannedGate:
@@ -122,7 +131,33 @@ def test_a_rate_that_is_no_share_is_refused_by_name(module: Any, rate: Any) -> N
         module.GateLogitsProcessor.validate_params(params(metaprobe_gate=rate))
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.05, 0.999])
+@pytest.mark.parametrize("rate", [1e-9, 0.06, 0.999])
+def test_a_rate_that_the_gate_cannot_promise_is_refused_before_the_engine_sees_it(module: Any, rate: float) -> None:
+    with pytest.raises(ValueError, match=r"metaprobe_gate is .*; expected one of .*: 0.02, 0.05, 0.1, 0.2, 0.3"):
+        module.GateLogitsProcessor.validate_params(params(metaprobe_gate=rate))
+
+
+def test_a_gate_that_cannot_be_read_stops_the_server_at_its_start(
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("METAPROBE_GATE", str(tmp_path / "none"))
+    with pytest.raises(CheckpointError, match="none"):
+        made(module)
+
+
+def test_a_gate_that_is_lost_later_leaves_requests_ungated_and_the_engine_running(
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(StreamingGate.load().checkpoint.path, tmp_path / "gate")
+    monkeypatch.setenv("METAPROBE_GATE", str(tmp_path / "gate"))
+    processor = made(module)
+    shutil.rmtree(tmp_path / "gate")
+    processor.update_state(update((0, params(metaprobe_gate=0.05), [1], [])))
+    before, after = step(processor, 0)
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.05, 0.3])
 def test_a_share_and_an_end_that_ends_are_taken(module: Any, rate: float) -> None:
     module.GateLogitsProcessor.validate_params(params(metaprobe_gate=rate, metaprobe_gate_end=OTHER_END))
     module.GateLogitsProcessor.validate_params(params(metaprobe_gate=rate))
@@ -142,7 +177,7 @@ def test_requests_that_do_not_ask_keep_their_logits(module: Any, gates: PlannedG
     processor.update_state(update((0, params(), [1], []), (1, params(other=1), [1], [])))
     before, after = step(processor, 0, rows=2)
     assert torch.equal(before, after)
-    assert not gates.loaded
+    assert not gates.begun
     assert processor.is_argmax_invariant() is False
 
 
@@ -164,6 +199,19 @@ def test_each_drawn_token_is_pushed_once_with_its_raw_logprob_and_five_alternati
     for (logprob, top), (token, row) in zip(gate.pushed, rows, strict=True):
         assert logprob == pytest.approx(float(row[token]))
         assert top == pytest.approx(sorted(row.tolist(), reverse=True)[:5])
+
+
+def test_a_gate_that_reads_no_alternatives_is_given_none(
+    module: Any, gates: PlannedGates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "heads", SimpleNamespace(schema=SimpleNamespace(uses_top=False)))
+    processor, drawn = made(module), []
+    processor.update_state(update((0, params(metaprobe_gate=0.05), [1, 2], drawn)))
+    step(processor, 0)
+    drawn.append(4)
+    step(processor, 1)
+    [(_, gate)] = gates.begun
+    assert [top for _, top in gate.pushed] == [None]
 
 
 def test_a_token_that_is_not_known_yet_waits_and_is_pushed_later_with_its_own_row(
@@ -268,8 +316,6 @@ def test_the_end_is_the_first_of_the_generation_settings_else_the_networks(
 
 
 def test_the_bundled_gate_runs_inside_the_processor_as_outside(module: Any) -> None:
-    from metaprobe.routing.gate import StreamingGate
-
     processor, drawn = made(module), []
     processor.update_state(update((0, params(metaprobe_gate=0.2), [1], drawn)))
     alone = StreamingGate.load(stop=0.2, on_mismatch="ignore").start()

@@ -6,15 +6,21 @@ vLLM has an environment of its own (docs/engines.md): METAPROBE_VLLM_PYTHON name
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.replay_states import StateReplay
-from research.engines.vllm_worker import MODEL, STATES, requests
+from metaprobe.llms.weights import resolve
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.routing.gate import StreamingGate
+from research.engines import vllm_server
+from research.engines.vllm_worker import LONG, MODEL, STATES, requests
 
 PYTHON = os.environ.get("METAPROBE_VLLM_PYTHON", "")
 LIMIT_S = float(os.environ.get("METAPROBE_VLLM_LIMIT_S", "600"))
@@ -64,6 +70,8 @@ def test_the_engines_answers_have_our_prompts_raw_numbers_and_no_end_token(tmp_p
     assert "e" not in found["calls"][5]["text"]
     assert found["again"]["ids"] == found["calls"][0]["ids"]
     np.testing.assert_allclose(found["again"]["logprobs"], found["calls"][0]["logprobs"], atol=0.2)
+    # Prompts that no step of the engine holds together: read in parts, one with a seed ended the engine.
+    assert found["seeded"] == [3, 3, 3]
 
 
 def scored(llm: LocalLLM, pairs: list[tuple[list[int], list[int]]]) -> list[Any]:
@@ -82,6 +90,60 @@ def test_the_gate_in_the_engine_fires_at_the_token_at_which_it_fires_here(tmp_pa
     # At the last token that was allowed there is no further step.
     assert all(row["fires"] in (None, row["tokens"]) for row in gated if not row["ended"])
     assert "metaprobe_gate is 2.0; expected a false-alarm rate" in found["refused"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of vLLM's own server, with verdicts and gate inside."""
+    log, port = tmp_path_factory.mktemp("server") / "log", vllm_server.free_port()
+    more = ["--middleware", vllm_server.MIDDLEWARE, "--logits-processors", vllm_server.PROCESSOR]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+        process = vllm_server.started(PYTHON, resolve(MODEL).location, port, log, *more)
+    try:
+        vllm_server.wait_for(port, process, log, seconds=LIMIT_S)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        vllm_server.stop([process])
+
+
+def test_the_server_itself_gives_verdicts_and_ends_what_the_gate_ends(server: str) -> None:
+    predictor, gates = QualityPredictor.load(), StreamingGate.load(stop=0.2, on_mismatch="ignore")
+    with openai.OpenAI(base_url=server, api_key="k", timeout=LIMIT_S, max_retries=0) as client:
+
+        def ask(question: str, **more: Any) -> Any:
+            messages: Any = [{"role": "user", "content": question}]
+            return client.chat.completions.create(model="m", messages=messages, max_tokens=60, **more)
+
+        shown, hidden = (ask("What is 17 + 28?", temperature=0, logprobs=wanted) for wanted in (True, False))
+        assert shown.choices[0].logprobs.content
+        assert hidden.choices[0].logprobs is None
+        assert shown.metaprobe["score"] == pytest.approx(predictor.predict(shown).score)
+        assert hidden.metaprobe["score"] == pytest.approx(shown.metaprobe["score"], abs=0.01)
+        *_, last = [chunk for chunk in ask("What is 17 + 28?", temperature=0, stream=True) if chunk.choices]
+        assert last.metaprobe["score"] == pytest.approx(shown.metaprobe["score"], abs=0.01)
+        end = 0  # a token with which this model does not end
+        body = {"stop_token_ids": [end], "vllm_xargs": {"metaprobe_gate": 0.2, "metaprobe_gate_end": end}}
+        ended = []
+        for seed, question in enumerate(LONG):
+            answer = ask(question, temperature=1, seed=seed, logprobs=True, extra_body=body).choices[0]
+            gate, said = gates.start(), [entry.logprob for entry in answer.logprobs.content]
+            stopped = answer.finish_reason == "stop" and answer.stop_reason == end
+            fires = next((n for n, x in enumerate(said, 1) if gate.push(min(x, 0.0)) != "continue"), None)
+            assert fires in ((len(said) - 1, len(said)) if stopped else (None, 60)), (fires, len(said))
+            ended.append(stopped)
+        assert any(ended)
+
+
+def test_a_watched_asynchronous_engine_stops_writing_where_the_gate_fires(tmp_path: Path) -> None:
+    rows = json.loads(run("async", tmp_path / "async.json").read_text())
+    ended = [row for row in rows if row["action"] == "stop"]
+    assert ended
+    assert [row["fires"] for row in ended] == [row["tokens"] for row in ended]
+    assert all(row["finish"] is None for row in ended)
+    assert all(row["fires"] in (None, row["tokens"]) and row["finish"] for row in rows if row not in ended)
+    assert {row["open"] for row in rows} == {0}
+    assert all(0 < row["score"] < 1 for row in rows)
 
 
 def cosines(a: Any, b: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tokens a second of vLLM's engine beside transformers, in turn, on one thread: the same requests to the same model.
+"""Tokens a second of vLLM's engine beside transformers, and of its asynchronous one watched and plain, in turn.
 
     python -m research.engines.vllm_rates --vllm PYTHON --out docs/measured/vllm_rates.json
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,15 +29,19 @@ def main(vllm: str, out: Path) -> None:
     found: dict[str, list[float]] = {"transformers": [], "vllm": []}
     for _ in range(ROUNDS):
         for engine, python in (("transformers", sys.executable), ("vllm", vllm)):
-            found[engine].append(rate(python, engine))
+            found[engine].append(measured(python, engine)["tokens_per_s"])
             click.echo(f"{engine}: {found[engine][-1]:.0f} tokens/s")
     pairs = [ours / theirs for theirs, ours in zip(found["transformers"], found["vllm"], strict=True)]
+    turns = measured(vllm, "async")
+    watched = [ours / theirs for ours, theirs in zip(turns["watched"], turns["plain"], strict=True)]
+    click.echo(f"asynchronous, watched over plain: {watched}")
     kept = {"rates": found, "ratios": pairs, "median": {name: statistics.median(of) for name, of in found.items()}}
-    out.write_text(json.dumps(kept | {"ratio": statistics.median(pairs)}, indent=1) + "\n", encoding="utf-8")
+    kept |= {"ratio": statistics.median(pairs), "asynchronous": turns | {"ratios": watched}}
+    out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
-def rate(python: str, engine: str) -> float:
-    """Tokens a second of one process. Raises `ClickException` with the end of what it said where it fails."""
+def measured(python: str, engine: str) -> dict[str, Any]:
+    """What one process measured. Raises `ClickException` with the end of what it said where it fails."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
@@ -51,7 +56,7 @@ def rate(python: str, engine: str) -> float:
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600)
         if done.returncode:
             raise click.ClickException(f"{engine} failed: {done.stderr[-1500:]}")
-        return float(json.loads(kept.read_text(encoding="utf-8"))["tokens_per_s"])
+        return dict(json.loads(kept.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

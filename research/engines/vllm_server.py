@@ -1,4 +1,4 @@
-"""What the middleware costs inside vLLM's own server: two servers, one with it, asked in turn; and what it says.
+"""What middleware and gate cost inside vLLM's own server: two servers, one with both, asked in turn; what it says.
 
     python -m research.engines.vllm_server --vllm PYTHON --out docs/measured/vllm_server.json
 
@@ -23,8 +23,11 @@ import httpx
 from metaprobe.llms.weights import resolve
 
 MIDDLEWARE = "metaprobe.serving.http.middleware.VerdictMiddleware"
+PROCESSOR = "metaprobe.serving.vllm_gate:GateLogitsProcessor"
+GATED = {"vllm_xargs": {"metaprobe_gate": 0.02}}
+"""The rate that ends fewest. No answer ends at its end token here, so that all kinds write as many tokens."""
 START_S = 1800
-AT_ONCE, TOKENS, ROUNDS = 16, 32, 6
+AT_ONCE, TOKENS, STARTS = 16, 32, 5
 ASKED = ("explain why the sky is blue", "count to twenty in words", "describe Paris", "say what a prime number is")
 
 
@@ -42,6 +45,7 @@ def started(vllm: str, folder: str, port: int, log: Path, *more: str) -> subproc
         "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
@@ -52,10 +56,10 @@ def started(vllm: str, folder: str, port: int, log: Path, *more: str) -> subproc
     )
 
 
-def wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> float:
+def wait_for(port: int, server: subprocess.Popen[bytes], log: Path, seconds: float = START_S) -> float:
     """Seconds until it answers. Raises `ClickException` where it ends, or is not there in time."""
     begun = time.perf_counter()
-    while time.perf_counter() - begun < START_S:
+    while time.perf_counter() - begun < seconds:
         if server.poll() is not None:
             raise click.ClickException(f"the server ended with {server.returncode}: {log.read_text()[-1500:]}")
         try:
@@ -64,13 +68,15 @@ def wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> float:
         except httpx.HTTPError:
             pass
         time.sleep(2)
-    raise click.ClickException(f"the server did not answer within {START_S} s: {log.read_text()[-1500:]}")
+    raise click.ClickException(f"the server did not answer within {seconds:.0f} s: {log.read_text()[-1500:]}")
 
 
 def stop(servers: list[subprocess.Popen[bytes]]) -> None:
     """Ends the servers and all that they started."""
     for server in servers:
-        os.killpg(server.pid, signal.SIGTERM)
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGCONT)
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
 
 
@@ -80,7 +86,8 @@ async def burst(port: int, number: int, **more: Any) -> tuple[float, list[dict[s
 
         async def ask(i: int) -> dict[str, Any]:
             messages = [{"role": "user", "content": f"Please {ASKED[i % len(ASKED)]} ({number}.{i})."}]
-            body = {"model": "m", "messages": messages, "max_tokens": TOKENS, "temperature": 0.0, **more}
+            body = {"model": "m", "messages": messages, "max_tokens": TOKENS, "temperature": 0.0, "ignore_eos": True}
+            body |= more
             answer = await client.post("/v1/chat/completions", json=body)
             answer.raise_for_status()
             return dict(answer.json())
@@ -91,21 +98,37 @@ async def burst(port: int, number: int, **more: Any) -> tuple[float, list[dict[s
         return made / (time.perf_counter() - begun), list(answers)
 
 
-def measured(plain: int, inside: int) -> dict[str, Any]:
+def alone(server: subprocess.Popen[bytes], servers: list[subprocess.Popen[bytes]]) -> None:
+    """Puts the others to sleep: a server that nobody asks looks for work without a pause, on the same processor."""
+    for one in servers:
+        os.killpg(one.pid, signal.SIGCONT if one is server else signal.SIGSTOP)
+
+
+def measured(ports: list[int], servers: list[subprocess.Popen[bytes]], rounds: int) -> dict[str, Any]:
     """Rates in turn, and whether verdicts are those of the plain server's log-probabilities."""
     from metaprobe.probes.quality import QualityPredictor
 
     predictor = QualityPredictor.load(on_mismatch="ignore")
-    rates: dict[str, list[float]] = {"plain": [], "plain, with log-probabilities": [], "middleware": []}
+    asked: dict[str, tuple[int, dict[str, Any]]] = {
+        "plain": (0, {}),
+        "plain, with log-probabilities": (0, {"logprobs": True, "top_logprobs": 1}),
+        "middleware": (1, {}),
+        "middleware, and the gate in the engine": (1, GATED),
+    }
+    rates: dict[str, list[float]] = {kind: [] for kind in asked}
     differences: list[float] = []
-    asyncio.run(burst(plain, 99)), asyncio.run(burst(inside, 99))
-    for number in range(ROUNDS):
+    lengths: set[int] = set()
+    for server, port in zip(servers, ports, strict=True):
+        alone(server, servers)
+        asyncio.run(burst(port, 99))
+    for number in range(rounds):
         order = list(rates)
-        for kind in order[number % 3 :] + order[: number % 3]:
-            port = inside if kind == "middleware" else plain
-            more = {"logprobs": True, "top_logprobs": 1} if "with" in kind else {}
-            rate, answers = asyncio.run(burst(port, number, **more))
+        for kind in order[number % len(order) :] + order[: number % len(order)]:
+            which, more = asked[kind]
+            alone(servers[which], servers)
+            rate, answers = asyncio.run(burst(ports[which], number, **more))
             rates[kind].append(rate)
+            lengths.add(sum(answer["usage"]["completion_tokens"] for answer in answers))
             if kind == "middleware":
                 verdicts = [answer["metaprobe"]["score"] for answer in answers]
                 hidden = all(answer["choices"][0]["logprobs"] is None for answer in answers)
@@ -113,44 +136,56 @@ def measured(plain: int, inside: int) -> dict[str, Any]:
                 expected = [predictor.predict(answer).score for answer in answers]
         differences += [abs(a - b) for a, b in zip(verdicts, expected, strict=True)]
         assert hidden
-    middle = {kind: statistics.median(found) for kind, found in rates.items()}
-    return {
-        "rates": rates,
-        "median": middle,
-        "middleware over plain": statistics.median(
-            a / b for a, b in zip(rates["middleware"], rates["plain"], strict=True)
-        ),
-        "middleware over the same numbers": statistics.median(
-            a / b for a, b in zip(rates["middleware"], rates["plain, with log-probabilities"], strict=True)
-        ),
-        "largest difference of a score": max(differences),
-        "answers": len(differences),
-    }
+    assert len(lengths) == 1, lengths
+    return {"rates": rates, "differences": differences}
+
+
+def over(starts: list[dict[str, Any]], kind: str, other: str) -> list[float]:
+    """For each start of the servers, the median over its rounds of one kind's rate over the other's."""
+    rates = [one["rates"] for one in starts]
+    return [statistics.median(a / b for a, b in zip(of[kind], of[other], strict=True)) for of in rates]
 
 
 @click.command()
 @click.option("--vllm", required=True)
 @click.option("--model", default="smollm2-135m")
+@click.option("--rounds", default=4)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(vllm: str, model: str, out: Path) -> None:
+def main(vllm: str, model: str, rounds: int, out: Path) -> None:
     """Starts both servers, measures, and writes what was found."""
     folder = resolve(model).location
+    starts = [one_start(vllm, folder, rounds, out) for _ in range(STARTS)]
+    kinds = list(starts[0]["rates"])
+    differences = [difference for one in starts for difference in one["differences"]]
+    found = {
+        "starts": starts,
+        "median": {kind: statistics.median(rate for one in starts for rate in one["rates"][kind]) for kind in kinds},
+        "over plain": {kind: over(starts, kind, "plain") for kind in kinds},
+        "over the same numbers": over(starts, "middleware", "plain, with log-probabilities"),
+        "largest difference of a score": max(differences),
+        "answers": len(differences),
+    }
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    click.echo(json.dumps({name: value for name, value in found.items() if name != "starts"}))
+
+
+def one_start(vllm: str, folder: str, rounds: int, out: Path) -> dict[str, Any]:
+    """What `measured` finds at two servers that are started for it: the same server is now faster, now slower."""
     logs = [out.with_suffix(f".{name}.log") for name in ("plain", "inside")]
     ports = [free_port(), free_port()]
     servers = [
         started(vllm, folder, ports[0], logs[0]),
-        started(vllm, folder, ports[1], logs[1], "--middleware", MIDDLEWARE),
+        started(vllm, folder, ports[1], logs[1], "--middleware", MIDDLEWARE, "--logits-processors", PROCESSOR),
     ]
     try:
         for port, server, log in zip(ports, servers, logs, strict=True):
             click.echo(f"ready after {wait_for(port, server, log):.0f} s")
-        found = measured(*ports)
+        found = measured(ports, servers, rounds)
     finally:
         stop(servers)
     for log in logs:
         log.unlink()
-    out.write_text(json.dumps(found, indent=1) + "\n")
-    click.echo(json.dumps({name: value for name, value in found.items() if name != "rates"}))
+    return found
 
 
 if __name__ == "__main__":

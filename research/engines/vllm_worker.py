@@ -1,6 +1,6 @@
 """What is run inside vLLM's own environment, by `research.engines.vllm_states` and the slow tests: one part a process.
 
-PYTHON -m research.engines.vllm_worker answers|gate|states|rate-vllm|rate-transformers OUT
+PYTHON -m research.engines.vllm_worker answers|gate|async|states|rate-vllm|rate-transformers|rate-async OUT
 """
 
 import asyncio
@@ -28,7 +28,7 @@ STATES = tuple(
         ]
     )
 )
-RATE, LENGTH = 0.2, 60
+RATE, LENGTH, TURNS = 0.2, 60, 8
 
 
 def requests() -> list[Request]:
@@ -42,17 +42,29 @@ def answers(out: Path) -> None:
     """Answers of the engine, a continuation scored, and tokens a second."""
     from metaprobe.llms.vllm_engine import EngineLLM
 
-    llm = EngineLLM.load(MODEL, top_logprobs=3, max_model_len=1024)
+    llm = EngineLLM.load(MODEL, top_logprobs=3, max_model_len=1024, max_num_batched_tokens=1024)
 
     async def ask() -> dict[str, Any]:
         async with llm:
+            # More than one step holds, each with a seed of its own.
+            long_prompts = [Message("user", f"Count {i}: " + "one, two, three. " * 80) for i in range(3)]
+            seeded = [
+                Request(id=f"s{i}", messages=(message,), sampling=Sampling(temperature=1.0, seed=i, max_tokens=3))
+                for i, message in enumerate(long_prompts)
+            ]
+            drawn = await asyncio.gather(*(llm.complete(request) for request in seeded))
             calls = await asyncio.gather(*(llm.complete(request) for request in requests()))
             again = await llm.loglikelihood(requests()[0], calls[0].text)
             many = [Request(id=f"m{i}", messages=(Message("user", LONG[i % 4]),)) for i in range(32)]
             started = time.perf_counter()
             long = await asyncio.gather(*(llm.complete(request) for request in many[:16]))
             rate = sum(len(call.tokens) for call in long) / (time.perf_counter() - started)
-        return {"calls": [plain(call) for call in calls], "again": plain(again), "tokens_per_s": rate}
+        return {
+            "calls": [plain(call) for call in calls],
+            "again": plain(again),
+            "seeded": [len(call.tokens) for call in drawn],
+            "tokens_per_s": rate,
+        }
 
     out.write_text(json.dumps(asyncio.run(ask())))
 
@@ -152,6 +164,82 @@ def gate(out: Path) -> None:
     out.write_text(json.dumps({"rows": rows, "refused": refused}))
 
 
+def watched(out: Path) -> None:
+    """Answers of `AsyncLLM`, watched with a gate: what was seen, and what is still being written in the engine."""
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.routing.gate import StreamingGate
+    from metaprobe.serving.watch_stream import watch
+
+    predictor, gates = QualityPredictor.load(), StreamingGate.load(stop=RATE, on_mismatch="ignore")
+
+    async def ask() -> list[dict[str, Any]]:
+        engine, rows = async_engine(), []
+        for i, question in enumerate(LONG):
+            generated = engine.generate(question, drawn(i), f"r{i}")
+            seen: list[float] = []
+            async for output in (one := watch(generated, predictor, gates)):
+                [delta] = output.outputs
+                seen += [entry[token].logprob for token, entry in zip(delta.token_ids, delta.logprobs, strict=True)]
+            finish, open_still = delta.finish_reason, engine.output_processor.get_num_unfinished_requests()
+            here = gates.start()
+            fires = next((n for n, x in enumerate(seen, 1) if here.push(min(x, 0.0)) != "continue"), None)
+            row = {"action": one.action, "tokens": len(seen), "fires": fires, "finish": finish, "open": open_still}
+            rows.append(row | {"score": one.verdict and one.verdict.score, "logprobs": seen})
+        engine.shutdown()
+        return rows
+
+    out.write_text(json.dumps(asyncio.run(ask())))
+
+
+def rate_async(out: Path) -> None:
+    """Tokens a second of `AsyncLLM`, 32 requests at once, plain and watched in turn, by a gate."""
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.routing.gate import StreamingGate
+    from metaprobe.serving.watch_stream import watch
+
+    predictor, gates = QualityPredictor.load(), StreamingGate.load(stop=0.02, on_mismatch="ignore")
+
+    async def ask() -> dict[str, list[float]]:
+        engine, rates = async_engine(), {"plain": [], "watched": []}
+
+        async def one(name: str, i: int, kind: str) -> int:
+            generated = engine.generate(f"{LONG[i % 4]} ({name})", drawn(i), f"{name}.{i}.{kind}")
+            tokens = 0
+            async for output in watch(generated, predictor, gates) if kind == "watched" else generated:
+                tokens += len(output.outputs[0].token_ids)
+            return tokens
+
+        for turn in range(1 + TURNS):
+            for kind in list(rates)[:: 1 if turn % 2 else -1]:
+                started = time.perf_counter()
+                made = sum(await asyncio.gather(*(one(f"t{turn}", i, kind) for i in range(32))))
+                if turn:
+                    rates[kind].append(made / (time.perf_counter() - started))
+        engine.shutdown()
+        return rates
+
+    out.write_text(json.dumps(asyncio.run(ask())))
+
+
+def async_engine() -> Any:
+    """vLLM's asynchronous engine, which works in a process of its own."""
+    from metaprobe.llms.vllm_engine import engine_options, import_vllm
+    from metaprobe.llms.weights import resolve
+
+    vllm = import_vllm()
+    options = engine_options(resolve(MODEL).location, max_model_len=1024)
+    return vllm.AsyncLLMEngine.from_engine_args(vllm.AsyncEngineArgs(**options))
+
+
+def drawn(seed: int) -> Any:
+    """Parameters of an answer at temperature 1, handed on token by token with log-probabilities."""
+    from metaprobe.llms.vllm_engine import import_vllm
+
+    vllm = import_vllm()
+    kind = vllm.sampling_params.RequestOutputKind.DELTA
+    return vllm.SamplingParams(temperature=1.0, seed=seed, max_tokens=LENGTH, logprobs=0, output_kind=kind)
+
+
 def states(out: Path) -> None:
     """States of all layers, and log-probabilities, of given calls."""
     from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
@@ -169,6 +257,6 @@ def states(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parts = {"answers": answers, "gate": gate, "states": states}
-    parts |= {"rate-vllm": rate_vllm, "rate-transformers": rate_transformers}
+    parts = {"answers": answers, "gate": gate, "async": watched, "states": states}
+    parts |= {"rate-vllm": rate_vllm, "rate-transformers": rate_transformers, "rate-async": rate_async}
     parts[sys.argv[1]](Path(sys.argv[2]))

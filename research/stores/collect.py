@@ -28,6 +28,7 @@ STORES = Path(__file__).parent.parent.parent / "recorded"
 ANSWER = "answer"
 SMALL, LARGE = "{models}/qwen-coder-0.5b/model.gguf", "{models}/qwen-coder-1.5b/model.gguf"
 GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} --batch-size 64"
+SAMPLES = f"universal-self-consistency {GSM8K.replace('200', '300')} --constant samples=16"
 AGENTS = f"--llm alpha=smollm2-135m --llm beta={SMALL} --llm gamma={LARGE}"
 METACOG = f"--task metacog-eval --llm {SMALL} {AGENTS} --batch-size 64"
 CREAK = f"--task creak --data {{data}} --limit 200 --llm {SMALL} --batch-size 64"
@@ -46,11 +47,9 @@ COMMANDS = {
     "gsm8k-cot": f"zero-shot-cot {GSM8K}",
     "gsm8k-self-refine": f"self-refine {GSM8K}",
     "gsm8k-self-refine-execute": f"self-refine {GSM8K.replace('200', '100')} --prompts {{prompts}}",
-    "gsm8k-samples-1.5b": f"universal-self-consistency {GSM8K.replace('200', '300')} --constant samples=16".replace(
-        SMALL, LARGE
-    ),
+    "gsm8k-samples-1.5b": f"{SAMPLES.replace(SMALL, LARGE)} --variant vote",
     "gsm8k-self-verification": f"self-verification {GSM8K}",
-    "gsm8k-samples": f"universal-self-consistency {GSM8K.replace('200', '300')} --constant samples=16",
+    "gsm8k-samples": SAMPLES,
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",
     "qwen-metacog-eval": f"self-report --task metacog-eval --llm {SMALL} --batch-size 64 --top-logprobs 15",
     "creak-metacrit": f"metacrit --variant every-stage {CREAK}",

@@ -1,0 +1,46 @@
+"""An endpoint in a process of its own, whose answers follow from what is asked: `python answering_server.py PORT`."""
+
+import hashlib
+import json
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+def answer(body: dict[str, Any]) -> dict[str, Any]:
+    """Two to nine words with log-probabilities, drawn from what was asked and with which seed."""
+    digest = hashlib.sha256(json.dumps([body["messages"], body.get("seed")]).encode()).digest()
+    words = [f" {byte}" for byte in digest[1 : 3 + digest[0] % 8]]
+    content = [
+        {"token": word, "logprob": -byte / 256, "top_logprobs": []}
+        for word, byte in zip(words, digest[8:], strict=False)
+    ]
+    message = {"role": "assistant", "content": "".join(words)}
+    choice = {"index": 0, "message": message, "logprobs": {"content": content}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 5, "completion_tokens": len(words), "total_tokens": 5 + len(words)}
+    return {"id": digest.hex()[:12], "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]} | {
+        "usage": usage
+    }
+
+
+class Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(0.02)  # long enough that a kill meets answers on their way
+        said = json.dumps(answer(body)).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: object) -> None:
+        sys.stdout.write("answered\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
