@@ -277,6 +277,10 @@ def log_rows(found: dict[str, Any]) -> list[Row]:
     for row in found["dashboard"]:
         what = f"dashboard of {row['days']} days, {row['answers']:,} of {found['rows']:,} logged answers"
         rows.append([what, duration(1e6 * row["seconds"]), "-", "-", "-", "< 1 s"])
+    kills = found["kills"]
+    handed, stored, said = (sum(one[name] for one in kills) for name in ("handed over", "stored", "said to be lost"))
+    what = f"{len(kills)} writers killed with SIGKILL: entries lost of {handed:,} handed over"
+    rows.append([what, f"{handed - stored:,}", "said by the next one", f"{said:,}", "-", "the queue at most, and said"])
     return rows
 
 

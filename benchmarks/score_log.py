@@ -27,6 +27,7 @@ import httpx
 import numpy as np
 
 from benchmarks.serving import check, checkpoint, listening, processor_seconds, run_upstream
+from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
 from metaprobe.monitoring.sampling import draw_sheet
@@ -40,6 +41,8 @@ CONNECTIONS = 8
 BLOCKS = 10
 DAY = 86400.0
 SPANS = (1, 30, 365)
+KILLS = 10
+SPAWN = multiprocessing.get_context("spawn")
 
 
 def run_proxy(listener: socket.socket, path: Path, upstream: str, given: dict[str, Any]) -> None:
@@ -161,6 +164,34 @@ def measure_dashboard(folder: Path, rows: int) -> list[dict[str, Any]]:
     return found
 
 
+def hand_over(path: Path, handed: Any) -> None:
+    """Writes entries, some two thousand a second, until it is killed, and counts them where the killer can see it."""
+    log = ScoreLog.open(path)
+    while True:
+        for _ in range(20):
+            number = handed.value + 1
+            log.write(Entry(request_id=f"r{number}", time=time.time(), model="m", checkpoint="c" * 64, score=0.5))
+            handed.value = number
+        time.sleep(0.01)
+
+
+def measure_kills(folder: Path) -> list[dict[str, int]]:
+    """What processes that are killed had handed over, what is stored of it, and what the next one says is lost."""
+    found = []
+    for number in range(KILLS):
+        path, handed = folder / f"killed{number}.sqlite", SPAWN.Value("q", 0, lock=False)
+        process = SPAWN.Process(target=hand_over, args=(path, handed), daemon=True)
+        process.start()
+        while handed.value < 1000:
+            time.sleep(0.01)
+        time.sleep(0.37 * number % 1)  # at another moment of the writer's half second each time
+        process.kill()
+        process.join()
+        with ScoreLog.open(path) as log:
+            found.append({"handed over": handed.value, "stored": len(log.columns()), "said to be lost": log.lost})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=2000, help="for each way of logging")
@@ -177,10 +208,13 @@ def main() -> None:
         shown = measure_dashboard(Path(folder), options.rows)
         for row in shown:
             print(f"dashboard of {row['days']} days, {row['answers']:,} answers: {row['seconds']:.2f} s")
+        kills = measure_kills(Path(folder))
+        for killed in kills:
+            print("killed: " + ", ".join(f"{count:,} {what}" for what, count in killed.items()))
     if options.json:
         about = {"cores": os.cpu_count(), "python": platform.python_version(), "tokens": options.tokens}
         found = {**about, "load": round(os.getloadavg()[0], 1), "rows": options.rows, "requests": requests}
-        options.json.write_text(json.dumps({**found, "dashboard": shown}, indent=1) + "\n")
+        options.json.write_text(json.dumps({**found, "dashboard": shown, "kills": kills}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

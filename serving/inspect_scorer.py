@@ -10,22 +10,24 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
 from metaprobe.records.logs.inspect_log import response_of
 from metaprobe.records.logs.sample import NoAnswer
-from metaprobe.serving.scored import Scored, score
+from metaprobe.serving.scored import OnVerdict, Scored, score
 
 inspect_scorer: Any = require("inspect_ai.scorer", "inspect")
 
 
 @inspect_scorer.scorer(metrics=[inspect_scorer.mean(), inspect_scorer.stderr()])  # type: ignore[untyped-decorator]
-def verdict(checkpoint: str = "bundled:quality") -> Any:
+def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
     """Returns a scorer that gives each sample the checkpoint's score of its answer, in [0, 1].
 
     Heads, flag and reasons stand in the score's metadata. An answer that cannot be scored is left unscored, with its
-    reason, so that no mean counts it. `checkpoint`: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`.
+    reason, so that no mean counts it. `checkpoint`: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`. `log`: the
+    file or URL of a score log that is to hold each verdict as well.
     """
     predictor = QualityPredictor.load(checkpoint)
+    hand_over = _logging(log) if log else None
 
     async def score_sample(state: Any, target: Any) -> Any:
-        found = scored_output(predictor, state.output.model_dump(mode="json"))
+        found = scored_output(predictor, state.output.model_dump(mode="json"), hand_over)
         metadata = found.as_metadata()
         if found.verdict is None or found.verdict.score is None:
             return inspect_scorer.Score.unscored(explanation=metadata["reason"], metadata=metadata)
@@ -39,10 +41,22 @@ def verdict(checkpoint: str = "bundled:quality") -> Any:
     return score_sample
 
 
-def scored_output(predictor: QualityPredictor, output: dict[str, Any]) -> Scored:
-    """Returns the verdict on a `ModelOutput` as a dictionary; none, with the reason, where it cannot be scored."""
+def _logging(log: str) -> OnVerdict:
+    from metaprobe.monitoring.log import ScoreLog  # not above: it has an extra of its own
+    from metaprobe.serving.logged import log_verdicts
+
+    return log_verdicts(ScoreLog.open(log))
+
+
+def scored_output(predictor: QualityPredictor, output: dict[str, Any], on_verdict: OnVerdict | None = None) -> Scored:
+    """Returns the verdict on a `ModelOutput` as a dictionary; none, with the reason, where it cannot be scored.
+
+    `on_verdict` is called with it.
+    """
     try:
-        response = response_of(output)
+        found = score(predictor, response_of(output))
     except (NoAnswer, ImportFileError) as reason:
-        return Scored(None, str(reason))
-    return score(predictor, response)
+        found = Scored(None, str(reason))
+    if on_verdict is not None:
+        on_verdict(found)
+    return found

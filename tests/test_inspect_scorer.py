@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 
 LOG = Path(__file__).parent / "logs" / "inspect" / "graded.json"
@@ -24,7 +25,8 @@ def test_an_evaluation_has_verdicts_beside_its_own_scores(tmp_path: Path) -> Non
     outputs = [ModelOutput(**output) for output in given] + [ModelOutput.from_content("m", "4")]
     outputs[-1].usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)  # else it loads a tokenizer
     task = inspect_ai.Task(
-        dataset=[Sample(id=n, input="?", target="4") for n in range(3)], scorer=[match(), verdict("bundled:quality")]
+        dataset=[Sample(id=n, input="?", target="4") for n in range(3)],
+        scorer=[match(), verdict("bundled:quality", log=str(tmp_path / "scores.sqlite"))],
     )
     model = get_model("mockllm/model", custom_outputs=outputs)
     (log,) = inspect_ai.eval(
@@ -39,3 +41,7 @@ def test_an_evaluation_has_verdicts_beside_its_own_scores(tmp_path: Path) -> Non
     assert scores[1].value != scores[1].value, "the numbers of another text were scored"
     assert "do not spell the answer" in scores[1].explanation
     assert "no log-probabilities" in scores[2].explanation
+    with ScoreLog.open(str(tmp_path / "scores.sqlite")) as logged:
+        kept = logged.columns().score
+    assert sorted(kept[kept == kept]) == [pytest.approx(scores[0].value)]
+    assert len(kept) == 3

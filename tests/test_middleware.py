@@ -12,6 +12,7 @@ from served import TOKENS, Upstream, completion, running
 from serving_clients import LOGPROBS, Served, verdict_of
 from test_serving_gate import FakeGates
 
+from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.http.middleware import VerdictMiddleware, settings_of
@@ -27,7 +28,9 @@ served = serving_clients.served
 @contextmanager
 def inside(engine: Any, checkpoint: Path, **options: Any) -> Iterator[Served]:
     """The engine's own server with the middleware in it."""
-    settings = Settings(checkpoint=checkpoint, upstream="http://127.0.0.1/v1", auth=False, max_body_bytes=100_000)
+    logged = {name: options.pop(name) for name in ("log", "log_texts") if name in options}
+    about = {"upstream": "http://127.0.0.1/v1", "auth": False, "max_body_bytes": 100_000, **logged}
+    settings = Settings(checkpoint=checkpoint, **about)
     with running(VerdictMiddleware(engine, settings=settings, **options)) as (url, _):
         yield Served(url)
 
@@ -150,3 +153,30 @@ def test_an_engine_makes_it_without_arguments(checkpoint: Path, monkeypatch: pyt
     with running(VerdictMiddleware(Upstream())) as (url, _):
         answer = Served(url).post("/v1/chat/completions", request("plain"))
     assert json.loads(answer.text)["metaprobe"]["checkpoint"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_log_holds_each_verdict_under_the_callers_id_and_tags(tmp_path: Path, checkpoint: Path, stream: bool) -> None:
+    url = str(tmp_path / "scores.sqlite")
+    named = {"x_request_id": "mine-1", "x_metaprobe_tags": "task=faq"}
+    with inside(Upstream(), checkpoint, log=url, log_texts=True) as served:
+        answer = served.post("/v1/chat/completions", request("plain", stream=stream), **named)
+        served.post("/v1/chat/completions", request("plain"), x_metaprobe_tags="no tag")
+    assert "mine-1" in answer.text
+    with ScoreLog.open(url) as log:
+        entry = log.entry("mine-1")
+        assert len(log.columns().time) == 2, "tags that cannot be read cost no entry"
+    assert entry is not None
+    assert json.dumps(entry.score)[:6] in answer.text
+    assert (entry.model, entry.tags, entry.answer) == ("m", {"task": "faq"}, "".join(token for token, _ in TOKENS))
+
+
+@pytest.mark.parametrize(("given", "texts"), [("1", True), ("true", True), ("0", False), ("False", False)])
+def test_what_is_logged_is_set_by_the_environment(given: str, texts: bool) -> None:
+    settings = settings_of({"METAPROBE_LOG": "scores.sqlite", "METAPROBE_LOG_TEXTS": given})
+    assert (settings.log, settings.log_texts) == ("scores.sqlite", texts)
+
+
+def test_a_switch_that_is_neither_off_nor_on_is_refused_by_name() -> None:
+    with pytest.raises(RecordError, match="METAPROBE_LOG_TEXTS is 'maybe'; expected one of 0, false, 1, true"):
+        settings_of({"METAPROBE_LOG": "scores.sqlite", "METAPROBE_LOG_TEXTS": "maybe"})

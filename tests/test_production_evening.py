@@ -41,6 +41,8 @@ class Evening:
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, str(folder / "scores.sqlite")
         self.questions = questions(7)
+        self.judge = ""
+        """Digest of the checkpoint that gave the last verdict."""
 
     @contextmanager
     def server(self, checkpoint: str, upstream: str, **more: Any) -> Iterator[openai.OpenAI]:
@@ -64,6 +66,7 @@ class Evening:
             )
             assert answer.model_extra is not None
             ids.append(answer.model_extra["metaprobe"]["request_id"])
+            self.judge = answer.model_extra["metaprobe"]["checkpoint"]
         return ids
 
     def run(self, *words: str, code: int | None = 0) -> list[dict[str, Any]]:
@@ -111,12 +114,11 @@ class Evening:
     def ask_until_judged_by(self, client: openai.OpenAI, digest: str) -> None:
         """Asks on until the running server judges by that checkpoint. Raises where it never does."""
         for _ in range(60):
-            [name] = self.ask(client, 1)
-            with ScoreLog.open(self.log) as log:
-                if (entry := log.entry(name)) is not None and entry.checkpoint == digest:
-                    return
+            self.ask(client, 1)
+            if self.judge == digest:
+                return
             time.sleep(0.25)
-        raise AssertionError(f"a minute has gone, and nothing is judged by {digest}")
+        raise AssertionError(f"nothing is judged by {digest}, but by {self.judge}")
 
     def accuracy(self, method: str) -> dict[str, Any]:
         """The estimate of that method, of all answers in the log."""

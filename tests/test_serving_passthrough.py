@@ -13,6 +13,9 @@ from starlette.types import Receive, Scope, Send
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.endpoints import THERE
+from metaprobe.serving.http.feedback import read_feedback
+from metaprobe.serving.http.openapi import openapi
+from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 
 checkpoint = serving_clients.checkpoint
@@ -189,3 +192,31 @@ def test_what_can_be_asked_is_described_in_openapi_and_in_the_message_of_a_wrong
     assert named == {each.strip().replace("MODEL", "{model}") for each in THERE.split(",")}
     schema = described["components"]["schemas"]["Verdict"]
     assert set(served.post("/v1/score", LOGPROBS).json()) == set(schema["properties"]) == set(schema["required"])
+
+
+@pytest.mark.parametrize(
+    ("body", "taken"),
+    [
+        ({"request_id": "a", "label": 1}, True),
+        ({"request_id": "a", "label": "right", "who": "ada", "time": 1.7e9}, True),
+        ({"feedback": [{"request_id": "a", "label": None}, {"request_id": "b", "label": False}]}, True),
+        ({"request_id": "a"}, False),
+        ({"label": 1}, False),
+        ({"request_id": 7, "label": 1}, False),
+        ({"request_id": "a", "label": [1]}, False),
+        ({"request_id": "a", "label": 1, "time": "yesterday"}, False),
+        ({"feedback": {"request_id": "a", "label": 1}}, False),
+    ],
+)
+def test_labels_are_taken_as_openapi_describes_them(body: dict[str, Any], taken: bool) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    described = openapi()
+    asked = described["paths"]["/v1/feedback"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    whole = {**asked, "components": described["components"]}
+    assert jsonschema.Draft202012Validator(whole).is_valid(body) is taken
+    try:
+        read_feedback(json.dumps(body).encode(), most=10)
+    except Refusal:
+        assert not taken
+    else:
+        assert taken

@@ -249,8 +249,9 @@ def test_workers_that_are_asked_for_a_reload_while_they_start_live_and_reload(
 
 
 WAITS = """
-import asyncio, os, signal, sys, time
+import asyncio, os, signal, sys, threading, time
 from metaprobe.serving.http.hangup import hangups_wait, take_hangups
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()  # as libraries have theirs, begun at import
 with hangups_wait():
     os.kill(os.getpid(), signal.SIGHUP)  # while checkpoints are loaded
     if sys.argv[1] == "child":
@@ -267,6 +268,24 @@ def test_a_signal_that_comes_while_a_process_starts_waits_for_it_and_does_not_en
     command = [sys.executable, "-c", WAITS, where, WAITS.replace("os.kill(os.getpid(), signal.SIGHUP)", "pass")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["taken", "goes on"])
+
+
+FAILS = """
+import os, signal, threading, time
+from metaprobe.serving.http.hangup import hangups_wait
+if {thread}:
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+with hangups_wait():
+    os.kill(os.getpid(), signal.SIGHUP)
+    raise SystemExit("what is wrong")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
+@pytest.mark.parametrize("thread", [False, True])
+def test_an_error_while_a_process_starts_is_told_though_a_signal_waits(thread: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", FAILS.format(thread=thread)], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "what is wrong\n")
 
 
 def test_a_server_that_is_asked_for_a_reload_while_it_starts_reloads_once_it_is_there(

@@ -1,7 +1,6 @@
 """The door: who may come in, how many at once, and what is noted of a visit. Plain ASGI, around the application."""
 
 import logging
-import re
 import time
 import uuid
 from typing import Any
@@ -15,7 +14,7 @@ from metaprobe.serving.http.json_log import FIELDS
 from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.request_log import SCOPE_ID
+from metaprobe.serving.http.request_log import CALLERS_ID, SCOPE_ID
 from metaprobe.serving.http.scorer import log_unexpected
 from metaprobe.serving.http.settings import Settings, is_loopback
 from metaprobe.serving.http.tracing import NoSpans, Spans, Trace
@@ -29,8 +28,6 @@ ENDPOINTS = (
 )
 OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
 """The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def request_id(request: Request) -> str:
@@ -59,7 +56,7 @@ class Guard:
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        identity = given if CALLERS_ID.fullmatch(given) else uuid.uuid4().hex
         endpoint = _endpoint(scope["path"])
         with self._spans.span(endpoint, headers.get("traceparent", "")) as (trace, known):
             # The upstream is to log the same id and trace.

@@ -7,13 +7,16 @@ without arguments.
 """
 
 import asyncio
+import logging
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.probes.quality import QualityPredictor
@@ -24,11 +27,14 @@ from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.headers import REASON
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import CALLERS_ID, SCOPE_ID, RequestLog, ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.whole_answer import with_own_verdict
 from metaprobe.serving.http.wire import ChatRequest, asked
+
+logger = logging.getLogger(__name__)
 
 CHAT = "/v1/chat/completions"
 REFUSED = (400, 403, 422)
@@ -43,9 +49,14 @@ VARIABLES = {
     "METAPROBE_GATE_ESCALATE": "gate_escalate",
     "METAPROBE_GATE_FINISH_REASON": "gate_finish_reason",
     "METAPROBE_ON_MISMATCH": "on_mismatch",
+    "METAPROBE_LOG": "log",
+    "METAPROBE_LOG_TEXTS": "log_texts",
+    "METAPROBE_LOG_LOGPROBS": "log_logprobs",
 }
 """Environment variable -> the setting of `metaprobe serve` that it is."""
 NUMBERS = ("gate_stop", "gate_escalate")
+SWITCHES = {"METAPROBE_LOG_TEXTS": "log_texts", "METAPROBE_LOG_LOGPROBS": "log_logprobs"}
+OFF_AND_ON = {"0": False, "false": False, "1": True, "true": True}
 HERE = "http://127.0.0.1/v1"
 """The application is its own upstream."""
 
@@ -59,6 +70,11 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
                 given[name] = float(given[name])
             except ValueError as error:
                 raise RecordError(f"{name} is {given[name]!r}; expected a share between 0 and 1") from error
+    for name, setting in SWITCHES.items():
+        if setting in given:
+            if given[setting].lower() not in OFF_AND_ON:
+                raise RecordError(f"{name} is {given[setting]!r}; expected one of {', '.join(OFF_AND_ON)}")
+            given[setting] = OFF_AND_ON[given[setting].lower()]
     if "base_rates" in given:
         given["base_rates"] = (given["base_rates"],)
     return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
@@ -68,8 +84,9 @@ class VerdictMiddleware:
     """Puts a verdict under `metaprobe` into every chat completion of the application inside, streamed or whole.
 
     Log-probabilities are asked for where the caller did not, and taken out again. Where the settings name a gate, a
-    streamed answer that begins badly is ended, and the application hears that its caller is gone. Whatever else comes
-    or goes, errors included, passes as it is.
+    streamed answer that begins badly is ended, and the application hears that its caller is gone. Where they name a
+    log, each verdict is logged, under the caller's x-request-id or one made up. Whatever else comes or goes, errors
+    included, passes as it is.
     """
 
     def __init__(
@@ -97,11 +114,17 @@ class VerdictMiddleware:
                 on_mismatch=on_mismatch,
             )
         self._gates = gates
-        self._scorer = Scorer(predictor, Metrics(), max_tokens=settings.max_scored_tokens)
+        metrics = Metrics()
+        self._scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
+        self._log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
         self._top = settings.top_logprobs if self._scorer.uses_top else 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI has it."""
+        if scope["type"] == "lifespan" and self._log is not None:
+            await self._app(scope, receive, send)  # fails at once where the application has no life of its own to end
+            await asyncio.to_thread(self._log.log.close)
+            return
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
             await self._app(scope, receive, send)
             return
@@ -110,12 +133,13 @@ class VerdictMiddleware:
         if question is None:
             await self._app(scope, _again(body, whole, receive), send)
             return
-        answer = _Answer(self, question, send)
+        scorer = self._scorer.of(self._logged(scope, question))
+        answer = _Answer(self, scorer, question, send)
         await self._app(_with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take)
         if answer.refused:
             # Perhaps what the caller did not ask for was refused: log-probabilities, or alternatives.
             refused = f"the server refused to give log-probabilities (status {answer.refused})"
-            again = _Answer(self, question, send, refused="" if question.wants_logprobs else refused)
+            again = _Answer(self, scorer, question, send, refused="" if question.wants_logprobs else refused)
             await self._app(_with_length(scope, body), again.receive_after(body, receive), again.take)
 
     def _question(self, body: bytes) -> ChatRequest | None:
@@ -124,10 +148,24 @@ class VerdictMiddleware:
         except Refusal:
             return None  # the application says best what is wrong with it
 
-    def stream(self, question: ChatRequest, refused: str) -> ScoredStream:
+    def _logged(self, scope: Scope, question: ChatRequest) -> RequestLog | None:
+        """What the answers to this request are logged by; None without a log. Tags that cannot be read are left out:
+        the application has no quarrel with them."""
+        if self._log is None:
+            return None
+        given = Headers(scope=scope).get("x-request-id", "")
+        identity = given if CALLERS_ID.fullmatch(given) else uuid.uuid4().hex
+        request = Request({**scope, SCOPE_ID: identity})
+        try:
+            return self._log.request(request, question)
+        except Refusal as refusal:
+            logger.warning("request %s is logged without tags: %s", identity, refusal)
+            return self._log.request(request, question, tags={})
+
+    def stream(self, scorer: Scorer, question: ChatRequest, refused: str) -> ScoredStream:
         """What reads a streamed answer along."""
         return ScoredStream(
-            self._scorer,
+            scorer,
             question,
             self._gates,
             gated_reason=self._settings.gate_finish_reason,
@@ -135,9 +173,9 @@ class VerdictMiddleware:
             no_logprobs=refused,
         )
 
-    async def whole(self, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
+    async def whole(self, scorer: Scorer, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
         """An answer that came whole, with its verdict; else as it came, and why."""
-        return await aside(len(body), partial(with_own_verdict, self._scorer, body, question, refused))
+        return await aside(len(body), partial(with_own_verdict, scorer, body, question, refused))
 
 
 @dataclass(slots=True)
@@ -151,9 +189,12 @@ class _Body:
 class _Answer:
     """One answer of the application on its way to the caller."""
 
-    def __init__(self, owner: VerdictMiddleware, question: ChatRequest, send: Send, refused: str | None = None) -> None:
-        """`refused`: None while the application may still refuse what was added to the request."""
-        self._owner, self._question, self._send = owner, question, send
+    def __init__(
+        self, owner: VerdictMiddleware, scorer: Scorer, question: ChatRequest, send: Send, refused: str | None = None
+    ) -> None:
+        """`scorer`: that of this request. `refused`: None while the application may still refuse what was added to the
+        request."""
+        self._owner, self._scorer, self._question, self._send = owner, scorer, question, send
         self._why_none = refused or ""
         self._may_refuse = refused is None and question.changed
         self.refused = 0
@@ -195,7 +236,7 @@ class _Answer:
         if status in REFUSED and self._may_refuse:
             self.refused = status
         elif status == 200 and kind.startswith("text/event-stream"):
-            self._stream = self._owner.stream(self._question, self._why_none)
+            self._stream = self._owner.stream(self._scorer, self._question, self._why_none)
             await self._send(start)
         elif status == 200 and kind.startswith("application/json"):
             self._body = _Body(start, [])
@@ -216,7 +257,7 @@ class _Answer:
         held.parts.append(message.get("body", b""))
         if message.get("more_body", False):
             return
-        body, reason = await self._owner.whole(b"".join(held.parts), self._question, self._why_none)
+        body, reason = await self._owner.whole(self._scorer, b"".join(held.parts), self._question, self._why_none)
         headers = MutableHeaders(raw=list(held.start.get("headers", ())))
         headers["content-length"] = str(len(body))
         if reason:

@@ -3,7 +3,8 @@
 from importlib.metadata import version
 from typing import Any
 
-_BODY = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+from metaprobe.monitoring.label_values import EXPECTED
+
 _ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
 _VERDICT = {
     "type": "object",
@@ -19,6 +20,33 @@ _VERDICT = {
         "reason": {"type": "string"},
     },
 }
+_LABEL = {
+    "type": "object",
+    "required": ["request_id", "label"],
+    "properties": {
+        "request_id": {"type": "string", "description": "The id that came with the verdict."},
+        "label": {"type": ["number", "boolean", "string", "null"], "description": f"{EXPECTED}."},
+        "who": {"type": "string", "description": "Who says so; a later label of the same request counts."},
+        "time": {"type": "number", "description": "Seconds since 1970; now where it is left out."},
+    },
+}
+_LABELS = {
+    "type": "object",
+    "required": ["feedback"],
+    "properties": {"feedback": {"type": "array", "items": {"$ref": "#/components/schemas/Label"}}},
+}
+_STORED = {
+    "type": "object",
+    "required": ["stored", "unknown"],
+    "properties": {
+        "stored": {"type": "integer", "description": "Labels in the log now."},
+        "unknown": {"type": "integer", "description": "Of these, labels of requests that the log does not hold."},
+    },
+}
+_ASKED: dict[str, dict[str, Any]] = {
+    "/v1/feedback": {"oneOf": [{"$ref": "#/components/schemas/Label"}, {"$ref": "#/components/schemas/Labels"}]}
+}
+"""What is sent where it is no upstream's business."""
 _PASSED = "The upstream's answer as it came"
 
 _POSTS = {
@@ -46,23 +74,31 @@ _KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
 def openapi() -> dict[str, Any]:
     """The document, as JSON's own types."""
     paths: dict[str, Any] = {
-        path: {"post": _operation(said, path) | {"requestBody": _BODY}} for path, said in _POSTS.items()
+        path: {"post": _operation(said, path) | {"requestBody": _body(path)}} for path, said in _POSTS.items()
     }
     paths |= {path: {"get": _operation(said, path)} for path, said in _GETS.items()}
     key = {"type": "http", "scheme": "bearer"}
+    schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Label": _LABEL, "Labels": _LABELS, "Stored": _STORED}
     return {
         "openapi": "3.1.0",
         "info": {"title": "metaprobe", "version": version("metaprobe")},
         "paths": paths,
-        "components": {"schemas": {"Verdict": _VERDICT, "Error": _ERROR}, "securitySchemes": {"key": key}},
+        "components": {"schemas": schemas, "securitySchemes": {"key": key}},
         "security": [{"key": []}],
     }
+
+
+def _body(path: str) -> dict[str, Any]:
+    schema = _ASKED.get(path, {"type": "object"})
+    return {"content": {"application/json": {"schema": schema}}, "required": True}
 
 
 def _operation(said: str, path: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"type": "object"}
     if path == "/v1/score":
         answer = {"$ref": "#/components/schemas/Verdict"}
+    elif path == "/v1/feedback":
+        answer = {"$ref": "#/components/schemas/Stored"}
     elif "`metaprobe`" in said:
         answer["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
     kind = _KINDS.get(path, "application/json")

@@ -25,6 +25,8 @@ TAGS_METADATA = "metaprobe-tags"
 """Key of a chat request's `metadata` that says the same as the header."""
 SCOPE_ID = "metaprobe.request_id"
 """Where the guard leaves the request's id."""
+CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""What a caller may name a request."""
 MAX_TAGS = 16
 WAIT_S = 5.0
 """How long labels wait for another process that holds the log's file, before they are refused for the time being."""
@@ -44,6 +46,8 @@ class ServerLog:
     """By the model's name; None for OpenAI's list."""
     lengths: AnswerLengths | None = None
     """Of answers that the gate let go on; None where there is no gate."""
+    host: str = ""
+    """Of the upstream, by which prices are known."""
 
     @classmethod
     def open(cls, settings: Settings, metrics: Metrics, *, gated: bool) -> Self:
@@ -51,26 +55,36 @@ class ServerLog:
         cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
         prices = None if settings.prices is None else read_prices(settings.prices)
         log = ScoreLog.open(settings.log, wait_s=WAIT_S)
-        return cls(log, settings, metrics, prices, AnswerLengths.of_log(log.tables) if gated else None)
+        lengths = AnswerLengths.of_log(log.tables) if gated else None
+        return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
 
     def cost_usd(self, answer: ParsedResponse, asked_model: str) -> float | None:
         """What the upstream's count of tokens costs; None without a price, or a count of what was read and written."""
-        host, counted = urlsplit(self.settings.upstream).hostname or "", answer.usage
-        price = price_of(answer.model, host, self.prices) or price_of(asked_model, host, self.prices)
+        counted = answer.usage
+        price = price_of(answer.model, self.host, self.prices) or price_of(asked_model, self.host, self.prices)
         if price is None or not counted.prompt_tokens:
             return None
         return price.cost_usd(counted)
 
-    def request(self, request: Request, question: ChatRequest | None = None, *, one_usage: bool = True) -> "RequestLog":
+    def request(
+        self,
+        request: Request,
+        question: ChatRequest | None = None,
+        *,
+        one_usage: bool = True,
+        tags: Mapping[str, str] | None = None,
+    ) -> "RequestLog":
         """What the answers to a request are logged by. Raises `Refusal` for tags that cannot be read.
 
-        `one_usage`: whether all answers are of one response of the upstream, whose count of tokens is of them all.
+        `tags`: in place of those that the request names. `one_usage`: whether all answers are of
+        one response of the upstream, whose count of tokens is of them all.
         """
-        given = request.headers.get(TAGS_HEADER) or _in_metadata(question)
+        if tags is None:
+            tags = read_tags(request.headers.get(TAGS_HEADER) or _in_metadata(question))
         return RequestLog(
             self,
             request_id=str(request.scope.get(SCOPE_ID, "")),
-            tags=read_tags(given),
+            tags=tags,
             model="" if question is None else question.model,
             question=_asked(question) if self.settings.log_texts else None,
             max_tokens=None if question is None else question.max_tokens,
