@@ -15,7 +15,7 @@ from metaprobe.records.correctness import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from research.breadth import pack
-from research.breadth.asking import DIRECT, ONCE, PROMPTS, SAMPLED, WORKED, answer_of, prompts_of
+from research.breadth.asking import DIRECT, ONCE, PROMPTS, WORKED, answer_of, prompts_of
 from research.breadth.collect import record
 from research.breadth.lexicon import ANTONYMS, GROUPS, NEAR_IN_MEANING, WORDS
 from research.breadth.numbers import in_words, is_prime, roman
@@ -297,9 +297,8 @@ def test_a_direct_answer_is_its_first_line_and_a_worked_one_what_follows_the_mar
 
 
 def test_the_prompts_show_no_question_that_is_asked_and_hold_the_slot() -> None:
-    for system in (ONCE, SAMPLED):
-        for name, text in prompts_of(system).texts.items():
-            assert "$question" in text, PROMPTS / name
+    for name, text in prompts_of(ONCE).texts.items():
+        assert "$question" in text, PROMPTS / name
     assert not any(item.question in text for item in ITEMS for text in prompts_of(ONCE).texts.values())
 
 
@@ -311,16 +310,6 @@ def test_a_recording_that_is_longer_the_second_time_asks_only_what_is_new(tmp_pa
     assert len(llm.asked) == len(runs) == 10
     assert {(run.item.id, run.variant) for run in runs} == {(i.id, v) for i in ITEMS[:5] for v in (DIRECT, WORKED)}
     assert all(run.label("correct", run.calls[0].id) is not None for run in runs)
-
-
-def test_sampled_solutions_are_labelled_one_by_one_and_the_run_by_their_vote(tmp_path: Path) -> None:
-    item = Item(id="p", question="What is 2 + 2?", gold=("4",), group="p", check="number")
-    llm = ScriptedLLM({"answer": ["So it is.\nAnswer: 4"] * 9 + ["So it is.\nAnswer: 5"] * 7})
-    asyncio.run(record(SAMPLED, [item], llm, tmp_path / "some-model", 16))
-    (run,) = RunStore(tmp_path / "some-model")
-    assert len({request.sampling.seed for request in llm.asked}) == 16
-    assert sum(run.label("correct", call.id) for call in run.calls) == 9  # type: ignore[misc]
-    assert (run.final_answer, run.outcome) == ("4", 1.0)
 
 
 def test_the_table_counts_what_a_store_holds(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def test_the_base_needs_numpy_onnxruntime_and_two_small_things() -> None:
 
 
 def test_recorded_files_are_small() -> None:
-    assert sum(path.stat().st_size for path in (ROOT / "recorded").rglob("*") if path.is_file()) < 20_000_000
+    # 16 solutions each of 300 problems by two models are eight of these, in every clone and in no wheel.
+    assert sum(path.stat().st_size for path in (ROOT / "recorded").rglob("*") if path.is_file()) < 25_000_000
 
 
 def test_a_folder_of_the_same_name_where_python_starts_hides_nothing(tmp_path: Path) -> None:

@@ -187,14 +187,13 @@ def play(evening: Evening, llama_server: str) -> None:
             assert promoted["promoted"], promoted
             evening.ask_until_judged_by(client, digests[second])
             ids = evening.ask(client, 60)
-            with ScoreLog.open(evening.log) as log:
-                entries = [log.entry(name) for name in ids]
-                right = [is_right(entry.question or "", entry.answer or "") for entry in entries if entry is not None]
-                promised = [entry.score for entry in entries if entry is not None and entry.score is not None]
-                assert len(right) == len(promised) == 60
-                assert abs(sum(right) - sum(promised)) / 60 < 0.15, "scores are what labels are, of the new model too"
-                assert [event.kind for event in log.events()].count("drift") >= len(alarms)
-
             [back] = evening.run("promote", "--rollback", "--pins", str(pins))
             assert digests[first] in json.dumps(back)
             evening.ask_until_judged_by(client, digests[first])
+    with ScoreLog.open(evening.log) as log:
+        entries = [log.entry(name) for name in ids]
+        right = [is_right(entry.question or "", entry.answer or "") for entry in entries if entry is not None]
+        promised = [entry.score for entry in entries if entry is not None and entry.score is not None]
+        assert len(right) == len(promised) == 60
+        assert abs(sum(right) - sum(promised)) / 60 < 0.15, "scores are what labels are, of the new model too"
+        assert [event.kind for event in log.events()].count("drift") >= len(alarms)

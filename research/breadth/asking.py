@@ -1,19 +1,14 @@
-"""How the families are asked: two ways of one call each, and many sampled solutions of one problem."""
+"""How the families are asked: two ways of one call each."""
 
-import asyncio
 from pathlib import Path
 
 from metaprobe.pipelines import Prompts, Session, System
-from metaprobe.pipelines.answers import final_answer, most_voted
-from metaprobe.pipelines.system_options import Constant
+from metaprobe.pipelines.answers import final_answer
 from metaprobe.records.answers import SENTENCE_END
 from metaprobe.records.types import Call, Item, Run
 
 DIRECT, WORKED = "direct", "worked"
 LIMITS = {DIRECT: 64, WORKED: 160}
-SOLUTION_TOKENS = 320
-SAMPLES = Constant("samples", 16, "solutions of each problem")
-TEMPERATURE = Constant("temperature", 0.8, "at which they are drawn", low=0, high=2)
 PROMPTS = Path(__file__).parent / "prompts"
 
 
@@ -39,18 +34,6 @@ def answer_of(item: Item, call: Call, variant: str) -> str:
     return final if "answer" in call.text.casefold() else SENTENCE_END.split(final.strip())[-1]
 
 
-async def ask_samples(session: Session) -> Run:
-    """Sample solutions of one problem. The run's answer is the one that most of them give."""
-    count, temperature = session.constant(SAMPLES), session.constant(TEMPERATURE)
-    asked = (
-        session.ask("solution", stage="answer", round=n, max_tokens=SOLUTION_TOKENS, temperature=temperature)
-        for n in range(1, count + 1)
-    )
-    calls = {call.id: call for call in await asyncio.gather(*asked)}
-    answers = {name: (final_answer(session.item, call.text), 1.0) for name, call in calls.items()}
-    return session.run(answers[most_voted(session.item, answers)][0])
-
-
 def prompts_of(system: System) -> Prompts:
     """The prompts of a system of this folder, read from its files."""
     return Prompts({name: (PROMPTS / f"{name}.txt").read_text(encoding="utf-8") for name in system.prompts})
@@ -66,14 +49,4 @@ ONCE = System(
     extract_answer=answer_of,
     limits={"answer": max(LIMITS.values())},
     calls=lambda setup, variant: {"answer": 1},
-)
-SAMPLED = System(
-    name="sampled-solutions",
-    run=ask_samples,
-    prompts=("solution",),
-    variants=("plain",),
-    stages=("answer",),
-    limits={"answer": SOLUTION_TOKENS},
-    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES)},
-    constants=(SAMPLES, TEMPERATURE),
 )

@@ -1,8 +1,8 @@
-"""Records what three models answer to the items of all families, and sampled solutions of GSM8K problems.
+"""Records what three models answer to the items of all families.
 
-    python -m research.breadth.collect --models MODELS --data DATA [--each N] [--problems N] [NAME ...]
+    python -m research.breadth.collect --models MODELS [--each N] [NAME ...]
 
-MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; DATA the data set GSM8K. Each store resumes
+MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`. Each store resumes
 where it was stopped, also with a larger N: the items come in a fixed order of which every beginning is a fair sample.
 `python -m research.breadth.pack` makes the small copies that are kept in `recorded/`.
 """
@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import click
 
@@ -22,8 +21,7 @@ from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import Models, Setup, System
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
-from metaprobe.tasks.named_tasks import load_task
-from research.breadth.asking import ONCE, SAMPLED, prompts_of
+from research.breadth.asking import ONCE, prompts_of
 from research.breadth.items import SEED, breadth_items
 
 MODELS = {
@@ -31,39 +29,23 @@ MODELS = {
     "qwen-coder-0.5b": "{models}/qwen-coder-0.5b/model.gguf",
     "qwen-coder-1.5b": "{models}/qwen-coder-1.5b/model.gguf",
 }
-SAMPLED_BY = ("qwen-coder-0.5b", "qwen-coder-1.5b")
 ALTERNATIVES = 5
-STORES = [f"breadth/{name}" for name in MODELS] + [f"gsm8k-samples/{name}" for name in SAMPLED_BY]
+STORES = [f"breadth/{name}" for name in MODELS]
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(STORES))
 @click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"))
 @click.option("--each", type=click.IntRange(1), default=150, help="Items of each family.")
-@click.option("--problems", type=click.IntRange(1), default=300, help="Problems of GSM8K.")
 @click.option("--batch-size", type=click.IntRange(1), default=64)
-def main(
-    names: tuple[str, ...], models: Path, data: Path, out: Path, each: int, problems: int, batch_size: int
-) -> None:
+def main(names: tuple[str, ...], models: Path, out: Path, each: int, batch_size: int) -> None:
     """Record the named stores, or all in turn, into OUT."""
     for name in names or STORES:
-        kind, _, model = name.partition("/")
-        once = kind == "breadth"
-        llm = LocalLLM.load(
-            MODELS[model].format(models=models), batch_size=batch_size, top_logprobs=ALTERNATIVES if once else 0
-        )
-        items = breadth_items(each) if once else shuffled_problems(data)[:problems]
-        report = asyncio.run(record(ONCE if once else SAMPLED, items, llm, out / name, batch_size))
+        weights = MODELS[name.partition("/")[2]].format(models=models)
+        llm = LocalLLM.load(weights, batch_size=batch_size, top_logprobs=ALTERNATIVES)
+        report = asyncio.run(record(ONCE, breadth_items(each), llm, out / name, batch_size))
         click.echo(f"{name}: {report.done} recorded, {report.stored_before} stored before, {len(report.failed)} failed")
-
-
-def shuffled_problems(data: Path) -> list[Item]:
-    """The training problems of GSM8K in a fixed random order."""
-    items = load_task("gsm8k", data=str(data), split="train")
-    Random(SEED).shuffle(items)
-    return items
 
 
 async def record(system: System, items: Sequence[Item], llm: LLM, folder: Path, batch_size: int) -> CollectReport:
@@ -88,7 +70,7 @@ async def record(system: System, items: Sequence[Item], llm: LLM, folder: Path, 
             items,
             setup,
             store,
-            concurrency=batch_size * 3 if system.name == ONCE.name else max(batch_size // 8, 1),
+            concurrency=batch_size * 3,
             settings={"items": f"{system.name}, seed {SEED}"},
             on_run=tell,
         )

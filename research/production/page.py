@@ -71,9 +71,9 @@ def serving(found: dict[str, Any]) -> list[str]:
         f"{found['tokens']} tokens an answer, an event a token, over loopback, {found['rows'][0]['requests']} or more "
         f"requests each, {found['lost']} lost. The upstream sends bytes that were made beforehand; an engine's own "
         f"server makes them. All share {found['cores']} cores (load {found['load']}), so the "
-        "last two columns say who waited; what one core carries is the reciprocal of the processor time. LiteLLM's proxy "
-        f"is asked over {MOST_AT_ONCE['litellm']} connections at most: over {CONNECTIONS[-1]} it would take a quarter of "
-        "an hour.",
+        "last two columns say who waited; what one core carries is the reciprocal of the processor time. "
+        f"LiteLLM's proxy is asked over {MOST_AT_ONCE['litellm']} connections at most: over {CONNECTIONS[-1]} it would "
+        "take a quarter of an hour.",
         "",
         *markdown([*heads, "here, a second", "p50 here, ms"], rows),
     ]

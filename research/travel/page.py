@@ -78,7 +78,7 @@ def samples(found: dict[str, Any]) -> list[str]:
     lines = []
     for kind, one in found.items():
         lines += [
-            f"Samples, {kind}: {one['answers']} of {one['problems']} problems; {one['right']:.0%} are right, "
+            f"Samples of {kind}: {one['answers']} of {one['problems']} problems; {one['right']:.0%} are right, "
             f"{one['cut']:.0%} were cut.",
             "",
             *markdown(

@@ -1,12 +1,13 @@
 """Whether resampled answers that agree say more than the answer's own log-probabilities: GSM8K, 16 samples a problem.
 
-    python -m research.travel.samples     # on the runs of `gsm8k-samples`; seconds
+    python -m research.travel.samples     # on the runs of `gsm8k-samples*`; seconds
 
 The agreement of a sample is the share of the other samples of its problem with the same last number. It needs the
 other samples, so that the same question is asked with fewer of them too: those that come after it, in a circle.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,7 +22,8 @@ from metaprobe.records.answers import numbers
 from metaprobe.records.store import RunStore
 from research.travel.measure import MEASURED, RESAMPLES, ROOT, shown
 
-STORE = ROOT / "recorded" / "gsm8k-samples"
+STORES = {"qwen-coder-0.5b": "gsm8k-samples", "qwen-coder-1.5b": "gsm8k-samples-1.5b"}
+"""Model -> its recorded store; one that is not there yet is left out."""
 FREE = "scaled total"
 OTHERS = (1, 3, 7, 15)
 """How many other samples are asked for their agreement."""
@@ -31,20 +33,24 @@ Floats = NDArray[np.float64]
 @click.command()
 def main() -> None:
     """Measure, and keep the figures in docs/measured/travel.json."""
-    found = {"all": measure(whole=False), "ended by themselves": measure(whole=True)}
+    found = {}
+    for model, name in STORES.items():
+        if (store := ROOT / "recorded" / name).exists():
+            found[f"{model}, all"] = measure(store, whole=False)
+            found[f"{model}, ended by themselves"] = measure(store, whole=True)
     click.echo(json.dumps(found, indent=1))
     kept = json.loads(MEASURED.read_text(encoding="utf-8"))
     MEASURED.write_text(json.dumps(kept | {"samples": found}, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(*, whole: bool) -> dict[str, Any]:
+def measure(store: Path, *, whole: bool) -> dict[str, Any]:
     """AUROC of each number over all samples, its gain over the scaled total, and AUROC among samples of one problem.
 
     Intervals draw problems. Agreement says of a problem how hard it is, and of its samples which to take: the last
     figure is of the second alone.
     `whole`: whether only samples are judged that were not cut; the others of the problem may still vote.
     """
-    rows = load()
+    rows = load(store)
     rows = [row for row in rows if not (whole and row["cut"])]
     y, problem = np.array([row["correct"] for row in rows]), [row["problem"] for row in rows]
     scores = {name: np.array([row["numbers"][name] for row in rows]) for name in rows[0]["numbers"]}
@@ -67,10 +73,10 @@ def measure(*, whole: bool) -> dict[str, Any]:
     return found
 
 
-def load() -> list[dict[str, Any]]:
+def load(store: Path) -> list[dict[str, Any]]:
     """Of each sample: its problem, whether it is right, whether it was cut, and its numbers, high where sure."""
     found = []
-    for run in RunStore(STORE).runs(hidden=False):
+    for run in RunStore(store).runs(hidden=False):
         calls = [call for call in run.calls if call.stage == "answer"]
         last = [(numbers(call.text) or [None])[-1] for call in calls]
         for i, call in enumerate(calls):
