@@ -24,7 +24,7 @@ from metaprobe.records.line_fields import (
     string,
 )
 from metaprobe.records.logs.detect import LINES, LogFormat
-from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample
+from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample, without_zeros
 from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Call, Item, Run
@@ -111,6 +111,8 @@ def read_log(
             on_left_out(sample, sample.left_out)
             continue
         number = sample.number or count
+        if form.name != LINES.name:  # lines in our own format say what their writer means
+            sample = without_zeros(sample)
         try:
             run = _run_of_sample(sample, f"{name}-line-{number}", stated, plain=options.plain)
             _check_lowest(run)

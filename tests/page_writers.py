@@ -123,7 +123,9 @@ WRITERS = (
             "docs/research/travel.md#travel-alternatives": number(
                 "MEASURED", "travel", "alternatives", "smollm2-135m", "answers"
             ),
-            "docs/research/travel.md#travel-samples": number("MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"),
+            "docs/research/travel.md#travel-samples": number(
+                "MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"
+            ),
             "docs/research/travel.md#travel-support": number(
                 "MEASURED", "travel", "support", "rows", 0, "inside", "answers"
             ),

@@ -10,6 +10,7 @@ import pytest
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.logs.promptfoo import FEWER, THOUGHT
+from metaprobe.records.logs.sample import ZEROS
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 
@@ -113,6 +114,38 @@ def test_promptfoos_numbers_are_of_the_answer_or_left_out(
     report, calls = imported(path, tmp_path)
     assert report.left_out == ({why: 1} if why else {})
     assert len(calls) == 2 - bool(why)
+
+
+def zeros_of(form: str, folder: Path, count: int) -> Path:
+    """A log whose only sample, or whose first of two, has so many log-probabilities that are 0."""
+    if form == "inspect":
+        pieces = ["It", " is", " 45", ".", " Yes"][:count]
+        return of_inspect(folder, "".join(pieces), [{"token": piece, "logprob": 0.0} for piece in pieces])
+    path = folder / "log.json"
+    if form == "promptfoo":
+        log = json.loads((LOGS / "promptfoo" / "sums.json").read_text(encoding="utf-8"))
+        held = log["results"]["results"] = log["results"]["results"][:1]
+        held[0]["response"] |= {"output": "It is 45.", "logProbs": [0] * count}
+        path.write_text(json.dumps(log), encoding="utf-8")
+        return path
+    content = [{"token": f" {n}", "logprob": 0.0, "top_logprobs": []} for n in range(count)]
+    message = {"role": "assistant", "content": "".join(entry["token"] for entry in content)}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": content}}
+    return of_batch(folder, response={"status_code": 200, "body": {"object": "chat.completion", "choices": [choice]}})
+
+
+@pytest.mark.parametrize("form", ["inspect", "promptfoo", "openai-batch"])
+def test_zeros_alone_are_no_numbers_and_few_of_them_may_be(form: str, tmp_path: Path) -> None:
+    with pytest.raises(ImportFileError, match="1 x every log-probability is 0"):
+        imported(zeros_of(form, tmp_path, 5), tmp_path)
+    report, [call] = imported(zeros_of(form, tmp_path, 4), tmp_path)
+    assert report.left_out == {}
+    assert call.logprobs is not None
+    store = RunStore(tmp_path / "plain")
+    report = import_file(zeros_of(form, tmp_path, 5), store, plain=True)
+    [call] = [call for run in store for call in run.calls]
+    assert call.logprobs is None, "another model reads it"
+    assert report.left_out == {}
 
 
 def of_batch(folder: Path, **changes: Any) -> Path:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -27,6 +27,10 @@ END_TOKENS_AT_END = re.compile(rf"(?:{END_TOKENS.pattern})+\Z")
 """Tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
 _ESCAPED = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>|[^!-~]")
 """What tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
+
+
+FEWEST_ZEROS = 5
+"""Tokens from which on zeros alone stand for no numbers: of a short answer that is certain they may be real."""
 
 
 class NoAnswer(Exception):
@@ -62,6 +66,27 @@ class LogOptions:
     on_bytes: OnBytes | None = None
     plain: bool = False
     """Whether answers without log-probabilities are taken as they are, for another model to read."""
+
+
+def without_zeros(sample: Sample) -> Sample:
+    """Returns the sample without log-probabilities that are all 0, as servers write them that have none, or those
+    after a temperature of 0."""
+    line = sample.line or {}
+    response = line.get("response")
+    choices = response.get("choices") if isinstance(response, Mapping) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
+        return sample
+    given = choices[0].get("logprobs")
+    if not isinstance(given, Mapping):
+        return sample
+    entries = given.get("content") or given.get("token_logprobs")
+    if not isinstance(entries, Sequence) or len(entries) < FEWEST_ZEROS:
+        return sample
+    values = [entry.get("logprob") if isinstance(entry, Mapping) else entry for entry in entries]
+    if not all(type(value) in (int, float) and value == 0 for value in values):
+        return sample
+    bare = {**response, "choices": [{**choices[0], "logprobs": None}]}
+    return replace(sample, line={**line, "response": bare}, left_out=ZEROS)
 
 
 def read_sample(
