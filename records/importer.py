@@ -106,13 +106,13 @@ def read_log(
     for suffix in (".gz", ".zst", ".jsonl"):
         name = name.removesuffix(suffix)
     places: dict[str, str] = {}
-    for count, sample in enumerate(form.read(path, options), 1):
+    for count, found in enumerate(form.read(path, options), 1):
+        # Lines in our own format say what their writer means.
+        sample = found if form.name == LINES.name else without_zeros(found)
         if sample.line is None:
             on_left_out(sample, sample.left_out)
             continue
         number = sample.number or count
-        if form.name != LINES.name:  # lines in our own format say what their writer means
-            sample = without_zeros(sample)
         try:
             run = _run_of_sample(sample, f"{name}-line-{number}", stated, plain=options.plain)
             _check_lowest(run)

@@ -10,7 +10,7 @@ import pytest
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.logs.promptfoo import FEWER, THOUGHT
-from metaprobe.records.logs.sample import ZEROS
+from metaprobe.records.logs.sample import OTHER_TOKENS
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 
@@ -184,3 +184,25 @@ def test_an_error_that_is_a_text_is_a_failed_request(tmp_path: Path) -> None:
     (tmp_path / "output.jsonl").write_text(good + bad, encoding="utf-8")
     report, calls = imported(tmp_path / "output.jsonl", tmp_path)
     assert (report.left_out, len(calls)) == ({"the request failed (boom)": 1}, 2)
+
+
+@pytest.mark.parametrize("form", ["inspect", "helm"])
+def test_an_answer_whose_numbers_are_of_another_text_is_kept_for_another_model_to_read(
+    form: str, tmp_path: Path
+) -> None:
+    if form == "inspect":
+        path = of_inspect(tmp_path, "Something else.", ENTRIES[8:])
+    else:
+        path = tmp_path / "run"
+        shutil.copytree(LOGS / "helm" / "sampled", path)
+        state = json.loads((path / "scenario_state.json").read_text(encoding="utf-8"))
+        state["request_states"] = state["request_states"][:1]
+        [one] = state["request_states"][0]["result"]["completions"]
+        one["text"] = "Something else."
+        (path / "scenario_state.json").write_text(json.dumps(state), encoding="utf-8")
+    with pytest.raises(ImportFileError, match=f"1 x {OTHER_TOKENS}"):
+        imported(path, tmp_path)
+    store = RunStore(tmp_path / "plain")
+    import_file(path, store, plain=True)
+    [call] = [call for run in store for call in run.calls]
+    assert (call.text.strip(), call.logprobs) == ("Something else.", None)

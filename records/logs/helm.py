@@ -20,6 +20,7 @@ from metaprobe.records.logs.sample import (
     ZEROS,
     LogOptions,
     NoAnswer,
+    OtherTokens,
     Sample,
     completion,
     labels_from,
@@ -109,7 +110,12 @@ def _samples(
     for number, one in enumerate(completions):
         text = END_TOKENS_AT_END.sub("", words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
-        logprobs, thinking = _logprobs(one, text, thought, stops)
+        try:
+            logprobs, thinking = _logprobs(one, text, thought, stops)
+        except OtherTokens:
+            if not options.plain:
+                raise
+            logprobs, thinking = None, ""
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],

@@ -22,6 +22,7 @@ from metaprobe.records.logs.document import elements
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
+    OtherTokens,
     Sample,
     completion,
     labels_from,
@@ -159,6 +160,13 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
     spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
     limit = words(mapping(sample.get("limit"), "limit").get("type"))
     output = mapping(sample.get("output"), "output")
+    try:
+        response = response_of(output, limit, attached, _stops(spec, plan))
+    except OtherTokens:
+        if not options.plain:
+            raise
+        bare = [{**mapping(one, "a choice"), "logprobs": None} for one in sequence(output.get("choices"), "choices")]
+        response = response_of({**output, "choices": bare}, limit, attached)
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "group": str(identity),
@@ -168,7 +176,7 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         "messages": _prompt(sample, attached),
         "sampling": _sampling(spec, plan),
         "labels": _labels(sample, options),
-        "response": response_of(output, limit, attached, _stops(spec, plan)),
+        "response": response,
     }
     yield Sample(place, line)
     for _ in sequence(output.get("choices"), "output.choices")[1:]:

@@ -37,6 +37,10 @@ class NoAnswer(Exception):
     """A sample that is no answer, or whose numbers are of another one; says why, in words to count by."""
 
 
+class OtherTokens(NoAnswer):
+    """The numbers are of another answer than the text, which may still be read without them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One answer of a log."""
@@ -72,7 +76,7 @@ def without_zeros(sample: Sample) -> Sample:
     """Returns the sample without log-probabilities that are all 0, as servers write them that have none, or those
     after a temperature of 0."""
     line = sample.line or {}
-    response = line.get("response")
+    response: Any = line.get("response")
     choices = response.get("choices") if isinstance(response, Mapping) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
         return sample
@@ -170,13 +174,13 @@ def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -
         raise NoAnswer("the answer is empty")
     spelled, said = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text))
     if not spelled.startswith(said):
-        raise NoAnswer(OTHER_TOKENS)
+        raise OtherTokens(OTHER_TOKENS)
     if beyond := spelled[len(said) :]:
         lengths = accumulate(len(_ESCAPED.sub("", token)) for token in tokens[:count])
         needed = next((n for n, length in enumerate(lengths, 1) if length >= len(said) > 0), 0)
         ended = any(stop and beyond.startswith(stop) for stop in (_ESCAPED.sub("", stop) for stop in stops))
         if not needed or (needed < count and not ended):
-            raise NoAnswer(OTHER_TOKENS)
+            raise OtherTokens(OTHER_TOKENS)
         count = needed
     return count
 
@@ -196,7 +200,7 @@ def spoken_tokens(tokens: Sequence[str], text: str, thinking: str, stops: Sequen
         count -= 1
     spelled, said, thought = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text, thinking))
     if not said or not spelled.endswith(said) or thought not in spelled.removesuffix(said):
-        raise NoAnswer(OTHER_TOKENS)
+        raise OtherTokens(OTHER_TOKENS)
     return count, thinking
 
 

@@ -31,11 +31,12 @@ def server_lines(found: dict[str, Any]) -> list[str]:
     return [
         *markdown(["server", "tokens/s", "of the plain one"], rows),
         "",
-        f"SmolLM2-135M on one thread, 16 requests at once: the median of {starts} starts of two servers, asked in",
-        "turn, the other one asleep; in brackets the lowest and the highest start. What costs is vLLM's own work on",
-        "log-probabilities: of the plain server's tokens a second with them the middleware writes",
-        f"{span(found['over the same numbers'])}. Its {found['answers']} scores differ from those of that server's",
-        f"log-probabilities by at most {found['largest difference of a score']:.3f}.",
+        f"SmolLM2-135M on one thread, 16 requests at once: the median of {starts} starts of two servers, asked in "
+        "turn, the other one asleep; in brackets the",
+        "lowest and the highest start. What costs is vLLM's own work on log-probabilities: of the plain server's "
+        "tokens a second with them the",
+        f"middleware writes {span(found['over the same numbers'])}. Its {found['answers']} scores differ from those of "
+        f"that server's numbers by at most {found['largest difference of a score']:.3f}.",
         "",
     ]
 
@@ -64,9 +65,10 @@ def rates_lines(found: dict[str, Any]) -> list[str]:
     """The block on vLLM's engine beside transformers."""
     median, ratios = found["median"], found["ratios"]
     return [
-        f"SmolLM2-135M on one thread, 32 requests at once, 64 tokens and five alternatives each, {len(ratios)} turns:",
-        f"{median['vllm']:.0f} tokens a second, {median['transformers']:.0f} by transformers; in turn",
-        f"{found['ratio']:.2f} times as many, {min(ratios):.2f} to {max(ratios):.2f}.",
+        f"SmolLM2-135M on one thread, 32 requests at once, 64 tokens and five alternatives each, {len(ratios)} turns: "
+        f"{median['vllm']:.0f} tokens a second,",
+        f"{median['transformers']:.0f} by transformers; in turn {found['ratio']:.2f} times as many, "
+        f"{min(ratios):.2f} to {max(ratios):.2f}.",
         "",
     ]
 
@@ -76,7 +78,7 @@ def async_lines(found: dict[str, Any]) -> list[str]:
     turns = found["asynchronous"]
     ratios = sorted(turns["ratios"])
     return [
-        f"SmolLM2-135M, 32 requests at once, {len(ratios)} turns: {statistics.median(turns['watched']):.0f} tokens a",
+        f"SmolLM2-135M, 32 requests at once, {len(ratios)} turns: {statistics.median(turns['watched']):.0f} tokens a "
         f"second watched and gated, {statistics.median(turns['plain']):.0f} plain;",
         f"in turn {statistics.median(ratios):.0%}, {ratios[0]:.0%} to {ratios[-1]:.0%}.",
         "",
