@@ -108,7 +108,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_the_server_itself_gives_verdicts_and_ends_what_the_gate_ends(server: str) -> None:
-    predictor, gates = QualityPredictor.load(), StreamingGate.load(stop=0.2, on_mismatch="ignore")
+    predictor = QualityPredictor.load(on_mismatch="ignore")
+    gates = StreamingGate.load(stop=0.2, on_mismatch="ignore")
     with openai.OpenAI(base_url=server, api_key="k", timeout=LIMIT_S, max_retries=0) as client:
 
         def ask(question: str, **more: Any) -> Any:

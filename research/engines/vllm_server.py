@@ -51,9 +51,8 @@ def started(vllm: str, folder: str, port: int, log: Path, *more: str) -> subproc
     }
     command = [vllm, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name", "m"]
     command += ["--port", str(port), "--host", "127.0.0.1", "--enforce-eager", "--max-model-len", "1024", *more]
-    return subprocess.Popen(
-        command, env=environment, stdout=log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True
-    )
+    with log.open("wb") as said:
+        return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def wait_for(port: int, server: subprocess.Popen[bytes], log: Path, seconds: float = START_S) -> float:
