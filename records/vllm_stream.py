@@ -1,6 +1,7 @@
 """Reads what vLLM's `AsyncLLM.generate` yields while an answer is written, as chunks of a streamed chat completion."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
@@ -16,9 +17,7 @@ class StreamedOutputs:
     """
 
     def __init__(self) -> None:
-        self._ids: dict[int, list[Any]] = {}
-        self._text: dict[int, int] = {}
-        self._total: dict[int, float] = {}
+        self._answers: dict[Any, _Answer] = {}
 
     def chunk(self, output: object) -> dict[str, Any]:
         """The chunk. Raises `InvalidResponse` where tokens and their log-probabilities do not belong together."""
@@ -27,24 +26,18 @@ class StreamedOutputs:
 
     def _choice(self, output: object) -> dict[str, Any]:
         index = get(output, "index") or 0
-        ids, given = list(as_list(get(output, "token_ids")) or ()), get(output, "logprobs")
-        entries = None
-        if given is not None:
-            held = positions(given)
-            if len(held) != len(ids):
-                raise InvalidResponse(
-                    f"a vLLM output has {len(held)} positions of log-probabilities and {len(ids)} token_ids;"
-                    " expected as many of both"
-                )
-            entries = [_entry(token, position) for token, position in zip(ids, held, strict=True)]
-        known = self._ids.setdefault(index, [])
-        brought = text(get(output, "text"))
-        if known and self._holds_all(index, ids, entries, get(output, "cumulative_logprob")):
-            ids, entries = ids[len(known) :], entries and entries[len(known) :]
-            brought = brought[self._text[index] :]
-        known += ids
-        self._text[index] = self._text.get(index, 0) + len(brought)
-        self._total[index] = self._total.get(index, 0.0) + _sum(entries)
+        answer = self._answers.setdefault(index, _Answer())
+        ids, given = as_list(get(output, "token_ids")) or (), get(output, "logprobs")
+        if given is not None and (as_list(given) is None or len(given) != len(ids)):
+            came = type(given).__name__ if as_list(given) is None else f"{len(given)} positions"
+            raise InvalidResponse(
+                f"a vLLM output has {came} of log-probabilities and {len(ids)} token_ids; expected as many of both"
+            )
+        known = answer.count_in(ids, given, text(get(output, "text")), get(output, "cumulative_logprob"))
+        ids = list(ids[known:])
+        entries = None if given is None else _entries(ids, given[known:])
+        brought = text(get(output, "text"))[len(answer.text) if known else 0 :]
+        answer.add(ids, brought, entries)
         choice = {
             "index": index,
             "delta": {"content": brought},
@@ -54,22 +47,44 @@ class StreamedOutputs:
         }
         return choice | ({"stop_reason": get(output, "stop_reason")} if choice["finish_reason"] else {})
 
-    def _holds_all(
-        self, index: int, ids: list[Any], entries: Sequence[dict[str, Any]] | None, cumulative: object
-    ) -> bool:
-        """Whether this output begins with the tokens that are known already."""
-        known = self._ids[index]
-        if ids[: len(known)] != known:
-            return False
-        if isinstance(cumulative, int | float):
-            here, before = _sum(entries), self._total[index]
-            return bool(abs(cumulative - here) < abs(cumulative - before - here))
-        return len(ids) > len(known)
+
+@dataclass(slots=True)
+class _Answer:
+    """What is known of one answer."""
+
+    ids: list[Any] = field(default_factory=list)
+    text: str = ""
+    total: float = 0.0
+    """The sum of its log-probabilities."""
+    whole: bool | None = None
+    """Whether outputs hold all so far; None until one has shown it."""
+
+    def count_in(self, ids: Sequence[Any], given: Any, said: str, cumulative: object) -> int:
+        """How many of an output's tokens are known already."""
+        if not self.ids or list(ids[: len(self.ids)]) != self.ids:
+            return 0
+        if self.whole is None and given is not None and isinstance(cumulative, int | float):
+            here = _sum(_entries(ids, given))
+            with_all, with_new = abs(cumulative - here), abs(cumulative - self.total - here)
+            if with_all != with_new:  # zeros so far tell nothing, and not finite numbers neither
+                self.whole = with_all < with_new
+        whole = len(ids) > len(self.ids) and said.startswith(self.text) if self.whole is None else self.whole
+        return len(self.ids) if whole else 0
+
+    def add(self, ids: list[Any], brought: str, entries: Sequence[dict[str, Any]] | None) -> None:
+        """Takes in what is new."""
+        self.ids += ids
+        self.text += brought
+        self.total += _sum(entries or ())
+
+
+def _entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:
+    """The drawn tokens and their alternatives, as a chunk has them."""
+    return [_entry(token, position) for token, position in zip(ids, positions(given), strict=True)]
 
 
 def _entry(token: Any, position: Any) -> dict[str, Any]:
-    """The drawn token and its alternatives, as a chunk has them."""
-    drawn = position.get(token)
+    drawn = position.get(token, position.get(str(token)))
     if drawn is None:
         raise InvalidResponse("a position of log-probabilities does not hold the drawn token; expected one for its id")
     others = likeliest(list(position.values())) if len(position) > 1 else ()
@@ -80,5 +95,5 @@ def _entry(token: Any, position: Any) -> dict[str, Any]:
     }
 
 
-def _sum(entries: Sequence[dict[str, Any]] | None) -> float:
-    return sum(entry["logprob"] for entry in entries or () if isinstance(entry["logprob"], int | float))
+def _sum(entries: Sequence[dict[str, Any]]) -> float:
+    return sum(entry["logprob"] for entry in entries if isinstance(entry["logprob"], int | float))

@@ -94,7 +94,7 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
             raise ValueError(
                 f"{RATE} is {rate!r}; expected one of the false-alarm rates of the gate: {', '.join(map(str, known))}"
             )
-        if end is not None and end not in (sampling_params.stop_token_ids or ()):
+        if end is not None and (type(end) is not int or end not in (sampling_params.stop_token_ids or ())):
             raise ValueError(f"{END} is {end!r}; expected a token of stop_token_ids {sampling_params.stop_token_ids}")
 
     def is_argmax_invariant(self) -> bool:
@@ -130,7 +130,8 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
             return None
         gates = self._gates[rate]
         top = TOP if gates.heads.schema.uses_top else 0
-        return _Gated(gates.start(model=self._model), asked.get(END, self._end), drawn, top)
+        end = self._end if asked.get(END) is None else asked[END]
+        return _Gated(gates.start(model=self._model), end, drawn, top)
 
 
 def _look(answer: _Gated) -> str:

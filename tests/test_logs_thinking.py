@@ -10,7 +10,14 @@ import pytest
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.logs.promptfoo import FEWER, THOUGHT
-from metaprobe.records.logs.sample import OTHER_TOKENS
+from metaprobe.records.logs.sample import (
+    OTHER_TOKENS,
+    NoAnswer,
+    OtherTokens,
+    Sample,
+    answer_tokens,
+    without_zeros,
+)
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 
@@ -206,3 +213,46 @@ def test_an_answer_whose_numbers_are_of_another_text_is_kept_for_another_model_t
     import_file(path, store, plain=True)
     [call] = [call for run in store for call in run.calls]
     assert (call.text.strip(), call.logprobs) == ("Something else.", None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"top_logprobs": [{"token": "x", "logprob": -19.25}]}, {}],
+    ids=["numbers of other tokens", "numbers of the thinking"],
+)
+def test_zeros_beside_numbers_are_numbers(more: dict[str, Any]) -> None:
+    logprobs: dict[str, Any] = {"content": [{"token": "a", "logprob": 0.0, **more}] * 6}
+    if not more:
+        logprobs["reasoning_content"] = [{"token": "t", "logprob": -0.7}]
+    choice = {"message": {"content": "aaaaaa"}, "logprobs": logprobs}
+    sample = Sample("place", {"response": {"choices": [choice]}})
+    assert without_zeros(sample) is sample
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "same"),
+    [
+        (["日", "本"], "日本", True),
+        (["犬", "猫"], "日本", False),
+        (["日", "\ufffd", "\ufffd"], "日本", True),
+        (["日", ""], "日本", True),
+        (["æĹ¥", "æľ¬"], "日本", True),
+        (["<0xE6>", "<0x97>", "<0xA5>"], "日", True),
+        (["It", "’s", " so"], "It’s so", True),
+        (["It", "”s", " so"], "It’s so", False),
+        (["日", "本", "語", "<|im_end|>"], "日本", True),
+    ],
+)
+def test_letters_beyond_ascii_are_compared_where_tokens_show_them(tokens: list[str], text: str, same: bool) -> None:
+    if same:
+        assert answer_tokens(tokens, text, stops=["語"]) > 0
+    else:
+        with pytest.raises(OtherTokens):
+            answer_tokens(tokens, text)
+
+
+def test_an_answer_whose_tokens_begin_with_an_end_is_not_empty_where_there_is_text() -> None:
+    with pytest.raises(OtherTokens):
+        answer_tokens(["<|im_end|>", "4"], "42")
+    with pytest.raises(NoAnswer, match="the answer is empty"):
+        answer_tokens(["<|im_end|>"], "")

@@ -1,6 +1,10 @@
 """Inside an engine's server the middleware gives what the proxy gives, and leaves everything else as it is."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +14,7 @@ import pytest
 import serving_clients
 from served import TOKENS, Upstream, completion, running
 from serving_clients import LOGPROBS, Served, verdict_of
+from test_collect_many_servers import free_port, wait_for
 from test_serving_gate import FakeGates
 
 from metaprobe.monitoring.log import ScoreLog
@@ -180,3 +185,46 @@ def test_what_is_logged_is_set_by_the_environment(given: str, texts: bool) -> No
 def test_a_switch_that_is_neither_off_nor_on_is_refused_by_name() -> None:
     with pytest.raises(RecordError, match="METAPROBE_LOG_TEXTS is 'maybe'; expected one of 0, false, 1, true"):
         settings_of({"METAPROBE_LOG": "scores.sqlite", "METAPROBE_LOG_TEXTS": "maybe"})
+
+
+ENDS = """
+import os, sys
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from metaprobe.serving.http.middleware import VerdictMiddleware
+
+async def answer(request):
+    entry = {"token": "4", "logprob": -0.5}
+    message = {"role": "assistant", "content": "4"}
+    choice = {"index": 0, "message": message, "logprobs": {"content": [entry]}, "finish_reason": "stop"}
+    return JSONResponse({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]})
+
+engine = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+if sys.argv[2] == "without":
+    served = engine
+    async def engine(scope, receive, send):
+        assert scope["type"] == "http"
+        await served(scope, receive, send)
+uvicorn.run(VerdictMiddleware(engine), port=int(sys.argv[1]), log_level="error")
+"""
+
+
+@pytest.mark.parametrize("life", ["with", "without"])
+def test_sigterm_stores_every_verdict_that_was_given(tmp_path: Path, checkpoint: Path, life: str) -> None:
+    port, log = free_port(), tmp_path / "scores.sqlite"
+    environment = {**os.environ, "METAPROBE_CHECKPOINT": str(checkpoint), "METAPROBE_LOG": str(log)}
+    server = subprocess.Popen([sys.executable, "-c", ENDS, str(port), life], env=environment)
+    try:
+        wait_for(port)
+        served = Served(f"http://127.0.0.1:{port}")
+        answers = [served.post("/v1/chat/completions", request("plain")).json() for _ in range(20)]
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    names = {answer["metaprobe"]["request_id"] for answer in answers}
+    assert len(names) == 20
+    with ScoreLog.open(log) as stored:
+        assert stored.lost == 0
+        assert all(stored.entry(name) is not None for name in names)

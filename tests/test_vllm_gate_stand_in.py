@@ -164,6 +164,22 @@ def test_a_share_and_an_end_that_ends_are_taken(module: Any, rate: float) -> Non
     module.GateLogitsProcessor.validate_params(params())
 
 
+@pytest.mark.parametrize("end", [9.0, True, "9", [9], float("nan")])
+def test_an_end_that_is_no_whole_number_is_refused_before_the_engine_sees_it(module: Any, end: Any) -> None:
+    asked = SimpleNamespace(extra_args={"metaprobe_gate": 0.1, "metaprobe_gate_end": end}, stop_token_ids=[1, 9])
+    with pytest.raises(ValueError, match="metaprobe_gate_end is"):
+        module.GateLogitsProcessor.validate_params(asked)
+
+
+def test_an_end_of_null_is_the_models_own(module: Any, gates: PlannedGates) -> None:
+    gates.stops_at = 1
+    processor, drawn = made(module), []
+    processor.update_state(update((0, params(metaprobe_gate=0.05, metaprobe_gate_end=None), [1], drawn)))
+    step(processor, 0)
+    drawn.append(1)
+    assert step(processor, 1)[1][0].argmax() == OWN_END
+
+
 def test_an_end_that_would_not_end_the_answer_is_refused(module: Any) -> None:
     with pytest.raises(ValueError, match=r"metaprobe_gate_end is 4; expected a token of stop_token_ids \[9\]"):
         module.GateLogitsProcessor.validate_params(params(metaprobe_gate=0.1, metaprobe_gate_end=4))

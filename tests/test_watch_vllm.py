@@ -2,6 +2,7 @@
 token, by which vLLM ends the request."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -71,12 +72,20 @@ async def watched_all(made: list[Any], predictor: QualityPredictor, gate: Any = 
     return watched, [one async for one in watched], closed
 
 
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.sampled_from(["delta", "cumulative"]))
-def test_chunks_of_any_size_and_of_both_kinds_amount_to_the_answer_without_its_end(sizes: list[int], kind: str) -> None:
-    words = (WORDS * 4)[: sum(sizes)]
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=5),
+    st.sampled_from(["delta", "cumulative"]),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_chunks_of_any_size_and_of_both_kinds_amount_to_the_answer_without_its_end(
+    sizes: list[int], kind: str, certain: int, as_json: bool
+) -> None:
+    words = [(token, word, 0.0 if i < certain else x) for i, (token, word, x) in enumerate(WORDS[1:] * 4)]
+    words = words[: sum(sizes)]
     streamed, known = StreamedOutputs(), StreamedCompletion()
     for one in outputs(words, sizes, kind):
-        known.add(streamed.chunk(one))
+        known.add(streamed.chunk(json.loads(json.dumps(one, default=vars)) if as_json else one))
     [choice] = known.completion()["choices"]
     assert choice["message"]["content"] == "".join(word for _, word, _ in words)
     assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == [*(x for *_, x in words), END_LOGPROB]

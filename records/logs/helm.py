@@ -17,6 +17,7 @@ from metaprobe.records.logs.document import elements
 from metaprobe.records.logs.sample import (
     END_TOKENS_AT_END,
     GIVEN_TEXT,
+    OTHER_TOKENS,
     ZEROS,
     LogOptions,
     NoAnswer,
@@ -110,12 +111,13 @@ def _samples(
     for number, one in enumerate(completions):
         text = END_TOKENS_AT_END.sub("", words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
+        why = ZEROS
         try:
             logprobs, thinking = _logprobs(one, text, thought, stops)
         except OtherTokens:
             if not options.plain:
                 raise
-            logprobs, thinking = None, ""
+            logprobs, thinking, why = None, "", OTHER_TOKENS
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
@@ -139,7 +141,7 @@ def _samples(
                 thinking=thinking,
             ),
         }
-        yield Sample(place, line, "" if logprobs else ZEROS, source=held)
+        yield Sample(place, line, "" if logprobs else why, source=held)
 
 
 def _changed(instance: Mapping[str, Any]) -> str:

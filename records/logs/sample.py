@@ -33,6 +33,11 @@ FEWEST_ZEROS = 5
 """Tokens from which on zeros alone stand for no numbers: of a short answer that is certain they may be real."""
 
 
+_BYTES = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>")
+_BYTE_LETTERS = "\u0143"
+"""The last of the letters by which tokenizers spell single bytes."""
+
+
 class NoAnswer(Exception):
     """A sample that is no answer, or whose numbers are of another one; says why, in words to count by."""
 
@@ -86,11 +91,21 @@ def without_zeros(sample: Sample) -> Sample:
     entries = given.get("content") or given.get("token_logprobs")
     if not isinstance(entries, Sequence) or len(entries) < FEWEST_ZEROS:
         return sample
-    values = [entry.get("logprob") if isinstance(entry, Mapping) else entry for entry in entries]
+    # Numbers of the thinking, or of other tokens, show that the server had some.
+    values = [value for entry in [*entries, *(given.get("reasoning_content") or ())] for value in _numbers_in(entry)]
     if not all(type(value) in (int, float) and value == 0 for value in values):
         return sample
     bare = {**response, "choices": [{**choices[0], "logprobs": None}]}
     return replace(sample, line={**line, "response": bare}, left_out=ZEROS)
+
+
+def _numbers_in(entry: object) -> Iterable[object]:
+    """A token's log-probability, and those of its alternatives."""
+    if not isinstance(entry, Mapping):
+        return (entry,)
+    others = entry.get("top_logprobs")
+    held = others if isinstance(others, list) else ()
+    return (entry.get("logprob"), *(other.get("logprob") for other in held if isinstance(other, Mapping)))
 
 
 def read_sample(
@@ -171,7 +186,9 @@ def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -
     ends = (n for n, token in enumerate(tokens) if END_TOKENS.fullmatch(token) and token not in text)
     count = next(ends, len(tokens))
     if not count:
-        raise NoAnswer("the answer is empty")
+        raise OtherTokens(OTHER_TOKENS) if text else NoAnswer("the answer is empty")
+    if not _same_letters("".join(tokens[:count]), text):
+        raise OtherTokens(OTHER_TOKENS)
     spelled, said = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text))
     if not spelled.startswith(said):
         raise OtherTokens(OTHER_TOKENS)
@@ -183,6 +200,19 @@ def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -
             raise OtherTokens(OTHER_TOKENS)
         count = needed
     return count
+
+
+def _same_letters(spelled: str, said: str) -> bool:
+    """Whether letters that no tokenizer spells in bytes, such as Chinese ones, are those of the text as far as it goes.
+
+    Where a token is a piece of a character, they cannot be compared.
+    """
+    if "\ufffd" in spelled or _BYTES.search(spelled):
+        return True
+    own, theirs = ("".join(letter for letter in written if letter > _BYTE_LETTERS) for written in (spelled, said))
+    own, theirs = own.replace("\u2581", ""), theirs.replace("\u2581", "")
+    left = iter(theirs)  # a piece of a character may be shown as nothing
+    return own.startswith(theirs) or all(letter in left for letter in own)
 
 
 def spoken_tokens(tokens: Sequence[str], text: str, thinking: str, stops: Sequence[str] = ()) -> tuple[int, str]:

@@ -19,7 +19,7 @@ def _note(number: int, frame: object) -> None:
 
 @contextmanager
 def hangups_wait() -> Iterator[None]:
-    """A SIGHUP that comes meanwhile is delivered afterwards, or once this thread calls `take_hangups`.
+    """In the main thread: a SIGHUP that comes meanwhile is delivered afterwards, or once it calls `take_hangups`.
 
     Processes that are started meanwhile have it wait as well, until they call that. Where an error ends what is done
     here, a signal that waits is dropped: it would end the process before the error is told.
@@ -33,9 +33,9 @@ def hangups_wait() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _noted.clear()
         if main:
             handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by which the system forgets what waits
+            _noted.clear()
             signal.signal(signal.SIGHUP, handler or signal.SIG_DFL)
         raise
     finally:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -122,8 +122,7 @@ class VerdictMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI has it."""
         if scope["type"] == "lifespan" and self._log is not None:
-            await self._app(scope, receive, send)  # fails at once where the application has no life of its own to end
-            await asyncio.to_thread(self._log.log.close)
+            await _until_the_end(self._app, scope, receive, send, self._log.log.close)
             return
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
             await self._app(scope, receive, send)
@@ -278,6 +277,38 @@ async def _read(receive: Receive, limit: int) -> tuple[bytes, bool]:
         size += len(parts[-1])
         more = message.get("more_body", False)
     return b"".join(parts), not more
+
+
+async def _until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
+    """Has the application live, and calls `close` before the server hears that it has ended: then it ends the process.
+
+    An application without a life of its own fails at once and says nothing; it is answered for here.
+    """
+    heard, said = [], False
+
+    async def hear() -> Message:
+        heard.append(await receive())
+        return heard[-1]
+
+    async def say(message: Message) -> None:
+        nonlocal said
+        said = True
+        if message["type"].startswith("lifespan.shutdown"):
+            await asyncio.to_thread(close)
+        await send(message)
+
+    try:
+        await app(scope, hear, say)
+    except Exception:
+        if said:
+            await asyncio.to_thread(close)
+            raise
+        if not heard:
+            await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await asyncio.to_thread(close)
+        await send({"type": "lifespan.shutdown.complete"})
 
 
 async def _first(receive: Receive, ended: asyncio.Event) -> Message:
