@@ -120,6 +120,9 @@ WRITERS = (
             "docs/research/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
             ),
+            "docs/research/travel.md#travel-blend-home": number(
+                "MEASURED", "travel", "blend", "smollm2-135m", "at_home", "all", "probe", "auroc"
+            ),
             "docs/research/travel.md#travel-alternatives": number(
                 "MEASURED", "travel", "alternatives", "smollm2-135m", "answers"
             ),
