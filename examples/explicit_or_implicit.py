@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from metaprobe.eval.report.text import comparison_table
-from metaprobe.training.comparison.write_comparison import write_comparison
+from metaprobe.training.comparison.write_comparison import require_report, write_comparison
 from metaprobe.training.crossfit.study import study
 
 RUNS = Path(__file__).parent.parent / "recorded" / "smollm2-metacog-eval"
@@ -21,6 +21,7 @@ RUNS = Path(__file__).parent.parent / "recorded" / "smollm2-metacog-eval"
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/examples/comparison"))
 @click.option("--folds", default=5)
 def main(runs: tuple[Path, ...], out: Path, folds: int) -> None:
+    require_report()  # before the minute that the study takes
     found = study(runs or [RUNS], folds=folds, hidden=False)
     comparison, report = write_comparison(out, found, command="examples/explicit_or_implicit.py")
     print(comparison_table(comparison))

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -87,7 +88,8 @@ def main() -> None:
 def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, seed: int) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
-    Takes under ten minutes on two cores that do nothing else; run again, it resumes.
+    Takes under ten minutes on two cores that do nothing else; run again, it resumes. Where other programs need the
+    cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.comparison.write_comparison import require_report
@@ -179,6 +181,8 @@ def score_store(checkpoint: str, store: Path, sha256: str | None) -> None:
 @seed_option
 def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
+    # Threads that spin while they wait take time from whatever else runs on this machine, ourselves included.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.comparison.write_comparison import compare as compared
     from metaprobe.training.options import CompareOptions
