@@ -44,7 +44,7 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
         )
     drawn, rows = [], []
     for number, (token, position) in enumerate(zip(ids, positions(given), strict=True)):
-        entry = position.get(token, position.get(str(token))) if isinstance(token, int) else None
+        entry = drawn_entry(token, position)
         if entry is None:
             raise InvalidResponse(
                 f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
@@ -77,16 +77,21 @@ def _ending(response: object, parsed: ParsedResponse) -> Ending:
 def positions(given: Any) -> list[Mapping[Any, Any]]:
     """Token id to its entry, for each position of a list or of a `FlatLogprobs`, which builds its entries when read."""
     try:
-        positions = [given[number] for number in range(len(given))]
+        found = [given[number] for number in range(len(given))]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidResponse(f"the vLLM log-probabilities cannot be read ({type(error).__name__}: {error})") from error
-    for number, position in enumerate(positions):
+    for number, position in enumerate(found):
         if not isinstance(position, Mapping):
             raise InvalidResponse(
                 f"the log-probabilities of token {number} came as {type(position).__name__};"
                 " expected a mapping from token id to Logprob, as vLLM gives it"
             )
-    return positions
+    return found
+
+
+def drawn_entry(token: object, position: Mapping[Any, Any]) -> Any:
+    """The entry of the token that was drawn, None where there is none. In JSON its id is text."""
+    return position.get(token, position.get(str(token))) if isinstance(token, int) else None
 
 
 def of_entry(entry: object, name: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import as_list, get, text
-from metaprobe.records.vllm_format import likeliest, of_entry, positions
+from metaprobe.records.vllm_format import drawn_entry, likeliest, of_entry, positions
 
 
 class StreamedOutputs:
@@ -17,7 +17,7 @@ class StreamedOutputs:
     """
 
     def __init__(self) -> None:
-        self._answers: dict[Any, _Answer] = {}
+        self._answers: dict[int, _Answer] = {}
 
     def chunk(self, output: object) -> dict[str, Any]:
         """The chunk. Raises `InvalidResponse` where tokens and their log-probabilities do not belong together."""
@@ -25,7 +25,8 @@ class StreamedOutputs:
         return {"id": text(get(output, "request_id")), "choices": [self._choice(one) for one in outputs]}
 
     def _choice(self, output: object) -> dict[str, Any]:
-        index = get(output, "index") or 0
+        index = get(output, "index")
+        index = index if type(index) is int else 0
         answer = self._answers.setdefault(index, _Answer())
         ids, given = as_list(get(output, "token_ids")) or (), get(output, "logprobs")
         if given is not None and (as_list(given) is None or len(given) != len(ids)):
@@ -84,7 +85,7 @@ def _entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:
 
 
 def _entry(token: Any, position: Any) -> dict[str, Any]:
-    drawn = position.get(token, position.get(str(token)))
+    drawn = drawn_entry(token, position)
     if drawn is None:
         raise InvalidResponse("a position of log-probabilities does not hold the drawn token; expected one for its id")
     others = likeliest(list(position.values())) if len(position) > 1 else ()

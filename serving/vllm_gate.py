@@ -12,7 +12,6 @@ those that it finds as plugins. It takes no logits processors together with spec
 with the hidden states of `metaprobe extract --via vllm`.
 """
 
-import logging
 import os
 from collections import deque
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.routing.gate import Gate, StreamingGate
 
@@ -34,17 +32,14 @@ TOP = 5
 """Alternatives a token for a gate whose features use them."""
 
 
-logger = logging.getLogger(__name__)
-
-
 @cache
-def _rates(path: str | None) -> tuple[float, ...]:
-    """The false-alarm rates that the checkpoint has thresholds for."""
-    return StreamingGate.load(path, stop=None, on_mismatch="note").alphas
+def _loaded(path: str) -> StreamingGate:
+    """The gate of the checkpoint, read once in a process, with all its rates and none chosen."""
+    return StreamingGate.load(path or None, stop=None, on_mismatch="note")
 
 
-def _path() -> str | None:
-    return os.environ.get("METAPROBE_GATE") or None
+def _path() -> str:
+    return os.environ.get("METAPROBE_GATE", "")
 
 
 @dataclass(slots=True)
@@ -71,8 +66,7 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
 
         Raises `CheckpointError` for one that cannot be used: the server then does not start.
         """
-        self._path = _path()
-        _rates(self._path)
+        self._loaded = _loaded(_path())
         self._gates: dict[float, StreamingGate] = {}
         self._model = str(vllm_config.model_config.served_model_name or vllm_config.model_config.model)
         ends = vllm_config.model_config.try_get_generation_config().get("eos_token_id")
@@ -90,7 +84,7 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
         rate, end = asked.get(RATE), asked.get(END)
         if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1):
             raise ValueError(f"{RATE} is {rate!r}; expected a false-alarm rate such as 0.05")
-        if rate is not None and rate not in (known := _rates(_path())):
+        if rate is not None and rate not in (known := _loaded(_path()).alphas):
             raise ValueError(
                 f"{RATE} is {rate!r}; expected one of the false-alarm rates of the gate: {', '.join(map(str, known))}"
             )
@@ -120,14 +114,12 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
     def _begin(self, params: Any, prompt: list[int] | None, drawn: list[int]) -> _Gated | None:
         asked = params.extra_args or {}
         rate = asked.get(RATE)
-        if rate is None or drawn:  # one that was put aside and comes back: what it began with is not known here
+        if rate not in self._loaded.alphas:  # not asked for; of other rates `validate_params` has spoken
             return None
-        try:
-            if rate not in self._gates:
-                self._gates[rate] = StreamingGate.load(self._path, stop=rate, on_mismatch="note")
-        except CheckpointError:  # its folder has changed since the server began: other answers must not end with it
-            logger.exception("a request is not gated")
+        if drawn:  # one that was put aside and comes back: what it began with is not known here
             return None
+        if rate not in self._gates:
+            self._gates[rate] = StreamingGate(self._loaded.heads, stop=rate)
         gates = self._gates[rate]
         top = TOP if gates.heads.schema.uses_top else 0
         end = self._end if asked.get(END) is None else asked[END]

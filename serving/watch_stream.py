@@ -225,7 +225,9 @@ class _Watcher:
             raise ValueError("this gate has fired for another answer; start a new one for this")
         self._predictor = predictor
         self._completion = StreamedCompletion()
-        self._outputs = StreamedOutputs()
+        self._outputs: StreamedOutputs | None = None
+        """Where the chunks are vLLM's own outputs."""
+        self._begun = False
         self._events: list[Mapping[str, Any]] = []
         self._named: dict[str, str] = {}
         self._unreadable = ""
@@ -268,7 +270,10 @@ class _Watcher:
 
     def _entries(self, chunk: object) -> Sequence[Mapping[str, Any]]:
         """The entries (token, logprob, top_logprobs) of the answer's tokens, not the thinking's, in this chunk."""
-        if is_vllm(chunk):
+        if not self._begun:  # all chunks of a stream are of one kind, and looking costs a fifth of reading one
+            self._begun = True
+            self._outputs = StreamedOutputs() if is_vllm(chunk) else None
+        if self._outputs is not None:
             chunk = self._outputs.chunk(chunk)
         held = fields(chunk) or {}
         if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import socket
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,18 @@ class Answers(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         sys.stdout.write("answered\n")
         sys.stdout.flush()
+
+
+def wait_for(port: int) -> None:
+    """Waits until somebody listens there, for twenty seconds at most."""
+    for _ in range(400):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"nobody listens on {port}")
 
 
 if __name__ == "__main__":

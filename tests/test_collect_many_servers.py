@@ -1,31 +1,25 @@
 """Collecting from two servers behind a balancer, one of which is killed in the middle: the same runs as from one."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from answering_server import wait_for
 from cached_calls import same
 from click.testing import CliRunner
 
 from metaprobe.cli import main
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
+from research.engines.vllm_server import free_port
 
 SCRIPT = Path(__file__).parent / "answering_server.py"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @contextmanager
@@ -42,17 +36,6 @@ def servers(count: int) -> Iterator[list[tuple[int, Any]]]:
             process.kill()
             process.wait(20)
             process.stdout.close()
-
-
-def wait_for(port: int) -> None:
-    for _ in range(400):
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(f"nobody listens on {port}")
 
 
 @contextmanager

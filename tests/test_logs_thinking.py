@@ -12,6 +12,7 @@ from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.logs.promptfoo import FEWER, THOUGHT
 from metaprobe.records.logs.sample import (
     OTHER_TOKENS,
+    ZEROS,
     NoAnswer,
     OtherTokens,
     Sample,
@@ -227,6 +228,12 @@ def test_zeros_beside_numbers_are_numbers(more: dict[str, Any]) -> None:
     choice = {"message": {"content": "aaaaaa"}, "logprobs": logprobs}
     sample = Sample("place", {"response": {"choices": [choice]}})
     assert without_zeros(sample) is sample
+
+
+@pytest.mark.parametrize("thought", [7, "abc", {"a": 1}, None])
+def test_what_is_no_list_of_numbers_harms_nothing(thought: Any) -> None:
+    choice = {"logprobs": {"content": [{"token": "a", "logprob": 0.0}] * 6, "reasoning_content": thought}}
+    assert without_zeros(Sample("place", {"response": {"choices": [choice]}})).left_out == ZEROS
 
 
 @pytest.mark.parametrize(

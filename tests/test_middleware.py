@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import serving_clients
+from answering_server import wait_for
 from served import TOKENS, Upstream, completion, running
 from serving_clients import LOGPROBS, Served, verdict_of
-from test_collect_many_servers import free_port, wait_for
 from test_serving_gate import FakeGates
 
 from metaprobe.monitoring.log import ScoreLog
@@ -22,6 +22,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.http.middleware import VerdictMiddleware, settings_of
 from metaprobe.serving.http.settings import Settings
+from research.engines.vllm_server import free_port
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

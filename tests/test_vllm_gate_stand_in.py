@@ -37,21 +37,23 @@ class PlannedGate:
 
 
 class PlannedGates:
-    """In the place of `StreamingGate`: keeps how it was loaded and for which models answers were begun."""
+    """In the place of `StreamingGate`: keeps what was loaded, for which rates gates were made, and which were begun."""
 
-    loaded: list[tuple[Any, dict[str, Any]]]
-    begun: list[tuple[str, PlannedGate]]
     stops_at: int | None = None
+    alphas = (0.05, 0.1, 0.2)
 
     def __init__(self) -> None:
-        self.loaded, self.begun = [], []
-
-    alphas = (0.05, 0.1, 0.2)
-    heads = SimpleNamespace(schema=SimpleNamespace(uses_top=True))
+        self.loaded: list[tuple[Any, dict[str, Any]]] = []
+        self.made: list[tuple[Any, float]] = []
+        self.begun: list[tuple[str, PlannedGate]] = []
+        self.heads = SimpleNamespace(schema=SimpleNamespace(uses_top=True))
 
     def load(self, path: str | None, **options: Any) -> "PlannedGates":
-        if options["stop"] is not None:  # otherwise it is only asked for its rates
-            self.loaded.append((path, options))
+        self.loaded.append((path, options))
+        return self
+
+    def __call__(self, heads: Any, *, stop: float) -> "PlannedGates":
+        self.made.append((heads, stop))
         return self
 
     def start(self, *, model: str) -> PlannedGate:
@@ -125,6 +127,13 @@ def step(processor: Any, seed: int, rows: int = 1) -> tuple[Any, Any]:
     return before, processor.apply(before.clone())
 
 
+def unlikely(processor: Any, drawn: list[int], seed: int) -> Any:
+    """The logits after one more step of an answer of the most unlikely words."""
+    before, after = step(processor, seed)
+    drawn.append(int(before[0].argmin()))
+    return after
+
+
 @pytest.mark.parametrize("rate", [0, 1, 0.0, 1.0, -0.1, 2, True, False, "0.1", [0.1]])
 def test_a_rate_that_is_no_share_is_refused_by_name(module: Any, rate: Any) -> None:
     with pytest.raises(ValueError, match=r"metaprobe_gate is .*; expected a false-alarm rate such as 0.05"):
@@ -145,14 +154,21 @@ def test_a_gate_that_cannot_be_read_stops_the_server_at_its_start(
         made(module)
 
 
-def test_a_gate_that_is_lost_later_leaves_requests_ungated_and_the_engine_running(
+def test_a_gate_whose_folder_is_lost_later_goes_on(
     module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shutil.copytree(StreamingGate.load().checkpoint.path, tmp_path / "gate")
     monkeypatch.setenv("METAPROBE_GATE", str(tmp_path / "gate"))
-    processor = made(module)
+    processor, drawn = made(module), []
     shutil.rmtree(tmp_path / "gate")
-    processor.update_state(update((0, params(metaprobe_gate=0.05), [1], [])))
+    processor.update_state(update((0, params(metaprobe_gate=0.3), [1], drawn)))
+    assert any(torch.isinf(unlikely(processor, drawn, i)).any() for i in range(200))
+
+
+@pytest.mark.parametrize("rate", [1e-9, "0.05", [0.05]])
+def test_a_rate_that_was_not_checked_leaves_the_request_ungated(module: Any, rate: Any) -> None:
+    processor = made(module)
+    processor.update_state(update((0, params(metaprobe_gate=rate), [1], [])))
     before, after = step(processor, 0)
     assert torch.equal(before, after)
 
@@ -304,14 +320,16 @@ def test_one_that_was_put_aside_and_comes_back_is_not_gated(module: Any, gates: 
     assert not gates.begun
 
 
-def test_each_rate_loads_its_gate_once_from_the_named_checkpoint(
+def test_the_named_checkpoint_is_read_once_and_each_rate_has_one_gate(
     module: Any, gates: PlannedGates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_GATE", "folder/gate")
     processor = made(module, served=None)
     for row, rate in enumerate((0.05, 0.2, 0.05)):
+        module.GateLogitsProcessor.validate_params(params(metaprobe_gate=rate))
         processor.update_state(update((row, params(metaprobe_gate=rate), [1], [])))
-    assert gates.loaded == [("folder/gate", {"stop": rate, "on_mismatch": "note"}) for rate in (0.05, 0.2)]
+    assert gates.loaded == [("folder/gate", {"stop": None, "on_mismatch": "note"})]
+    assert gates.made == [(gates.heads, rate) for rate in (0.05, 0.2)]
     assert [model for model, _ in gates.begun] == ["folder"] * 3
     monkeypatch.setenv("METAPROBE_GATE", "")
     made(module).update_state(update((0, params(metaprobe_gate=0.1), [1], [])))

@@ -118,7 +118,7 @@ def test_the_gate_sees_each_token_once_and_closes_the_generator_where_it_fires(
 def test_one_of_several_answers_never_ends_the_others(predictor: QualityPredictor) -> None:
     made = outputs(WORDS, [1] * 5, "delta")
     made[1] = output(WORDS[:1], WORDS[0][2], index=1)
-    watched, passed, _ = asyncio.run(watched_all([*made[:1], made[1], *made[2:]], predictor, FakeGate(2)))
+    watched, passed, _ = asyncio.run(watched_all(made, predictor, FakeGate(2)))
     assert (watched.action, len(passed)) == ("continue", 5)
 
 
@@ -128,6 +128,7 @@ def test_one_of_several_answers_never_ends_the_others(predictor: QualityPredicto
         ({"logprobs": []}, "0 positions"),
         ({"token_ids": [99]}, "does not hold the drawn token"),
         ({"logprobs": 3}, "int"),
+        ({"token_ids": [[7]]}, "does not hold the drawn token"),
     ],
 )
 def test_an_output_that_cannot_be_read_passes_and_has_no_verdict(
@@ -139,6 +140,14 @@ def test_an_output_that_cannot_be_read_passes_and_has_no_verdict(
     assert len(passed) == 5
     assert watched.verdict is None
     assert said in watched.reason
+
+
+def test_an_index_that_is_no_number_harms_nothing(predictor: QualityPredictor) -> None:
+    made = outputs(WORDS, [1] * 5, "delta")
+    for one in made:
+        one.outputs[0].index = [0]
+    watched, passed, _ = asyncio.run(watched_all(made, predictor))
+    assert (len(passed), watched.verdict) == (5, predictor.predict(LOGPROBS))
 
 
 def test_without_log_probabilities_there_is_a_reason_and_no_verdict(predictor: QualityPredictor) -> None:

@@ -27,12 +27,8 @@ END_TOKENS_AT_END = re.compile(rf"(?:{END_TOKENS.pattern})+\Z")
 """Tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
 _ESCAPED = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>|[^!-~]")
 """What tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
-
-
 FEWEST_ZEROS = 5
 """Tokens from which on zeros alone stand for no numbers: of a short answer that is certain they may be real."""
-
-
 _BYTES = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>")
 _BYTE_LETTERS = "\u0143"
 """The last of the letters by which tokenizers spell single bytes."""
@@ -92,7 +88,9 @@ def without_zeros(sample: Sample) -> Sample:
     if not isinstance(entries, Sequence) or len(entries) < FEWEST_ZEROS:
         return sample
     # Numbers of the thinking, or of other tokens, show that the server had some.
-    values = [value for entry in [*entries, *(given.get("reasoning_content") or ())] for value in _numbers_in(entry)]
+    thought = given.get("reasoning_content")
+    entries = [*entries, *(thought if isinstance(thought, list) else ())]
+    values = [value for entry in entries for value in _numbers_in(entry)]
     if not all(type(value) in (int, float) and value == 0 for value in values):
         return sample
     bare = {**response, "choices": [{**choices[0], "logprobs": None}]}

@@ -175,7 +175,7 @@ def watched(out: Path) -> None:
     async def ask() -> list[dict[str, Any]]:
         engine, rows = async_engine(), []
         for i, question in enumerate(LONG):
-            generated = engine.generate(question, drawn(i), f"r{i}")
+            generated = engine.generate(question, sampled(i), f"r{i}")
             seen: list[float] = []
             async for output in (one := watch(generated, predictor, gates)):
                 [delta] = output.outputs
@@ -203,7 +203,7 @@ def rate_async(out: Path) -> None:
         engine, rates = async_engine(), {"plain": [], "watched": []}
 
         async def one(name: str, i: int, kind: str) -> int:
-            generated = engine.generate(f"{LONG[i % 4]} ({name})", drawn(i), f"{name}.{i}.{kind}")
+            generated = engine.generate(f"{LONG[i % 4]} ({name})", sampled(i), f"{name}.{i}.{kind}")
             tokens = 0
             async for output in watch(generated, predictor, gates) if kind == "watched" else generated:
                 tokens += len(output.outputs[0].token_ids)
@@ -231,7 +231,7 @@ def async_engine() -> Any:
     return vllm.AsyncLLMEngine.from_engine_args(vllm.AsyncEngineArgs(**options))
 
 
-def drawn(seed: int) -> Any:
+def sampled(seed: int) -> Any:
     """Parameters of an answer at temperature 1, handed on token by token with log-probabilities."""
     from metaprobe.llms.vllm_engine import import_vllm
 

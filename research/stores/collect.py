@@ -3,7 +3,8 @@
     python -m research.stores.collect --models MODELS --data DATA --out out/recorded [NAME ...]
 
 MODELS holds `qwen-coder-0.5b/model.gguf` and `qwen-coder-1.5b/model.gguf`; DATA the data sets. Each line below is one
-`metaprobe collect`; a shared cache answers what an earlier line has asked already. Resumes where it was stopped.
+`metaprobe collect`; a shared cache answers what an earlier line has asked already. Resumes where it was stopped. A line
+with `vllm:` needs the interpreter of an environment with vLLM (docs/engines.md).
 """
 
 import dataclasses
@@ -47,7 +48,7 @@ COMMANDS = {
     "gsm8k-cot": f"zero-shot-cot {GSM8K}",
     "gsm8k-self-refine": f"self-refine {GSM8K}",
     "gsm8k-self-refine-execute": f"self-refine {GSM8K.replace('200', '100')} --prompts {{prompts}}",
-    "gsm8k-samples-1.5b": f"{SAMPLES.replace(SMALL, LARGE)} --variant vote",
+    "gsm8k-samples-1.5b": f"{SAMPLES.replace(SMALL, 'vllm:' + LARGE)} --variant vote --concurrency 6 --shard-runs 4",
     "gsm8k-self-verification": f"self-verification {GSM8K}",
     "gsm8k-samples": SAMPLES,
     "metacog-every-agent": f"metacogagent --variant every-agent {METACOG} --wave 64",

@@ -83,12 +83,19 @@ def samples(found: dict[str, Any]) -> list[str]:
             f"{one['cut']:.0%} were cut.",
             "",
             *markdown(
-                ["number", "AUROC", "over the scaled total", "AUROC within a problem"],
+                [
+                    "number",
+                    "AUROC",
+                    "over the scaled total",
+                    f"over the best free one ({one['best']})",
+                    "AUROC within a problem",
+                ],
                 [
                     [
                         name,
                         interval(row["auroc"], ".3f"),
                         "" if name == "scaled total" else interval(row["gain"]),
+                        "" if name == one["best"] else interval(row["over_best"]),
                         interval(row["within"], ".3f"),
                     ]
                     for name, row in one["numbers"].items()

@@ -25,6 +25,8 @@ from research.travel.measure import MEASURED, RESAMPLES, ROOT, shown
 STORES = {"qwen-coder-0.5b": "gsm8k-samples", "qwen-coder-1.5b": "gsm8k-samples-1.5b"}
 """Model -> its recorded store; one that is not there yet is left out."""
 FREE = "scaled total"
+FREE_NUMBERS = (FREE, "mean log-probability", "lowest log-probability", "length, shorter is surer", "not cut")
+"""What a sample says of itself, without the others of its problem."""
 OTHERS = (1, 3, 7, 15)
 """How many other samples are asked for their agreement."""
 Floats = NDArray[np.float64]
@@ -44,10 +46,11 @@ def main() -> None:
 
 
 def measure(store: Path, *, whole: bool) -> dict[str, Any]:
-    """AUROC of each number over all samples, its gain over the scaled total, and AUROC among samples of one problem.
+    """AUROC of each number over all samples, its gain over two free numbers, and AUROC among samples of one problem.
 
-    Intervals draw problems. Agreement says of a problem how hard it is, and of its samples which to take: the last
-    figure is of the second alone.
+    The free numbers are the scaled total, and the one with the highest AUROC of these very samples, which is more than
+    anyone knows beforehand. Intervals draw problems. Agreement says of a problem how hard it is, and of its samples
+    which to take: the last figure is of the second alone.
     `whole`: whether only samples are judged that were not cut; the others of the problem may still vote.
     """
     rows = load(store)
@@ -64,10 +67,12 @@ def measure(store: Path, *, whole: bool) -> dict[str, Any]:
         "cut": float(np.mean([row["cut"] for row in rows])),
         "numbers": {},
     }
+    found["best"] = best = max(FREE_NUMBERS, key=lambda name: auroc(y, scores[name]))
     for name, values in scores.items():
         found["numbers"][name] = {
             "auroc": shown(interval(auroc, y, values, weights)),
             "gain": shown(paired_difference(auroc, y, values, scores[FREE], weights)),
+            "over_best": shown(paired_difference(auroc, y, values, scores[best], weights)),
             "within": shown(interval(within, y, values, weights)),
         }
     return found

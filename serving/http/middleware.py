@@ -299,10 +299,11 @@ async def _until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Sen
 
     try:
         await app(scope, hear, say)
-    except Exception:
+    except Exception as error:
         if said:
             await asyncio.to_thread(close)
             raise
+        logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
         if not heard:
             await receive()
         await send({"type": "lifespan.startup.complete"})

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -40,6 +39,7 @@ from metaprobe.terminal import (
     say_collected,
     seed_option,
     stage_option,
+    wait_without_spinning,
 )
 from metaprobe.train_cli import adapt, train
 from metaprobe.training.options import WrongOptions
@@ -181,8 +181,7 @@ def score_store(checkpoint: str, store: Path, sha256: str | None) -> None:
 @seed_option
 def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
-    # Threads that spin while they wait take time from whatever else runs on this machine, ourselves included.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    wait_without_spinning()
     from metaprobe.eval.report.text import comparison_table
     from metaprobe.training.comparison.write_comparison import compare as compared
     from metaprobe.training.options import CompareOptions

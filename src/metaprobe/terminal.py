@@ -1,5 +1,6 @@
 """What the commands share: options that mean the same everywhere, and what they say at their end."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -141,6 +142,12 @@ def say_checkpoint(checkpoint: Any) -> None:
     from metaprobe.checkpoints import describe
 
     click.echo(describe(checkpoint))
+
+
+def wait_without_spinning() -> None:
+    """Threads that spin while they wait take time from whatever else runs on this machine, ourselves included. Call it
+    before libraries with threads are loaded."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def command_line() -> str:

@@ -1,6 +1,5 @@
 """`metaprobe train`: from stored runs to a checkpoint."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ from metaprobe.terminal import (
     seed_option,
     stage_option,
     target_option,
+    wait_without_spinning,
 )
 
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
     """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, router, choice."""
-    # Threads that spin while they wait take time from whatever else runs on this machine, ourselves included.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    wait_without_spinning()
 
 
 @train.command("quality", short_help="On log-probabilities: a calibrated verdict.")
