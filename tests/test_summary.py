@@ -120,7 +120,7 @@ def test_what_json_does_not_know_is_made_plain() -> None:
 
 
 @pytest.mark.slow
-def test_all_recorded_stores_read_and_are_small() -> None:
+def test_all_recorded_stores_read_and_have_log_probabilities() -> None:
     folder = Path(__file__).parent.parent / "recorded"
     stores = [path for path in folder.iterdir() if path.is_dir() and any(path.glob("*.parquet"))]
     assert stores
@@ -128,4 +128,3 @@ def test_all_recorded_stores_read_and_are_small() -> None:
         runs = list(RunStore(store))
         assert runs
         assert all(call.logprobs is not None for run in runs for call in run.calls)
-    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 20e6
