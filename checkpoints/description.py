@@ -6,7 +6,7 @@ from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
-from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN, Manifest, TensorSpec, printable
+from metaprobe.checkpoints.manifest import CARD, RAW, RAW_GOLDEN, Manifest, TensorSpec, printable
 
 MAX_VALUE = 100
 """Characters shown of a value of the contract or the support."""
@@ -67,6 +67,8 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield from _section("contract", [f"{name}: {_short(value)}" for name, value in manifest.contract.items()])
     yield from _section("support", [f"{name}: {_short(value)}" for name, value in manifest.support.items()])
     yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
+    if "adapted_from" in manifest.contract and not manifest.thresholds:
+        yield f"            so many labels do not carry their promises; {CARD} says what they take"
     if calibration := manifest.calibration:
         yield f"calibration {calibration.method}, fitted on {calibration.fitted_on}"
     if training := manifest.training:

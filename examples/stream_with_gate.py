@@ -2,9 +2,8 @@
 
 python examples/stream_with_gate.py [--checkpoint FOLDER] [--gate FOLDER]
 
-Recorded answers stand in for a model. With the openai client the stream is
-client.chat.completions.create(model=..., messages=..., logprobs=True, stream=True), and nothing else changes.
-Without --gate one is trained first (extra `train`), on two thirds of the groups; the others are streamed.
+Recorded answers stand in for a model: the openai client's stream is create(..., logprobs=True, stream=True). Without
+--gate one is trained first (extra `train`), on two thirds of the groups; the others are streamed.
 """
 
 import tempfile
@@ -22,7 +21,7 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.watch_stream import watch
 
 RUNS = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
-AGENT = "beta"  # of the three models there, Qwen2.5-Coder-0.5B
+AGENT, ACTIONS = "beta", ("continue", "stop")  # of the three models there, Qwen2.5-Coder-0.5B
 
 
 @click.command()
@@ -37,14 +36,15 @@ def main(checkpoint: Path | None, gate: Path | None) -> None:
         RunStore(gate.parent / "runs").append(run for run in runs if run.item.group not in kept_apart)
         metaprobe.train_gate(gate.parent / "runs", stage="answer", agent=AGENT, alpha=[0.1], folds=2, out=gate)
     gates = StreamingGate.load(gate, stop=0.1)  # of the good answers, at most a tenth is stopped
-    count = {(right, action): 0 for right in (1.0, 0.0) for action in ("continue", "stop")}
+    count = {(right, action): 0 for right in (1.0, 0.0) for action in ACTIONS}
     for run in (run for run in runs if run.item.group in kept_apart):
         call = next(call for call in run.calls if call.stage == "answer" and call.agent == AGENT)
         for _chunk in (watched := watch(streamed(call), predictor, gates)):
             pass  # hand each chunk on to the user here
         count[run.label("correct", call.id) or 0.0, watched.action] += 1
     for (right, action), n in count.items():
-        print(f"{'right' if right else 'wrong'} answers, {action}: {n}")
+        share = n / sum(count[right, other] for other in ACTIONS)
+        print(f"{'right' if right else 'wrong'} answers, {action}: {n} ({share:.0%})")
 
 
 def streamed(call: Call) -> Iterator[dict[str, Any]]:

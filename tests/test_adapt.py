@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from logged_answers import answers, stored
 
-from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import ContractMismatch, describe, load_checkpoint
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
@@ -84,6 +85,25 @@ def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(base: Path, t
         caught.append(flagged[truth == 0].mean())
     assert np.mean(caught) >= 0.9 - 0.02
     assert np.mean(caught) < 0.99, "a threshold that flags all promises nothing"
+
+
+def test_what_so_few_labels_do_not_carry_is_said_with_its_reason(base: Path, tmp_path: Path) -> None:
+    series, y = answers(24, seed=3, right=0.75)
+    made = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "few").checkpoint
+    assert made.manifest.thresholds == {}
+    wrong = int((y == 0).sum())
+    card = (tmp_path / "few" / "README.md").read_text()
+    assert f"no threshold `flag`: {wrong} wrong ones among these do not carry" in card
+    assert "takes 9 of different groups; no threshold `accept`" in card
+    assert "so many labels do not carry their promises; README.md says what they take" in describe(made)
+    enough = QualityPredictor.load(base).adapt(*_labelled(400), out=tmp_path / "enough").checkpoint
+    assert "no threshold `flag`" not in (tmp_path / "enough" / "README.md").read_text()
+    assert "do not carry their promises" not in describe(enough)
+
+
+def _labelled(n: int) -> tuple[Any, list[float]]:
+    series, y = answers(n, seed=4, right=0.7)
+    return series, y.tolist()
 
 
 def test_few_labels_move_little_and_a_scale_that_is_wrong_is_found(base: Path, tmp_path: Path) -> None:

@@ -64,9 +64,8 @@ def test_a_response_that_cannot_be_scored_is_named_and_the_others_are_scored(che
 
 @pytest.mark.slow
 def test_the_gate_stops_a_larger_share_of_the_wrong_answers_than_of_the_right_ones(checkpoint: str) -> None:
-    counts = dict(
-        re.findall(r"^(\w+ answers, \w+): (\d+)$", output_of("stream_with_gate", "--checkpoint", checkpoint), re.M)
-    )
+    said = output_of("stream_with_gate", "--checkpoint", checkpoint)
+    counts = dict(re.findall(r"^(\w+ answers, \w+): (\d+) \(\d+%\)$", said, re.M))
     stopped = {
         kind: int(counts[f"{kind} answers, stop"])
         / (int(counts[f"{kind} answers, stop"]) + int(counts[f"{kind} answers, continue"]))

@@ -1,5 +1,7 @@
 """Thresholds that a head's checkpoint stores, on calibrated probabilities, each with what it promises."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,25 @@ PROMISES = {
         "critical failure (likewise)."
     ),
 }
+
+FEWEST_WRONG = round(1 / MISS_RATE) - 1
+"""Wrong answers, one a group, without which no threshold can promise to miss at most `MISS_RATE` of them."""
+
+
+def lacking_promises(thresholds: Mapping[str, float], wrong: int) -> str:
+    """A sentence's end for each of `flag` and `accept` that is not among these thresholds: why, and what it takes.
+
+    `wrong`: how many of the labelled answers are.
+    """
+    said = ""
+    if "flag" not in thresholds:
+        said += (
+            f"; no threshold `flag`: {wrong} wrong ones among these do not carry the promise to miss at most "
+            f"{MISS_RATE:.0%}, which takes {FEWEST_WRONG} of different groups"
+        )
+    if "accept" not in thresholds:
+        said += "; no threshold `accept`: so many labels do not carry its promise, or no score is sure enough"
+    return said
 
 
 def promise_thresholds(

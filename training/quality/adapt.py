@@ -45,7 +45,12 @@ from metaprobe.training.crossfit.evidence import evidence_of
 from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE, training_record
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
-from metaprobe.training.crossfit.stored_thresholds import MISS_RATE, PROMISES, critical_thresholds, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import (
+    PROMISES,
+    critical_thresholds,
+    lacking_promises,
+    promise_thresholds,
+)
 
 FEWEST, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and of them right and wrong ones, below which nothing is adapted."""
@@ -54,8 +59,6 @@ STRANGER = 1.5
 training runs were alike says little of the next one."""
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
-FEWEST_WRONG = round(1 / MISS_RATE) - 1
-"""Wrong answers without which no threshold can promise to miss at most `MISS_RATE` of them."""
 FOLDS = 5
 
 
@@ -247,10 +250,11 @@ def _write(
     metrics: dict[str, Interval] = {}
     lines = []
     for name, head in heads.items():
-        thresholds |= _thresholds(name, head, seed)
+        carried = _thresholds(name, head, seed)
+        thresholds |= carried
         prefix = f"{name}." if len(heads) > 1 else ""
         metrics |= {f"{prefix}{figure}": value for figure, value in _measure(head, seed).items()}
-        lines.append(_line(name, head))
+        lines.append(_line(name, head, carried))
     flagging = flag_points(largest.table, largest.held_out, sigmoid(largest.log_odds), seed=seed)
     files = {name: (Path(base.path) / name).read_bytes() for name in (MODEL, RAW) if name in (*manifest.files, MODEL)}
     graphs = {name: map_outputs(data, maps) for name, data in files.items()}
@@ -346,16 +350,15 @@ def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) ->
     return weights @ error / weights.sum(axis=-1)
 
 
-def _line(name: str, head: Adapted) -> str:
+def _line(name: str, head: Adapted, thresholds: Mapping[str, float]) -> str:
     runs = len(np.unique(head.runs))
-    wrong = int((1 - head.table.y).sum())
-    few = ""
-    if name in quality_contract.MAIN_HEADS and wrong < FEWEST_WRONG:
-        few = f"; too few wrong ones ({wrong}) for the threshold `flag`, which takes {FEWEST_WRONG}"
-    return (
+    said = (
         f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs} run{'s' * (runs > 1)}, "
-        f"{head.table.y.mean():.0%} of them 1{few}"
+        f"{head.table.y.mean():.0%} of them 1"
     )
+    if name in quality_contract.MAIN_HEADS:
+        said += lacking_promises(thresholds, int((1 - head.table.y).sum()))
+    return said
 
 
 def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:

@@ -37,11 +37,10 @@ from metaprobe.training.common.roles import group_folds
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
-from metaprobe.training.crossfit.stored_thresholds import MISS_RATE, PROMISES, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, lacking_promises, promise_thresholds
 from metaprobe.training.quality.adapt import (
     FEWEST,
     FEWEST_OF_A_KIND,
-    FEWEST_WRONG,
     FOLDS,
     fit_scale,
     map_outputs,
@@ -281,19 +280,11 @@ def _generator(before: Generator | None, labelled: LabelledScores) -> Generator 
 
 def _line(found: Recalibrated, thresholds: Mapping[str, float]) -> str:
     y, labelled = found.table.y, found.labelled
-    wrong = int((1 - y).sum())
     said = (
         f"{found.head}: scale {float(found.fit.weights[0]):.2f}, base rate {found.fit.rates.mean:+.2f} log-odds, by "
         f"{len(labelled)} labelled answers, {labelled.y.mean():.0%} of them right; {len(y)} of them stand for all"
     )
-    if "flag" not in thresholds:
-        said += (
-            f"; no threshold `flag`: {wrong} wrong ones among these do not carry the promise to miss at most "
-            f"{MISS_RATE:.0%}, which takes {FEWEST_WRONG}"
-        )
-    if "accept" not in thresholds:
-        said += "; no threshold `accept`: so many labels do not carry its promise, or no score is sure enough"
-    return said
+    return said + lacking_promises(thresholds, int((1 - y).sum()))
 
 
 def fingerprint_of(labelled: LabelledScores) -> str:
