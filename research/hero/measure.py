@@ -14,10 +14,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import TREES, USUAL_TREES
+from metaprobe.training.crossfit.methods import TREES, USUAL_TREES, GivenScore
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "hero.json"
@@ -33,14 +34,15 @@ FEWEST = 50
 
 @click.command()
 def main() -> None:
-    """Measure both curves and keep them."""
+    """Measure the curves and keep them."""
     parts = [part_of(store) for store in STORES]
     y, groups = np.concatenate([part["y"] for part in parts]), np.concatenate([part["groups"] for part in parts])
     figures = {
         "stores": list(STORES),
         "n": len(y),
         "curves": {
-            name: curve(np.concatenate([part[name] for part in parts]), y, groups) for name in ("stated", "learned")
+            name: curve(np.concatenate([part[name] for part in parts]), y, groups)
+            for name in ("stated", "stated, calibrated", "learned")
         },
     }
     MEASURED.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -49,13 +51,22 @@ def main() -> None:
 def part_of(store: str) -> dict[str, NDArray[Any]]:
     """Labels, groups, stated confidence (NaN where none was stated) and the learned probability of one store's answers.
 
-    The learned one is out of fold: LightGBM on log-probabilities that saw no answer of the same group.
+    The learned one is out of fold: LightGBM on log-probabilities that saw no answer of the same group. Stated
+    confidence stands here also with the same calibration, on the same labels: the control of what is said of it.
     """
     click.echo(store, err=True)
     evidence = load_evidence([ROOT / "recorded" / store], hidden=False)
-    learned = crossfit(evidence, [USUAL_TREES])[TREES].probability
+    stated = evidence.table.stated_confidence
+    found = crossfit(evidence, [USUAL_TREES, GivenScore(STATED, "explicit", lambda table: table.stated_confidence)])
+    calibrated = np.where(np.isfinite(stated), found[STATED].probability, np.nan)
     groups = np.array([f"{store}:{group}" for group in evidence.table.groups])
-    return {"y": evidence.table.y, "groups": groups, "stated": evidence.table.stated_confidence, "learned": learned}
+    return {
+        "y": evidence.table.y,
+        "groups": groups,
+        "stated": stated,
+        "stated, calibrated": calibrated,
+        "learned": found[TREES].probability,
+    }
 
 
 def curve(scores: NDArray[np.float64], y: NDArray[np.int64], groups: NDArray[np.str_]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     python -m research.travel.measure strangers --data DATA   # one model left out, one task left out
     python -m research.travel.measure support --data DATA     # is an answer like ours judged better?
-    python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: half an hour of one core
+    python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: minutes
     python -m research.travel.measure ceiling --data DATA     # what calibration fifty labels could reach at best
     python -m research.travel.page                            # writes docs/research/travel.md from the kept numbers
 
@@ -46,6 +46,7 @@ COUNTS = (50, 100, 200, 400, 1000)
 DRAWS = 3
 FOLDS = 5
 CURVE_SET = "token_logprobs_qa"
+RANKS = "mu_shroom"
 
 
 @click.group()
@@ -84,6 +85,8 @@ def strangers(data: Path) -> None:
         "rows": rows,
         "model_left_out": _over_runs(everything, scores, free),
         "task_left_out": _over_runs(everything, away, free),
+        # Whose numbers are ranks of logits, and which the recipe's gain over the mean is largest on.
+        "without_ranks": _over_runs(everything, scores, free, among=everything.source != RANKS),
         "answers": len(everything),
         "runs": len(np.unique(everything.run)),
         "tasks": len(np.unique(everything.task)),
@@ -185,11 +188,20 @@ def _row(
     }
 
 
-def _over_runs(answers: Answers, scores: dict[str, Floats], free: dict[str, Floats]) -> dict[str, Any]:
-    """The mean over runs of the AUROC inside each, and its gain over each number; intervals draw tasks."""
+def _over_runs(
+    answers: Answers,
+    scores: dict[str, Floats],
+    free: dict[str, Floats],
+    *,
+    among: NDArray[np.bool_] | None = None,
+) -> dict[str, Any]:
+    """The mean over runs of the AUROC inside each, and its gain over each number; intervals draw tasks.
+
+    `among`: the answers to take, all by default.
+    """
     named = scores | free
     found, tasks = [], []
-    for run in np.unique(answers.run):
+    for run in np.unique(answers.run if among is None else answers.run[among]):
         rows = np.flatnonzero(answers.run == run)
         y = answers.y[rows]
         if min(y.sum(), len(y) - y.sum()) >= LEAST:
@@ -256,6 +268,7 @@ def curve(data: Path) -> None:
     base = fit_default(ours.features().astype(np.float64), ours)(answers.features().astype(np.float64))
     X, rows = answers.features("full+terms"), np.arange(len(answers))
     folds = list(group_folds(rows, answers.group.tolist(), answers.y, FOLDS, 0))
+    strata = _strata(answers, folds)
     found: dict[str, dict[str, Any]] = {}
     for count in (*COUNTS, 0):
         scores = {name: np.full((DRAWS if count else 1, len(rows)), np.nan) for name in WAYS}
@@ -265,16 +278,12 @@ def curve(data: Path) -> None:
                 for name, way in WAYS.items():
                     scores[name][draw, test] = way(X, answers, base, some)[test]
         label = str(count or round(len(rows) * (1 - 1 / FOLDS)))
-        found[label] = {name: _figures(answers, values) for name, values in scores.items()}
+        found[label] = {name: _figures(answers, values, strata) for name, values in scores.items()}
         click.echo(f"{label}: {json.dumps(found[label])}", err=True)
-    plain = answers.features().astype(np.float64)
-    within = StratifiedAuroc(answers.run)
+    mean = np.array([values.mean() for values in answers.logprobs])
+    # Nothing is fitted here, so that whole runs can be judged.
     found["0"] = {
-        "default": _figures(answers, base[None]),
-        "mean": {
-            "auroc": round(float(auroc(answers.y, -plain[:, TERMS.index("mean")])), 3),
-            "within": round(float(within(answers.y, -plain[:, TERMS.index("mean")])), 3),
-        },
+        name: _figures(answers, score[None], answers.run) for name, score in (("default", base), ("mean", mean))
     }
     keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})
 
@@ -290,7 +299,8 @@ def ceiling(data: Path) -> None:
     rows, found = np.arange(len(answers)), {}
     for count in COUNTS[:3]:
         scores = np.full((DRAWS, len(rows)), np.nan)
-        for rest, test in group_folds(rows, answers.group.tolist(), answers.y, FOLDS, 0):
+        folds = list(group_folds(rows, answers.group.tolist(), answers.y, FOLDS, 0))
+        for rest, test in folds:
             rates = fit_scale(base[rest], answers.y[rest], answers.run[rest]).rates.of(answers.run)
             for draw in range(DRAWS):
                 some = _draw(answers, rest, count, draw)
@@ -299,7 +309,7 @@ def ceiling(data: Path) -> None:
         drawn = np.random.default_rng(0).random((200, len(rows))) < expit(scores[0])
         chance = [float(ece(labels.astype(np.int64), expit(scores[0]))) for labels in drawn]
         found[str(count)] = {
-            "rates_known": _figures(answers, scores)["ece"],
+            "rates_known": _figures(answers, scores, _strata(answers, folds))["ece"],
             "labels_drawn_from_it": [
                 round(float(v), 3) for v in (np.mean(chance), *np.quantile(chance, (0.025, 0.975)))
             ],
@@ -319,12 +329,20 @@ def _draw(answers: Answers, rest: NDArray[np.int64], count: int, draw: int) -> N
             return some
 
 
-def _figures(answers: Answers, scores: Floats) -> dict[str, Any]:
-    """AUROC pooled and within runs, calibration error and Brier skill, each the mean over draws (R, n)."""
-    within, kept = StratifiedAuroc(answers.run), [row for row in scores if np.isfinite(row).all()]
+def _strata(answers: Answers, folds: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> NDArray[np.str_]:
+    """Run and fold of every answer: answers of one run that different fits judged are not to be compared."""
+    fold = np.empty(len(answers), dtype=np.int64)
+    for number, (_, test) in enumerate(folds):
+        fold[test] = number
+    return np.array([f"{run}#{number}" for run, number in zip(answers.run, fold, strict=True)])
+
+
+def _figures(answers: Answers, scores: Floats, strata: NDArray[np.str_]) -> dict[str, Any]:
+    """AUROC pooled and within strata, calibration error and Brier skill, each the mean over draws (R, n)."""
+    within, kept = StratifiedAuroc(strata), [row for row in scores if np.isfinite(row).all()]
     if not kept:
         return {}
-    weights = cluster_weights(answers.group.tolist(), 300)
+    weights = cluster_weights(answers.group.tolist(), RESAMPLES)
     mean = np.array([values.mean() for values in answers.logprobs])
     y = answers.y
     return {

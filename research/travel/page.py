@@ -56,16 +56,15 @@ def interval(values: list[float], style: str = "+.3f") -> str:
 def powers(found: dict[str, Any]) -> list[str]:
     """Of each power of the length: mean AUROC over runs, and its gain over the shipped one, by length and source."""
     shipped = found["powers"].index(SHIPPED)
-    head = ["answers", "runs", f"{SHIPPED:g}, as shipped"]
+    head = ["answers", "runs", "drawn", f"{SHIPPED:g}, as shipped"]
     head += [{0.0: "0, the total", 1.0: "1, the mean"}.get(p, f"{p:g}") for p in found["powers"] if p != SHIPPED]
     rows = []
     for name, one in found["rows"].items():
-        row = [name, str(one["runs"]), f"{one['auroc'][shipped]:.3f}"]
+        row = [name, str(one["runs"]), one["drawn"], f"{one['auroc'][shipped]:.3f}"]
         for i, gain in enumerate(one["gain"]):
             if i == shipped:
                 continue
-            around = f" [{one['intervals'][i][0]:+.3f}, {one['intervals'][i][1]:+.3f}]" if one["intervals"] else ""
-            row.append(f"{gain:+.3f}{around}")
+            row.append(interval([gain, *one["intervals"][i]]))
         rows.append(row)
     said = (
         f"Taking for each source the power that the other sources like best changes the mean by "
@@ -80,7 +79,7 @@ def samples(found: dict[str, Any]) -> list[str]:
     for kind, one in found.items():
         lines += [
             f"Samples of {kind}: {one['answers']} of {one['problems']} problems; {one['right']:.0%} are right, "
-            f"{one['cut']:.0%} were cut.",
+            f"{one['cut']:.0%} were cut. {agreement(one['agreement'])}",
             "",
             *markdown(
                 [
@@ -89,6 +88,7 @@ def samples(found: dict[str, Any]) -> list[str]:
                     "over the scaled total",
                     f"over the best free one ({one['best']})",
                     "AUROC within a problem",
+                    f"over the best free one there ({one['best_within']})",
                 ],
                 [
                     [
@@ -97,6 +97,7 @@ def samples(found: dict[str, Any]) -> list[str]:
                         "" if name == "scaled total" else interval(row["gain"]),
                         "" if name == one["best"] else interval(row["over_best"]),
                         interval(row["within"], ".3f"),
+                        "" if name == one["best_within"] else interval(row["within_over_best"]),
                     ]
                     for name, row in one["numbers"].items()
                 ],
@@ -104,6 +105,12 @@ def samples(found: dict[str, Any]) -> list[str]:
             "",
         ]
     return lines[:-1]
+
+
+def agreement(shares: dict[str, float]) -> str:
+    """How many of the 15 others a sample agrees with, of those that were cut and those that ended."""
+    parts = [f"one that {'was cut' if kind == 'cut' else kind} {share:.0%}" for kind, share in shares.items()]
+    return f"Of the other samples of its problem, {' and '.join(parts)} have its number."
 
 
 def alternatives(found: dict[str, Any]) -> list[str]:
@@ -133,14 +140,23 @@ def strangers(found: dict[str, Any]) -> list[str]:
             numbers = found[where]["numbers"][name]
             row += [f"{numbers['auroc']:.3f}", interval(numbers["gain"]) if "gain" in numbers else ""]
         rows.append(row)
-    count = found["model_left_out"]
+    count, others = found["model_left_out"], found["without_ranks"]
+    ahead = [
+        f"{interval(others['numbers'][name]['gain'])} over {NAMES[name]}" for name in ("mean", "lowest3", "length")
+    ]
+    ranks = next(row for row in found["rows"] if row["name"].startswith("mu_shroom"))
     head = ["score", "its model left out: AUROC", "recipe less this", "its task left out: AUROC", "recipe less this"]
     return [
-        f"{found['answers']} answers of {found['models']} models to {found['tasks']} tasks. AUROC inside a run (model, "
+        f"{found['answers']} answers of {found['models'] - 1} models and of the 38 models of mu_shroom, which count as "
+        f"one, to {found['tasks']} tasks. AUROC inside a run (model, "
         f"task, way of asking), mean over the {count['runs']} runs of {count['tasks']} tasks that have 15 right and 15 "
         "wrong answers; 95 % intervals draw tasks.",
         "",
         *markdown(head, rows),
+        "",
+        f"Without mu_shroom ({others['runs']} runs of {others['tasks']} tasks), its model left out, the recipe has "
+        f"{', '.join(ahead)}. On mu_shroom alone length has {ranks['free']['length']:.3f} and the recipe "
+        f"{ranks['default'][0]:.3f}.",
     ]
 
 
@@ -203,12 +219,13 @@ def curve(found: dict[str, Any]) -> list[str]:
                 ]
             )
     none = found["counts"]["0"]
-    head = ["labels", "way", "AUROC", "over the mean, first draw", "within runs", "ECE", "Brier skill"]
+    head = ["labels", "way", "AUROC", "over the mean, first draw", "within runs and folds", "ECE", "Brier skill"]
     ours, mean = none["default"], none["mean"]
     return [
         f"{found['answers']} answers of {found['set']}, five folds by question, mean of {found['draws']} draws of "
         f"labels. Without labels the recipe has AUROC {ours['auroc']:.3f} pooled and {ours['within']:.3f} within runs, "
-        f"the mean log-probability {mean['auroc']:.3f} and {mean['within']:.3f}.",
+        f"the mean log-probability {mean['auroc']:.3f} and {mean['within']:.3f}: {interval(ours['within_over_mean'])} "
+        "within runs.",
         "",
         *markdown(head, rows),
     ]
@@ -218,10 +235,12 @@ def labels(found: dict[str, Any]) -> list[str]:
     """The same in short, for who wonders how many labels are wanted."""
     rows = []
     for count in ("50", "200", "1000"):
-        adapted, trained, mean = (found["counts"][count][way] for way in ("adapted default", "trained", "mean, Platt"))
-        cells = [f"{cell['auroc']:.3f} / {cell['ece']:.3f}" for cell in (mean, adapted, trained)]
-        rows.append([f"{int(count):,}", *cells])
-    return markdown(["labels", "mean log-probability, calibrated", "`metaprobe adapt`", "`train quality`"], rows)
+        ways = [
+            found["counts"][count][way] for way in ("mean, Platt", "mean, base rates", "adapted default", "trained")
+        ]
+        rows.append([f"{int(count):,}", *(f"{cell['auroc']:.3f} / {cell['ece']:.3f}" for cell in ways)])
+    mean = "mean log-probability, calibrated"
+    return markdown(["labels", mean, "the same for each run", "`metaprobe adapt`", "`train quality`"], rows)
 
 
 def ceiling(found: dict[str, Any], curve: dict[str, Any]) -> list[str]:

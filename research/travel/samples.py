@@ -25,8 +25,11 @@ from research.travel.measure import MEASURED, RESAMPLES, ROOT, shown
 STORES = {"qwen-coder-0.5b": "gsm8k-samples", "qwen-coder-1.5b": "gsm8k-samples-1.5b"}
 """Model -> its recorded store; one that is not there yet is left out."""
 FREE = "scaled total"
-FREE_NUMBERS = (FREE, "mean log-probability", "lowest log-probability", "length, shorter is surer", "not cut")
+MEAN, LENGTH = "mean log-probability", "length, shorter is surer"
+FREE_NUMBERS = (FREE, MEAN, "lowest log-probability", LENGTH, "not cut")
 """What a sample says of itself, without the others of its problem."""
+CUT_LAST = (FREE, MEAN)
+"""Of these also with every cut sample behind all others: what whoever looks at the finish reason first would take."""
 OTHERS = (1, 3, 7, 15)
 """How many other samples are asked for their agreement."""
 Floats = NDArray[np.float64]
@@ -50,13 +53,18 @@ def measure(store: Path, *, whole: bool) -> dict[str, Any]:
 
     The free numbers are the scaled total, and the one with the highest AUROC of these very samples, which is more than
     anyone knows beforehand. Intervals draw problems. Agreement says of a problem how hard it is, and of its samples
-    which to take: the last figure is of the second alone.
+    which to take: the last two figures are of the second alone, beside the free number that is best at that.
     `whole`: whether only samples are judged that were not cut; the others of the problem may still vote.
     """
     rows = load(store)
     rows = [row for row in rows if not (whole and row["cut"])]
     y, problem = np.array([row["correct"] for row in rows]), [row["problem"] for row in rows]
     scores = {name: np.array([row["numbers"][name] for row in rows]) for name in rows[0]["numbers"]}
+    free = list(FREE_NUMBERS)
+    if not whole:
+        behind = 1e6 * np.array([row["cut"] for row in rows])
+        last = {f"{name}, cut samples last": scores[name] - behind for name in CUT_LAST}
+        free, scores = [*free, *last], {**last, **scores}
     standardised = [(one - one.mean()) / one.std() for one in (scores[FREE], scores[f"agreement with {OTHERS[-1]}"])]
     scores[f"{FREE} and agreement with {OTHERS[-1]}, standardised"] = sum(standardised)
     weights, within = cluster_weights(problem, RESAMPLES), StratifiedAuroc(np.array(problem))
@@ -67,13 +75,20 @@ def measure(store: Path, *, whole: bool) -> dict[str, Any]:
         "cut": float(np.mean([row["cut"] for row in rows])),
         "numbers": {},
     }
-    found["best"] = best = max(FREE_NUMBERS, key=lambda name: auroc(y, scores[name]))
-    for name, values in scores.items():
+    agreeing, cut = scores[f"agreement with {OTHERS[-1]}"], np.array([row["cut"] for row in rows])
+    found["agreement"] = {
+        name: float(agreeing[part].mean()) for name, part in (("cut", cut), ("ended", ~cut)) if any(part)
+    }
+    found["best"] = best = max(free, key=lambda name: auroc(y, scores[name]))
+    found["best_within"] = inside = max(free, key=lambda name: within(y, scores[name]))
+    for name in [*free, *(name for name in scores if name not in free)]:
+        values = scores[name]
         found["numbers"][name] = {
             "auroc": shown(interval(auroc, y, values, weights)),
             "gain": shown(paired_difference(auroc, y, values, scores[FREE], weights)),
             "over_best": shown(paired_difference(auroc, y, values, scores[best], weights)),
             "within": shown(interval(within, y, values, weights)),
+            "within_over_best": shown(paired_difference(within, y, values, scores[inside], weights)),
         }
     return found
 
@@ -91,9 +106,9 @@ def load(store: Path) -> list[dict[str, Any]]:
             own = np.asarray(own, dtype=np.float64)
             given: dict[str, float] = {
                 FREE: float(own.sum() / np.sqrt(len(own))),
-                "mean log-probability": float(own.mean()),
+                MEAN: float(own.mean()),
                 "lowest log-probability": float(own.min()),
-                "length, shorter is surer": -float(len(own)),
+                LENGTH: -float(len(own)),
                 "not cut": float(call.finish_reason == "stop"),
             }
             for others in OTHERS:
