@@ -176,7 +176,7 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = T
     if not held:
         return
     if not overwrite:
-        raise CheckpointExists(f"{target} exists; give another path, or overwrite=True to replace it")
+        raise CheckpointExists(f"{target} exists; give another path (in Python, overwrite=True replaces it)")
     if MANIFEST not in held:
         raise CheckpointExists(f"{target} is not a checkpoint but holds files, and is not replaced; give another path")
     try:

@@ -43,6 +43,8 @@ class LogWatch:
     """Marks of the answers whose label was read. No time says that: people date a label as they like."""
     labels_until: float = -1.0
     """Of a state from before `counted`: until when labels were read."""
+    log: str = ""
+    """Identity of the log that is watched; empty before the first reading."""
 
     @classmethod
     def load(cls, path: Path) -> "LogWatch":
@@ -57,7 +59,8 @@ class LogWatch:
 
     def save(self, path: Path) -> None:
         stored = {
-            name: getattr(self, name) for name in ("model", "within", "stored_until", "read_until", "labels_until")
+            name: getattr(self, name)
+            for name in ("model", "within", "stored_until", "read_until", "labels_until", "log")
         }
         stored["counted"] = sorted(self.counted)
         beside = path.with_name(path.name + ".new")
@@ -67,8 +70,13 @@ class LogWatch:
     def read(self, log: ScoreLog, *, until: float | None = None) -> list[dict[str, Any]]:
         """Returns the alarms of what was stored since the last reading, each as the event that is now in the log.
 
-        `until`: what was stored after the last answer that ended before then is left for the next time.
+        `until`: what was stored after the last answer that ended before then is left for the next time. Raises
+        `RecordError` for another log than that of the readings before: its answers would be taken for read.
         """
+        identity = log.identity()
+        if self.log not in ("", identity):
+            raise RecordError("the state is of another log than the one given; give this log a state file of its own")
+        self.log = identity
         since = None if self.read_until < 0 else float(np.nextafter(self.read_until, np.inf))
         last = log.last_stored() if until is None else log.last_stored(until=until)
         found = log.columns(since=since, model=self.model, stored=(min(self.stored_until, last), last))
@@ -159,6 +167,11 @@ def open_watch(
         if wanted is not None and wanted != had:
             raise RecordError(f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file")
     return found
+
+
+def nothing_watched(found: LogWatch) -> bool:
+    """Whether no answer was ever read that the watch is for."""
+    return not any(stream.rows or stream.waiting for stream in found.watch.streams.values())
 
 
 def _mark(request_id: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from metaprobe.monitoring.label_values import label_value
 from metaprobe.monitoring.log import FeedbackLabel
+from metaprobe.records.compressed import is_damage, opened
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import iter_json_lines
 
@@ -18,8 +19,8 @@ LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document holds its records."""
 IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
 """Under which an answer's id is looked for first, also in a record's metadata."""
-SHEET = frozenset("request_id time model tags question answer label".split())
-"""Keys of a line that `metaprobe sample` wrote; its time is the answer's, and no label's."""
+SHEET = frozenset("request_id model tags question answer label".split())
+"""Keys of a line that `metaprobe sample` wrote; a time on it is the answer's, and no label's."""
 MILLISECONDS = 1e11
 """A time above that is in milliseconds."""
 
@@ -91,12 +92,12 @@ def _label(path: Path, number: int, said: Said) -> FeedbackLabel:
 
 
 def _records(path: Path) -> Iterator[tuple[int, Record]]:
-    """(number from 1, record). A document's records, a CSV's rows, or lines."""
-    if path.suffix.lower() in (".csv", ".tsv"):
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from enumerate(csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","), 1)
+    """(number from 1, record). A document's records, a CSV's rows, or lines; the file may be compressed."""
+    text = _text(path)
+    if text.strip() and not text.lstrip().startswith(("{", "[")):
+        yield from _rows(path, text)
         return
-    held = _document(path)
+    held = _document(text)
     if held is None:
         yield from iter_json_lines(path)
         return
@@ -109,10 +110,47 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
         yield number, record
 
 
-def _document(path: Path) -> Any:
-    """The JSON document that a file is; None where it is lines."""
+def _text(path: Path) -> str:
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        with opened(path) as file:
+            return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ImportFileError(
+            f"{path}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save it as UTF-8 (in a "
+            "spreadsheet: CSV UTF-8), or convert it with iconv"
+        ) from error
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[int, Record]]:
+    """Rows of CSV, or of tabs where its first line has some. A row with fewer cells than the head was cut off."""
+    head = text.partition("\n")[0]
+    reader = csv.DictReader(text.splitlines(keepends=True), delimiter="\t" if "\t" in head else ",")
+    if len(reader.fieldnames or ()) < 2:
+        raise ImportFileError(f"{path}: it is neither JSON nor CSV with a head; expected labels as {', '.join(NAMES)}")
+    try:
+        for number, row in enumerate(reader, 1):
+            cells = len(reader.fieldnames or ())
+            if None in row or None in row.values():
+                there = cells + len(row.pop(None, ())) - sum(value is None for value in row.values())
+                raise ImportFileError(
+                    f"{path}, record {number}: it has {there} cells, and the head has {cells}; expected as many: was "
+                    "the file cut off? A cell may be empty"
+                )
+            yield number, row
+    except csv.Error as error:
+        raise ImportFileError(
+            f"{path}: it cannot be read as CSV ({error}); quote cells that hold line breaks"
+        ) from error
+
+
+def _document(text: str) -> Any:
+    """The JSON document that a text is; None where it is lines."""
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
@@ -218,9 +256,11 @@ def _id_of(record: Record, usual: str) -> str:
     """The answer's id: what its caller wrote there as such, else the program's own under `usual`."""
     metadata = _held(record.get("metadata"))
     for key in IDS:
-        if found := record.get(key) or metadata.get(key):
-            return str(found)
-    return str(record.get(usual) or "")
+        for found in (record.get(key), metadata.get(key)):
+            if found not in (None, ""):
+                return str(found)
+    found = record.get(usual)
+    return "" if found is None else str(found)
 
 
 def _at(record: Record, path: str) -> Any:
@@ -266,4 +306,7 @@ def _time(said: object) -> float | None:
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise ValueError(f"time {said!r}; {expected}")
-    return seconds / 1e3 if seconds > MILLISECONDS else float(seconds)
+    try:
+        return seconds / 1e3 if seconds > MILLISECONDS else float(seconds)
+    except OverflowError:
+        raise ValueError(f"time of {len(str(seconds))} digits; {expected}") from None

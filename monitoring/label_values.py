@@ -29,6 +29,7 @@ def label_value(said: object) -> float | None:
             said = float(word)
         except ValueError:
             raise ValueError(f"label {word[:40]!r}; expected {EXPECTED}") from None
-    if isinstance(said, (bool, int, float)) and math.isfinite(said) and 0 <= said <= 1:
+    # An integer may have more digits than a float can hold.
+    if isinstance(said, (bool, int, float)) and 0 <= said <= 1 and math.isfinite(said):
         return float(said)
     raise ValueError(f"label {str(said)[:40]}; expected {EXPECTED}")

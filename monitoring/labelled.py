@@ -1,8 +1,9 @@
 """Scores with the labels that came back for them, from a score log or from a file."""
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log_rows import MAX_NOTE, text_of
 from metaprobe.records.errors import RecordError
+from metaprobe.records.json_lines import iter_json_lines
 
 Floats = NDArray[np.float64]
 NAMES = ("score", "label", "propensity", "time", "model", "group")
@@ -61,6 +64,14 @@ def labelled_of_log(
     labelled = np.isfinite(found.score) & np.isfinite(found.label)
     mine = labelled & (found.checkpoint == checkpoint)
     if not mine.any():
+        if (since, until, model) != (None, None, None):
+            of = "" if model is None else f" of model {model!r}"
+            among = labelled_of_log(log, checkpoint=checkpoint)  # raises where there are none at all
+            raise RecordError(
+                f"none of the {len(among)} labelled answers that checkpoint {checkpoint[:16]} scored is{of} of the "
+                f"time asked for: they are of {_day(among.time.min())} to {_day(among.time.max())}, the answers' own "
+                f"times, whenever they were labelled, and of {', '.join(np.unique(among.model)[:5])}"
+            )
         others = sorted({str(name)[:16] for name in found.checkpoint[labelled]})
         raise RecordError(
             f"the log holds no labelled answer that checkpoint {checkpoint[:16]} scored; labelled are "
@@ -77,23 +88,22 @@ def labelled_of_log(
     )
 
 
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def read_labelled(path: Path) -> LabelledScores:
     """Returns the answers of a file of JSON lines `{"score", "label", "propensity", "time", "model", "group"}`.
 
-    All but the first two may be absent. Lines without a label are passed over. Raises `RecordError`, with the line's
-    number, for one that cannot be read.
+    All but the first two may be absent. The file may be compressed. Lines without a label are passed over. Raises
+    `RecordError`, with the line's number, for one that cannot be read.
     """
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
+    for number, row in iter_json_lines(path):
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise TypeError("it is no object")
             if row.get("label") is not None:
                 rows.append(_read_row(row, number))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise RecordError(
                 f'{path}, line {number}: {error}; expected {{"score": 0.83, "label": 1}}, with "propensity" where the '
                 "answer was drawn for a label"
@@ -112,5 +122,8 @@ def _read_row(row: Mapping[str, Any], number: int) -> tuple[float, float, float,
     score, label, drawn, time = (float(value) for value in values)
     if not (0 <= score <= 1 and 0 <= label <= 1 and 0 < drawn <= 1):
         raise ValueError(f"score {score:g}, label {label:g} and propensity {drawn:g} must lie in [0, 1]")
+    if not math.isfinite(time):
+        raise ValueError(f"time {time}; expected seconds since 1970")
     known = float("nan") if propensity is None else drawn
-    return score, label, known, time, str(row.get("model", "")), str(row.get("group", f"line-{number}"))
+    model, group = ("" if row.get(name) is None else text_of(row[name], MAX_NOTE) for name in ("model", "group"))
+    return score, label, known, time, model, group or f"line-{number}"

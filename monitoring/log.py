@@ -5,6 +5,7 @@ import json
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -261,6 +262,13 @@ class ScoreLog:
         if model is not None or checkpoint is not None or tags:
             where.append(in_contexts(contexts))
         return read_columns(self.tables, contexts, where, values, ids=ids)
+
+    def identity(self) -> str:
+        """Returns what no other log has, however often this one is moved; it is made when it is first asked for."""
+        with self.tables.transaction(alone=True) as run:
+            if not run("SELECT identity FROM identity"):
+                run("INSERT INTO identity (identity) VALUES (:identity)", {"identity": uuid.uuid4().hex})
+            return str(run("SELECT identity FROM identity")[0][0])
 
     def last_stored(self, *, until: float = MAX_TIME) -> int:
         """Returns the number of the answer that was stored last, of those that ended before `until`; 0 for none.

@@ -49,6 +49,11 @@ CREATE TABLE IF NOT EXISTS events (
 )
 """
 
+_IDENTITY = """
+CREATE TABLE IF NOT EXISTS identity (identity TEXT PRIMARY KEY)
+"""
+"""One row, by which a file that has read a log part of the way knows it again."""
+
 SUMS = (
     "answers scored score_sum doubt_sum flagged abstained outside stopped escalated cut tokens tokens_saved cost_usd "
     "priced spared"
@@ -86,6 +91,7 @@ FURTHER = (
     _SAMPLES,
     _SHEETS,
     _EVENTS,
+    _IDENTITY,
     _HOURS,
     _BINS,
 )

@@ -138,6 +138,23 @@ def draw_sheet(
     if budget < 1:
         raise LogError(f"budget {budget}; expected at least one answer")
     log.flush()
+    while (sheet := _draw(log, budget, since, until, model, tags, floor, seed)) is None:
+        pass  # another one was drawn meanwhile
+    return sheet
+
+
+def _draw(
+    log: ScoreLog,
+    budget: int,
+    since: float | None,
+    until: float | None,
+    model: str | None,
+    tags: Mapping[str, str] | None,
+    floor: float,
+    seed: int | None,
+) -> DrawnSheet | None:
+    """None where a sheet was drawn while this one was: what it drew is then no longer free, and counts before."""
+    drawn_before = _sheets(log.tables.read)
     now = time.time()
     start, end = since or 0.0, now - SETTLED_S if until is None else until
     candidates = _candidates(log, since=start, until=end, model=model, tags=tags)
@@ -156,7 +173,9 @@ def draw_sheet(
     before = _earlier_propensities(log, candidates, changed)
     either = 1 - (1 - before) * (1 - now_likely[changed])
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{uuid.uuid4().hex[:6]}"
-    with log.tables.transaction() as run:
+    with log.tables.transaction(alone=True) as run:
+        if _sheets(run) != drawn_before:
+            return None
         ids = _request_ids(run, candidates.ids[changed])
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
         run(_SHEET, {**given, "model": model or "", "tags": json.dumps(dict(tags or {}), sort_keys=True)})
@@ -169,6 +188,10 @@ def draw_sheet(
             ],
         )
     return DrawnSheet(name, sheet_rows(log, name), int(free.sum()), len(chosen_known))
+
+
+def _sheets(read: Execute) -> set[str]:
+    return {str(row[0]) for row in read("SELECT sheet FROM sheets")}
 
 
 def sheet_rows(log: ScoreLog, sheet: str) -> list[SheetRow]:

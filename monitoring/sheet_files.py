@@ -10,12 +10,18 @@ from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import iter_json_lines
 
+ANSWERED = "answered"
+"""When the answer was given, in seconds since 1970; sheets of before call it `time`."""
+
 
 def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:
     """Writes the sheet, whole or not at all. Whoever labels puts 1, 0 or "unsure" into `label`."""
     with atomic_write(Path(path)) as file:
         for row in rows:
-            file.write(json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
+            held = asdict(row)
+            # Not `time`: that would be the label's, and of two labels of an answer the later one counts.
+            line = {"request_id": held.pop("request_id"), ANSWERED: held.pop("time"), **held}
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
 
 def read_sheet(path: str | Path) -> list[SheetRow]:
@@ -27,7 +33,7 @@ def read_sheet(path: str | Path) -> list[SheetRow]:
         rows.append(
             SheetRow(
                 held["request_id"],
-                float(held.get("time") or 0.0),
+                float(held.get(ANSWERED) or held.get("time") or 0.0),
                 str(held.get("model") or ""),
                 held.get("tags") or {},
                 held.get("question"),

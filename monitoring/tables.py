@@ -45,8 +45,8 @@ class Tables(Protocol):
     opened: int
     """How often it was opened: the numbers of rows hold as long as this does."""
 
-    def transaction(self) -> AbstractContextManager[Execute]:
-        """All statements that are run inside, or none. Raises `LogError`."""
+    def transaction(self, *, alone: bool = False) -> AbstractContextManager[Execute]:
+        """All statements that are run inside, or none. Raises `LogError`. `alone`: while no other such one runs."""
 
     def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
         """The rows that a statement finds. Raises `LogError`."""
@@ -119,8 +119,8 @@ class SqliteTables:
                 self._open()
 
     @contextmanager
-    def transaction(self) -> Iterator[Execute]:
-        self._take_what_is_there()
+    def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
+        self._take_what_is_there()  # a file has one writer at a time, so that all are alone
         with self._db.named(), self._db.transaction():
             yield self._run
 
@@ -163,15 +163,13 @@ class UrlTables:
         with self._named():
             # A connection that the server closed meanwhile is found out before it is used.
             self._engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
-        with self.transaction() as run:
-            if self._engine.dialect.name == "postgresql":  # two that make the tables at once wait for each other
-                run("SELECT pg_advisory_xact_lock(:key)", {"key": APPLICATION})
+        with self.transaction(alone=True) as run:  # two that make the tables at once wait for each other
             for statement in (FIRST, *FURTHER):
                 run(statement.format(serial="BIGSERIAL PRIMARY KEY"))
             _add_later(run, _URL_COLUMNS)
 
     @contextmanager
-    def transaction(self) -> Iterator[Execute]:
+    def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
         with self._named(), self._engine.begin() as connection:
 
             def run(statement: str, values: Values | Sequence[Values] = ()) -> Sequence[Row]:
@@ -179,6 +177,8 @@ class UrlTables:
                 rows: Sequence[Row] = result.fetchall() if result.returns_rows else ()
                 return rows
 
+            if alone and self._engine.dialect.name == "postgresql":
+                run("SELECT pg_advisory_xact_lock(:key)", {"key": APPLICATION})
             yield run
 
     def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:

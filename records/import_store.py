@@ -90,6 +90,7 @@ def import_file(
     path = Path(path)
     _check_folder(store.path)
     found = format_of(path, form)
+    _check_bad_target(path, bad_lines)
     with store.alone(), _bad_file(bad_lines) as bad:  # what is stored is not stored again by another process meanwhile
         taken = _Import(path, store, found, skip=on_error == "skip" or bad_lines is not None, bad=bad)
         options = LogOptions(
@@ -101,6 +102,19 @@ def import_file(
         )
         taken.read(options, stated, on_line)
     return taken.report()
+
+
+def _check_bad_target(path: Path, bad_lines: str | Path | None) -> None:
+    """Raises `ImportFileError` where the file for bad lines would take the place of one that no import has written."""
+    if bad_lines is None or not Path(bad_lines).is_file() or not Path(bad_lines).stat().st_size:
+        return
+    with Path(bad_lines).open("rb") as file:
+        ours = file.readline().startswith(b'{"kind": "')
+    if not ours or (path.exists() and path.samefile(bad_lines)):
+        raise ImportFileError(
+            f"{bad_lines} exists and holds something else than bad lines of an import, and is not replaced; give "
+            "another name for the file of bad lines"
+        )
 
 
 @contextmanager

@@ -122,3 +122,12 @@ def array(tensor: object) -> NDArray[Any]:
             f"a {type(tensor).__name__} cannot be read as an array ({type(error).__name__}); expected one of numbers:"
             " convert it with .numpy() or .tolist() first"
         ) from error
+
+
+def without_surrogates(value: Any) -> Any:
+    """Half surrogate pairs as U+FFFD, in every string."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {key: without_surrogates(entry) for key, entry in value.items()}
+    return [without_surrogates(entry) for entry in value] if isinstance(value, (list, tuple)) else value

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
+from metaprobe.records.reading import without_surrogates
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Segment, Statement, Usage
 
 pa = require("pyarrow", "fit")
@@ -106,7 +107,7 @@ def run_to_batch(run: Run) -> Any:
         try:
             return pa.RecordBatch.from_pylist([row], schema=RUN)
         except UnicodeEncodeError:  # half a surrogate pair in a broken token must not cost the run
-            return pa.RecordBatch.from_pylist([_without_surrogates(row)], schema=RUN)
+            return pa.RecordBatch.from_pylist([without_surrogates(row)], schema=RUN)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RecordError(
             f"run {run.id!r} cannot be stored: {error}; expected the types of metaprobe.records.types"
@@ -229,12 +230,3 @@ def _sampling(row: dict[str, Any]) -> Sampling:
 def _decision(row: dict[str, Any]) -> Decision:
     values = {key: {pair["action"]: pair["value"] for pair in row[key]} for key in ("scores", "propensities")}
     return Decision(**{**row, **values})
-
-
-def _without_surrogates(value: Any) -> Any:
-    """Half surrogate pairs as U+FFFD, in every string."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {key: _without_surrogates(entry) for key, entry in value.items()}
-    return [_without_surrogates(entry) for entry in value] if isinstance(value, (list, tuple)) else value

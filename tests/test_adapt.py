@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from logged_answers import answers, stored
 
-from metaprobe.checkpoints import ContractMismatch, describe, load_checkpoint
+from metaprobe.checkpoints import CheckpointExists, ContractMismatch, describe, load_checkpoint
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
@@ -99,6 +99,39 @@ def test_what_so_few_labels_do_not_carry_is_said_with_its_reason(base: Path, tmp
     enough = QualityPredictor.load(base).adapt(*_labelled(400), out=tmp_path / "enough").checkpoint
     assert "no threshold `flag`" not in (tmp_path / "enough" / "README.md").read_text()
     assert "do not carry their promises" not in describe(enough)
+
+
+def test_the_version_before_stays_where_it_is(base: Path, tmp_path: Path) -> None:
+    before = (base / "manifest.json").read_bytes()
+    with pytest.raises(CheckpointExists, match="may be in service; give another folder"):
+        QualityPredictor.load(base).adapt(*_labelled(60), out=base)
+    assert (base / "manifest.json").read_bytes() == before
+
+
+def test_two_inputs_that_name_their_answers_alike_are_refused_and_names_with_half_pairs_are_kept_whole(
+    base: Path, tmp_path: Path
+) -> None:
+    series, y = _labelled(40)
+    for day in ("one", "two"):
+        choice = {"message": {"content": "x"}, "finish_reason": "stop"}
+        lines = [
+            {
+                "response": {
+                    "model": "m\ud800",
+                    "choices": [{**choice, "logprobs": {"content": [{"token": "t", "logprob": v} for v in values]}}],
+                },
+                "labels": {"correct": int(label)},
+            }
+            for values, label in zip(series, y, strict=True)
+        ]
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "labelled.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    days = [tmp_path / day / "labelled.jsonl" for day in ("one", "two")]
+    with pytest.raises(RecordError, match="hold the id 'labelled-line-1' more than once"):
+        adapt_quality(base, days, out=tmp_path / "c")
+    made = adapt_quality(base, days[:1], out=tmp_path / "c")
+    assert made.manifest.generator is not None
+    assert made.manifest.generator.models == ("m\ufffd",)
 
 
 def _labelled(n: int) -> tuple[Any, list[float]]:

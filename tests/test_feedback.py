@@ -1,6 +1,7 @@
 """Labels come back: from files of every kind, on the command line, and from the labelling page."""
 
 import csv
+import gzip
 import json
 import re
 import socket
@@ -283,16 +284,43 @@ def test_a_sheet_is_drawn_filled_in_and_given_back(where: Path, tmp_path: Path) 
     assert done.exit_code == 0
     assert "drew 4 of 10 answers" in done.output
     rows = [json.loads(line) for line in sheet.read_text().splitlines()]
-    assert set(rows[0]) == {"request_id", "time", "model", "tags", "question", "answer", "label"}
+    assert set(rows[0]) == {"request_id", "answered", "model", "tags", "question", "answer", "label"}
     assert [row.request_id for row in read_sheet(sheet)] == [row["request_id"] for row in rows]
     for row in rows:
         row["label"] = "right"
     assert run("feedback", written(sheet, rows), "--log", where).exit_code == 0
     name = done.output.splitlines()[-1].removeprefix("sheet ")
-    again = run("sample", "--log", where, "--sheet", name, "--out", sheet)
+    again = run("sample", "--log", where, "--sheet", name, "--out", tmp_path / "left" / "again.jsonl")
     assert again.exit_code == 0
-    assert sheet.read_text() == ""  # nothing of it is left
-    assert "no sheet 'x' in this log" in run("sample", "--log", where, "--sheet", "x", "--out", sheet).output
+    assert (tmp_path / "left" / "again.jsonl").read_text() == ""  # nothing of it is left
+    assert "no sheet 'x' in this log" in run("sample", "--log", where, "--sheet", "x", "--out", tmp_path / "x").output
+
+
+def test_a_sheet_takes_the_place_of_nothing_neither_of_labels_nor_of_the_log(where: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.jsonl"
+    run("sample", "--log", where, "--budget", 4, "--out", sheet, "--seed", 1)
+    for there in (sheet, where):
+        before = there.read_bytes()
+        refused = run("sample", "--log", where, "--budget", 2, "--out", there)
+        assert (refused.exit_code, "is not replaced; give another name" in refused.output) == (2, True), refused.output
+        assert there.read_bytes() == before
+    with ScoreLog.open(where) as log:
+        assert len(log.tables.read("SELECT sheet FROM sheets")) == 1, "drawn for a sheet that could not be written"
+
+
+def test_a_sheet_that_was_cut_down_to_id_time_and_label_corrects_what_was_said_before(
+    where: Path, tmp_path: Path
+) -> None:
+    """A spreadsheet may keep some columns only; the time among them is the answer's, long before any label's."""
+    sheet = tmp_path / "sheet.jsonl"
+    run("sample", "--log", where, "--budget", 1, "--out", sheet, "--seed", 1)
+    [row] = [json.loads(line) for line in sheet.read_text().splitlines()]
+    with ScoreLog.open(where) as log:
+        log.label(row["request_id"], 1, who="user", time=NOON + 1e6)
+    kept = {name: row[name] for name in row if name in ("request_id", "answered", "time")}
+    assert run("feedback", written(sheet, [{**kept, "label": 0}]), "--log", where).exit_code == 0
+    with ScoreLog.open(where) as log:
+        assert [one.value for one in log.current_labels()] == [0]
 
 
 def test_a_sheets_label_is_of_now_and_what_nobody_filled_in_says_nothing(where: Path, tmp_path: Path) -> None:
@@ -311,6 +339,54 @@ def test_a_sheets_label_is_of_now_and_what_nobody_filled_in_says_nothing(where: 
     with ScoreLog.open(where) as log:
         found = {one.request_id: one.value for one in log.current_labels()}
     assert [found[row["request_id"]] for row in rows] == [0, None, 1, 1]
+
+
+CSV = "request_id,who,label\nr1,ada,1\nr3,ada,0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "said"),
+    [
+        ("cut.csv", CSV.encode() + b"r4", "record 3: it has 1 cells, and the head has 3"),
+        ("more.csv", CSV.encode() + b"r4,ada,1,1", "record 3: it has 4 cells, and the head has 3"),
+        ("latin.csv", CSV.replace("ada", "L\xe9a").encode("latin-1"), "0xe9) is not UTF-8; save it as UTF-8"),
+        ("wide.csv", CSV.encode("utf-16"), "is not UTF-8"),
+        ("field.csv", CSV.encode() + b'r4,"' + b"x" * 140_000 + b'",1', "cannot be read as CSV"),
+        ("cut.csv.gz", gzip.compress(CSV.encode())[:-12], "damaged or cut off"),
+        ("label.jsonl", b'{"request_id": "r1", "label": 1' + b"0" * 400 + b"}", "expected 1 or right"),
+        ("time.jsonl", b'{"request_id": "r1", "label": 1, "time": 1' + b"0" * 400 + b"}", "time of 401 digits"),
+        ("prose.txt", b"all of them were right", "neither JSON nor CSV"),
+    ],
+)
+def test_a_file_that_is_cut_or_of_other_bytes_stores_nothing_and_says_why(
+    name: str, held: bytes, said: str, where: Path, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(held)
+    refused = run("feedback", tmp_path / name, "--log", where)
+    assert (refused.exit_code, said in refused.output) == (1, True), refused.output
+    with ScoreLog.open(where) as log:
+        assert log.current_labels() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("labels.txt", CSV.encode()),
+        ("labels.csv", b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n").encode()),
+        ("labels", CSV.replace(",", "\t").encode()),
+        ("labels.csv.gz", gzip.compress(CSV.encode())),
+    ],
+)
+def test_lines_and_csv_are_told_apart_by_what_they_hold(name: str, held: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(held)
+    found = [(one.request_id, one.value) for one in read_label_file(tmp_path / name)]
+    assert found == [("r1", 1.0), ("r3", 0.0)]
+
+
+def test_zero_is_an_id(tmp_path: Path) -> None:
+    assert [one.request_id for one in read_label_file(written(tmp_path / "l", [{"request_id": 0, "label": 1}]))] == [
+        "0"
+    ]
 
 
 def test_a_label_of_the_future_can_be_corrected(where: Path) -> None:

@@ -149,6 +149,20 @@ def test_bad_lines_go_aside_with_their_reasons_and_nothing_is_lost(tmp_path: Pat
     assert "already used on line 1" in aside[2]["reason"]
 
 
+def test_bad_lines_take_the_place_of_no_file_but_that_of_an_import_before(tmp_path: Path) -> None:
+    path, other = tmp_path / "lines.jsonl", tmp_path / "notes.txt"
+    path.write_text("no JSON\n")
+    other.write_text("mine\n")
+    for there in (path, other):
+        before = there.read_bytes()
+        refused = run("import", path, "--out", tmp_path / "runs", "--bad", there)
+        assert (refused.exit_code, "is not replaced; give another name" in refused.output) == (1, True), refused.output
+        assert there.read_bytes() == before
+    for _ in range(2):
+        run("import", path, "--out", tmp_path / "runs", "--bad", tmp_path / "bad.jsonl")
+        assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 1
+
+
 def test_of_many_bad_lines_some_are_shown_where_a_file_holds_all_and_all_where_none_does(tmp_path: Path) -> None:
     path = lines_file(tmp_path / "lines.jsonl", [line(0), *30 * ["{broken"]])
     passed_over = run("import", path, "--out", tmp_path / "runs", "--skip-bad")

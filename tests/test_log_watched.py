@@ -307,6 +307,36 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+def test_a_state_is_of_one_log_and_another_begun_in_its_place_is_refused(url: Path, tmp_path: Path) -> None:
+    """Its first answers, numbered as those that were read, would be taken for read: no alarm, however they changed."""
+    state = tmp_path / "state.json"
+    assert run("drift", "--log", url, "--state", state).exit_code == 0
+    before = state.read_bytes()
+    with ScoreLog.open(tmp_path / "other.sqlite") as log:
+        write(log, 800, seed=1, longer=6, power=4)
+    refused = run("drift", "--log", tmp_path / "other.sqlite", "--state", state)
+    assert (refused.exit_code, "the state is of another log" in refused.output) == (1, True), refused.output
+    assert state.read_bytes() == before
+    moved = url.rename(tmp_path / "moved.sqlite")
+    assert run("drift", "--log", moved, "--state", state).exit_code == 0, "the same log in another place"
+
+
+def test_who_watches_answers_that_are_none_is_told(url: Path, tmp_path: Path) -> None:
+    done = run("drift", "--log", url, "--state", tmp_path / "s", "--model", "nobody")
+    assert "nothing is watched yet: the log holds no answers of model nobody" in done.stderr
+    assert "no alarm" in run("drift", "--log", url, "--state", tmp_path / "t", "--model", "big").stderr
+
+
+@pytest.mark.parametrize(
+    "given", ["1762732800", "1762732800.5", "2025-11-10", "2025-11-10T00:00:00Z", "2025-11-10T01:00+01:00"]
+)
+def test_a_time_may_be_given_as_an_alarm_states_it(url: Path, given: str) -> None:
+    found = lines(run("estimate", "--log", url, "--since", given))
+    assert found[0]["answers"] in (1000, 999)  # the first answer is of midnight
+    refused = run("estimate", "--log", url, "--since", "yesterday")
+    assert (refused.exit_code, "expected seconds since 1970" in refused.output) == (2, True)
+
+
 def test_the_threshold_follows_the_labels_of_a_log(tmp_path: Path) -> None:
     digest = QualityPredictor.load().checkpoint.digest
     with ScoreLog.open(tmp_path / "log.sqlite") as log:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from logged_answers import WEEK_46, answers, stored, write_answers
 
 from metaprobe.cli import main
-from metaprobe.monitoring.labelled import labelled_of_log
+from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.probes.quality import QualityPredictor
@@ -172,6 +172,22 @@ def test_a_version_in_service_is_not_written_over(running: Path, tmp_path: Path)
     assert [done.exit_code for done in refused] == [2, 2, 1]
     assert all("may be in service" in done.output for done in refused), refused
     assert (running / "manifest.json").read_bytes() == manifest
+
+
+def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(running: Path, tmp_path: Path) -> None:
+    """Else a version would be promoted by the very labels that it has learned from."""
+    old = QualityPredictor.load(running)
+    series, y = answers(200, seed=2, right=0.9)
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        _week(log, old, 200, seed=2)
+        said = labelled_of_log(log, checkpoint=old.checkpoint.digest)
+        lines = [{"score": float(s), "label": float(one)} for s, one in zip(said.score, said.label, strict=True)]
+        (tmp_path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        recalibrate_quality(running, read_labelled(tmp_path / "labels.jsonl"), out=tmp_path / "by-file")
+        old.adapt(series, y.tolist(), out=tmp_path / "adapted")
+        for name in ("by-file", "adapted"):
+            with pytest.raises(RecordError, match="has learned, or may have, from 200 of them"):
+                pair_scores(QualityPredictor.load(tmp_path / name), old, log)
 
 
 def test_another_version_is_judged_by_its_shadow_or_by_kept_log_probabilities(running: Path, tmp_path: Path) -> None:

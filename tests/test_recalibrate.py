@@ -1,5 +1,6 @@
 """Recalibration from a score log: probabilities right again, thresholds that hold, and refusals that say why."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -189,6 +190,14 @@ def test_the_command_recalibrates_by_a_file(base: Path, tmp_path: Path) -> None:
     assert read_labelled(file).propensity == pytest.approx(found.propensity)
 
 
+def test_a_file_of_scores_may_be_compressed_and_names_that_no_manifest_holds_are_written_out(tmp_path: Path) -> None:
+    lines = '{"score": 0.5, "label": 1, "model": null}\n{"score": 0.4, "label": 0, "model": "m\\ud800"}\n'
+    (tmp_path / "labels.jsonl.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + lines.encode()))
+    found = read_labelled(tmp_path / "labels.jsonl.gz")
+    assert found.model.tolist() == ["", "m\\ud800"]
+    assert found.label.tolist() == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -196,8 +205,12 @@ def test_the_command_recalibrates_by_a_file(base: Path, tmp_path: Path) -> None:
         (['{"score": 0.5, "label": 1}'] * 40, "40 right and 0 wrong"),
         (['{"score": "high", "label": 1}'], "line 1: score, label, propensity and time must be numbers"),
         (['{"score": 0.5, "label": 1}', '{"score": 1.5, "label": 1}'], "line 2: score 1.5, label 1"),
-        (["[1]"], "line 1: it is no object"),
-        (["{"], "line 1: Expecting property name"),
+        (["[1]"], r"jsonl:1: came \[1\] \(list\); expected one JSON object a line"),
+        (['{"score": 0.5, "label": 1}', "{"], "jsonl:2: not JSON: Expecting property name"),
+        (['{"score": 1' + "0" * 400 + ', "label": 1}'], "line 1: int too large"),
+        (['{"score": 0.5, "label": 1, "time": 1' + "0" * 400 + "}"], "line 1: int too large"),
+        (['{"score": 0.5, "label": 1, "time": NaN}'], "line 1: time nan"),
+        (["[" * 100_000], "jsonl:1: not JSON"),
         (["", '{"score": 0.5}'], "holds no line with a score and a label"),
     ],
 )

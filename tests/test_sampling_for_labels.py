@@ -1,6 +1,7 @@
 """Whom to label: drawn by chance with propensities that are true, so that what is estimated from them is unbiased."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,22 @@ def test_nobody_is_asked_twice_and_a_sheet_can_be_read_again(tmp_path: Path) -> 
         assert (log.columns().propensity == 1).all()  # in the end everybody was certain to be asked
         with pytest.raises(LogError, match=f"no sheet 'other' in this log; the latest are {last.name}"):
             sheet_rows(log, "other")
+
+
+def test_two_sheets_that_are_drawn_at_once_are_drawn_one_after_the_other(tmp_path: Path) -> None:
+    """Else both would take an answer, with the propensity of one."""
+    for attempt in range(5):
+        log = filled(tmp_path / f"log{attempt}.sqlite", [0.5] * 200)
+        with ThreadPoolExecutor(4) as pool:
+            others = [ScoreLog.open(tmp_path / f"log{attempt}.sqlite", entries=False) for _ in range(4)]
+            sheets = list(pool.map(lambda other: draw_sheet(other, 40), others))
+        names = [row.request_id for sheet in sheets for row in sheet.rows]
+        assert (len(names), len(set(names))) == (160, 160)
+        assert sorted(sheet.candidates for sheet in sheets) == [80, 120, 160, 200]
+        likely = [float(p) for (p,) in log.tables.read("SELECT propensity FROM samples")]
+        assert sum(1 / p for p in likely) == pytest.approx(200, rel=0.25)
+        for one in (log, *others):
+            one.close()
 
 
 def test_a_labelled_answer_may_be_drawn_and_costs_nothing(tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ class Command(click.Group):
             raise click.UsageError(str(error)) from error
         except (RecordError, CheckpointError, MissingExtra) as error:
             raise click.ClickException(str(error)) from error
+        except UnicodeEncodeError as error:  # of an argument's bytes Python makes halves of surrogate pairs
+            if not 0xDC80 <= ord(error.object[error.start]) <= 0xDCFF:
+                raise
+            raise click.ClickException(
+                f"an argument holds the byte 0x{ord(error.object[error.start]) - 0xDC00:02x}, which is not UTF-8; "
+                "expected names and paths in UTF-8"
+            ) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
                 raise click.ClickException(f"{error.strerror}: make room, and run the same again") from error

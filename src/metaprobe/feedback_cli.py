@@ -115,6 +115,8 @@ def sample(
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
+    if out is not None:
+        _check_sheet_target(out)  # before the draw: what is drawn is not drawn again
     wanted = dict(_named(tag) for tag in tags)
     since = None if days is None else time.time() - days * DAY
     with opened_log(where) as log:
@@ -135,6 +137,16 @@ def sample(
             from metaprobe.serving.labelling.page import label_on_page
 
             label_on_page(log, drawn.rows, who=who, port=port, say=lambda said: click.echo(said, err=True))
+
+
+def _check_sheet_target(out: Path) -> None:
+    """Refuses a file that holds anything: it may be a sheet with labels that are nowhere else, or the log itself."""
+    if out.exists() and out.stat().st_size:
+        raise click.UsageError(
+            f"{out} exists, and what it holds (labels that somebody filled in?) is not replaced; give another name to "
+            "--out, or move it away"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _named(tag: str) -> tuple[str, str]:

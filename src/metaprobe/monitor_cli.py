@@ -1,6 +1,8 @@
 """What a score log says of quality: `metaprobe estimate`, `drift`, `threshold`."""
 
 import json
+import math
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,29 @@ from metaprobe.feedback_cli import log_option, opened_log
 from metaprobe.terminal import CHECKPOINT, NEW_FILE
 
 model_option = click.option("--model", help="Only answers of this model.")
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
+    """A time, as seconds since 1970: given so, as alarms state it, or as a date or time in UTC or with a zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        with suppress(ValueError):
+            if math.isfinite(seconds := float(value)):
+                return seconds
+        try:
+            when = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(
+                f"{str(value)[:40]!r}; expected seconds since 1970, or 2026-11-23, or 2026-11-23T12:00:00Z", param, ctx
+            )
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
 since_option = click.option(
-    "--since", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]), help="Only answers from then on, in UTC."
+    "--since", type=Moment(), help="Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970."
 )
-
-
-def seconds(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.replace(tzinfo=UTC).timestamp()
 
 
 @click.command(short_help="How many answers are right, with intervals.")
@@ -25,7 +43,7 @@ def seconds(moment: datetime | None) -> float | None:
 @click.option("--by", metavar="PART", help="Also apart: by model, checkpoint, task, week, or a tag of that name.")
 @model_option
 @since_option
-def estimate(where: str, by: str | None, model: str | None, since: datetime | None) -> None:
+def estimate(where: str, by: str | None, model: str | None, since: float | None) -> None:
     """Accuracy, flagged share and risk among the accepted, one JSON object a line, with 95 % intervals.
 
     Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
@@ -34,7 +52,7 @@ def estimate(where: str, by: str | None, model: str | None, since: datetime | No
     from metaprobe.monitoring.estimates_of_log import estimate_log
 
     with opened_log(where) as opened:
-        columns = opened.columns(since=seconds(since), model=model)
+        columns = opened.columns(since=since, model=model)
     if not len(columns):
         click.echo("the log holds no answers of that time and model", err=True)
     for line in estimate_log(columns, by=by):
@@ -56,13 +74,16 @@ def drift(where: str, state: Path, model: str | None, within: str | None, batch:
     """
     import time
 
-    from metaprobe.monitoring.drift_of_log import kept_watch
+    from metaprobe.monitoring.drift_of_log import kept_watch, nothing_watched
 
     with kept_watch(state, model=model, within=within, batch=batch) as watch, opened_log(where) as opened:
         alarms = watch.read(opened, until=time.time() - lag)
     for alarm in alarms:
         click.echo(json.dumps({name: value for name, value in alarm.items() if name != "picture"}))
-    if not alarms:
+    if nothing_watched(watch):
+        of_model = "" if watch.model is None else f" of model {watch.model}"
+        click.echo(f"nothing is watched yet: the log holds no answers{of_model}", err=True)
+    elif not alarms:
         highest = max(watch.watch.evidence.items(), key=lambda pair: pair[1])
         said = f"no alarm; most evidence {highest[1]:.2g} of {highest[0]}, rings at {watch.watch.threshold:g}"
         click.echo(said, err=True)

@@ -2,14 +2,13 @@
 
 import hashlib
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from metaprobe.feedback_cli import log_option, opened_log
-from metaprobe.monitor_cli import model_option, seconds, since_option
+from metaprobe.monitor_cli import model_option, since_option
 from metaprobe.progress import say, steps
 from metaprobe.terminal import (
     CHECKPOINT,
@@ -56,7 +55,7 @@ def recalibrate(
     out: Path,
     sha256: str | None,
     model: str | None,
-    since: datetime | None,
+    since: float | None,
     seed: int,
 ) -> None:
     """Give CHECKPOINT right probabilities by the labels of its scores, and new thresholds; nothing is trained.
@@ -78,7 +77,7 @@ def recalibrate(
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
     with opened_log(str(log)) as opened:
         _refuse_served(opened, out)
-        found = labelled_of_log(opened, checkpoint=digest, model=model, since=seconds(since))
+        found = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
         made = recalibrate_quality(checkpoint, found, out=out, sha256=sha256, seed=seed, command=command_line())
         details = {"from": digest, "to": made.digest, "labels": len(found), "path": str(out)}
         opened.event("recalibrated", details, time=time.time())
@@ -112,7 +111,7 @@ def retrain(
     where: str,
     out: Path,
     model: str | None,
-    since: datetime | None,
+    since: float | None,
     hold_back: float,
     logprobs_mode: Any,
     folds: int,
@@ -129,7 +128,7 @@ def retrain(
         _refuse_served(opened, out)
         options = QualityOptions(out=out, folds=folds, seed=seed, on_step=on_step, on_line=say, command=command_line())
         made = retrain_quality(
-            runs, opened, options, model=model, since=seconds(since), held_back=hold_back, logprobs_mode=logprobs_mode
+            runs, opened, options, model=model, since=since, held_back=hold_back, logprobs_mode=logprobs_mode
         )
     say_checkpoint(made.checkpoint)
     click.echo(

@@ -152,4 +152,5 @@ def wait_without_spinning() -> None:
 
 def command_line() -> str:
     """How this program was called, for the records of what it makes: a line that a shell takes."""
-    return shlex.join(["metaprobe", *sys.argv[1:]])
+    said = shlex.join(["metaprobe", *sys.argv[1:]])
+    return said.encode("utf-8", "backslashreplace").decode()  # a path may hold any bytes

@@ -7,6 +7,7 @@ answers, where the log keeps them. Answers that were chosen for labels are thinn
 
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,11 @@ def promote_in_log(
 def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
     """Returns the labelled answers that the running version scored and the new one can be asked about.
 
-    Answers that the new one has learned from are left out: those until the last of them. Raises `RecordError` where
-    none is left.
+    Answers that the new one has learned from, or may have, are left out: those until the last of them. Raises
+    `RecordError` where none is left.
     """
     labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
-    learned = float(new.checkpoint.manifest.contract.get(RECALIBRATED, {}).get("until", -1.0))
+    learned = _learned_until(new)
     for event in log.events(RETRAINED):
         if event.details["to"] == new.checkpoint.digest:
             learned = max(learned, float(event.details["until"]))
@@ -120,11 +121,22 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
     known = np.isfinite(found)
     if not known.any():
         raise RecordError(
-            f"the log holds {len(labelled)} labelled answers; the new version has learned from "
+            f"the log holds {len(labelled)} labelled answers; the new version has learned, or may have, from "
             f"{len(labelled) - len(unseen)} of them, and there is no score of it for the others: serve it as shadow, "
             "or keep log-probabilities (`serve --log-logprobs`), and label what comes"
         )
     return PairedScores(unseen.rows(known), found[known])
+
+
+def _learned_until(new: QualityPredictor) -> float:
+    """Time of the last answer of a log that the version may have learned from; -1 where it is known to be none.
+
+    An adapted version does not say which answers its labels were of: they may be any that came before it was made.
+    """
+    manifest = new.checkpoint.manifest
+    if RECALIBRATED in manifest.contract:
+        return float(manifest.contract[RECALIBRATED]["until"])
+    return datetime.fromisoformat(manifest.created).timestamp() if "adapted_from" in manifest.contract else -1.0
 
 
 def _scores_of(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.checkpoints import Checkpoint, check_target
+from metaprobe.checkpoints import Checkpoint, CheckpointExists, check_target
 from metaprobe.checkpoints.manifest import MODEL, RAW
 from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
@@ -34,6 +34,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.openai_format import parse_response
+from metaprobe.records.reading import without_surrogates
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.common.calibrators import Floats, Platt, sigmoid
@@ -108,19 +109,27 @@ def adapt_quality(
     require("onnx", "fit")
     check_target(out, quality_contract.KIND)
     runs = [one for path in labelled for one in _read(Path(path))]
+    if len(labelled) > 1:
+        _check_ids(runs, labelled)
     return adapt_predictor(QualityPredictor.load(checkpoint), runs, out=out, seed=seed, command=command)
 
 
 def adapt_predictor(
     predictor: QualityPredictor, runs: Sequence[Run], *, out: str | Path, seed: int = 0, command: str = ""
 ) -> Checkpoint:
-    """The same from runs in memory."""
+    """The same from runs in memory. Raises `CheckpointExists` where `out` is the predictor's own folder."""
+    if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
+        raise CheckpointExists(
+            f"{out} is the checkpoint that is adapted, and may be in service; give another folder, so that it can be "
+            "gone back to"
+        )
     manifest = predictor.checkpoint.manifest
     if predictor.schema.uses_top or predictor.schema.uses_segments:
         raise RecordError(
             f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top' and '+segments', "
             "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
         )
+    runs = [_whole(one) for one in runs]
     known = _known(predictor)
     heads = [output.name for output in manifest.outputs if output.name not in SCALES]
     labels = {label.name for one in runs for label in one.labels}
@@ -173,6 +182,28 @@ def label_responses(
         label = Label(call.id, target, float(values[i]), "caller")
         found.append(Run(id=call.id, system="adapt", variant="", item=item, calls=(call,), labels=(label,)))
     return found
+
+
+def _whole(run: Run) -> Run:
+    """The run with names that a manifest can hold, as a store would give it back."""
+    names = {"model", "stage", "agent", "reader"}
+    calls = tuple(
+        replace(call, **{name: without_surrogates(getattr(call, name)) for name in names}) for call in run.calls
+    )
+    item = replace(run.item, task=without_surrogates(run.item.task), group=without_surrogates(run.item.group))
+    return replace(run, item=item, calls=calls, variant=without_surrogates(run.variant))
+
+
+def _check_ids(runs: Sequence[Run], labelled: Sequence[str | Path]) -> None:
+    """Raises `RecordError` where two of the inputs hold answers of one id: they would be counted as one."""
+    seen: set[str] = set()
+    for one in runs:
+        if one.id in seen:
+            raise RecordError(
+                f"{', '.join(map(str, labelled))} hold the id {one.id!r} more than once; expected every answer in one "
+                "of them. Lines without an id are named after their file: rename one, or give the lines ids"
+            )
+        seen.add(one.id)
 
 
 def _read(path: Path) -> list[Run]:

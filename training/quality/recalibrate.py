@@ -9,6 +9,7 @@ figures are, and are therefore made on labels that are thinned to a plain draw (
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -243,7 +244,8 @@ def _contract(before: Mapping[str, Any], digest: str, found: Recalibrated) -> di
         }
     contract[RECALIBRATED] = {
         "labels": len(labelled),
-        "until": float(labelled.time.max()),
+        # Where a label does not say when its answer was, it may be any that came until now.
+        "until": float(labelled.time.max()) if (labelled.time > 0).all() else time.time(),
         "scale": float(found.fit.weights[0]),
         "base_rate": rates.mean,
     }
