@@ -23,6 +23,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.reading import FEWEST_ZEROS
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class QualityPredictor(Pretrained):
         """What is scored of a response, and what its verdict must say. Not its text: there may be many responses."""
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
-            return plain, None, None, None, _brief(len(plain))
+            return plain, None, None, None, _doubtful(plain)
         parsed = self._parsed(response)
         return parsed.logprobs, parsed.top_logprobs, parsed.thinking, parsed.model, self._note(parsed)
 
@@ -275,15 +276,18 @@ class QualityPredictor(Pretrained):
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )
-        notes = other, parsed.note, ENDINGS.get(parsed.finish_reason), _brief(len(parsed.logprobs))
+        notes = other, parsed.note, ENDINGS.get(parsed.finish_reason), _doubtful(parsed.logprobs)
         return "; ".join(filter(None, notes))
 
 
-def _brief(tokens: int) -> str:
-    """What the verdict must say of an answer of so many tokens; empty for nothing."""
-    if tokens > FEW_TOKENS:
-        return ""
-    return f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
+def _doubtful(logprobs: FloatArray) -> str:
+    """What the verdict must say of numbers on which a score rests weakly; empty for nothing."""
+    tokens = len(logprobs)
+    if tokens <= FEW_TOKENS:
+        return f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
+    if tokens >= FEWEST_ZEROS and not logprobs.any():
+        return "every log-probability is 0, as servers write that have none"
+    return ""
 
 
 def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:

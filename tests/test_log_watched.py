@@ -328,13 +328,16 @@ def test_who_watches_answers_that_are_none_is_told(url: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "given", ["1762732800", "1762732800.5", "2025-11-10", "2025-11-10T00:00:00Z", "2025-11-10T01:00+01:00"]
+    "given", ["1762776000", "1762776000.0", "2025-11-10T12:00", "2025-11-10T12:00:00Z", "2025-11-10T13:00+01:00"]
 )
 def test_a_time_may_be_given_as_an_alarm_states_it(url: Path, given: str) -> None:
-    found = lines(run("estimate", "--log", url, "--since", given))
-    assert found[0]["answers"] in (1000, 999)  # the first answer is of midnight
-    refused = run("estimate", "--log", url, "--since", "yesterday")
-    assert (refused.exit_code, "expected seconds since 1970" in refused.output) == (2, True)
+    assert lines(run("estimate", "--log", url, "--since", given))[0]["rows"] == 1000 - 12 * 60
+
+
+def test_a_time_that_is_none_is_refused(url: Path) -> None:
+    for given in ("yesterday", "nan", ""):
+        refused = run("estimate", "--log", url, "--since", given)
+        assert (refused.exit_code, "expected seconds since 1970" in refused.output) == (2, True), refused.output
 
 
 def test_the_threshold_follows_the_labels_of_a_log(tmp_path: Path) -> None:

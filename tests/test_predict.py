@@ -143,6 +143,15 @@ def test_an_answer_of_a_token_or_two_says_so(predictor: QualityPredictor) -> Non
             assert predictor.predict_many([response]) == [verdict]
 
 
+def test_zeros_alone_are_scored_and_said_to_be_what_servers_write_that_have_no_numbers() -> None:
+    predictor = QualityPredictor.load()
+    filler, said = [0.0] * 5, "every log-probability is 0"
+    assert said in predictor.predict(filler).reason
+    assert said in predictor.predict_many([filler] * 20)[0].reason
+    assert said not in predictor.predict([0.0] * 4).reason, "a short answer may be certain"
+    assert said not in predictor.predict([0.0] * 4 + [-0.1]).reason
+
+
 def test_the_reason_says_what_of_a_response_was_not_scored(predictor: QualityPredictor) -> None:
     two, filtered, limited = chat([-0.5, -0.25]), chat([-0.5, -0.25]), chat([-0.5, -0.25])
     two["choices"] *= 2

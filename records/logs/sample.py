@@ -14,6 +14,7 @@ from metaprobe.records.compressed import OnBytes
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import OnError
 from metaprobe.records.line_fields import LABEL_BOUNDS, LABEL_VALUES, name_value
+from metaprobe.records.reading import FEWEST_ZEROS
 
 NO_LOGPROBS = "no log-probabilities"
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
@@ -27,8 +28,6 @@ END_TOKENS_AT_END = re.compile(rf"(?:{END_TOKENS.pattern})+\Z")
 """Tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
 _ESCAPED = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>|[^!-~]")
 """What tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
-FEWEST_ZEROS = 5
-"""Tokens from which on zeros alone stand for no numbers: of a short answer that is certain they may be real."""
 _BYTES = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>")
 _BYTE_LETTERS = "\u0143"
 """The last of the letters by which tokenizers spell single bytes."""
