@@ -1,6 +1,7 @@
 """Labels out of files: JSON lines and CSV of one's own, and what other programs export."""
 
 import csv
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from metaprobe.monitoring.label_values import label_value
 from metaprobe.monitoring.log import FeedbackLabel
+from metaprobe.monitoring.sheet_files import ANSWERED
 from metaprobe.records.compressed import is_damage, opened
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import iter_json_lines
@@ -20,7 +22,7 @@ LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
 """Under which an answer's id is looked for first, also in a record's metadata."""
 SHEET = frozenset("request_id model tags question answer label".split())
-"""Keys of a line that `metaprobe sample` wrote; a time on it is the answer's, and no label's."""
+"""Keys of a line that `metaprobe sample` wrote. Before it told `ANSWERED`, the time on it was the answer's."""
 MILLISECONDS = 1e11
 """A time above that is in milliseconds."""
 
@@ -74,7 +76,8 @@ def read_label_file(path: str | Path, form: str = "auto", *, name: str = "", id_
 def _read(path: Path, number: int, form: FeedbackFormat, record: Record, id_key: str) -> Iterator[Said]:
     try:
         for one in form.read(record):
-            chosen = str(_at(record, id_key) or "") if id_key else one.request_id
+            found = _at(record, id_key) if id_key else one.request_id
+            chosen = "" if found is None else str(found)
             yield Said(one.name, chosen, one.value, one.who, one.time)
     except (TypeError, AttributeError, ValueError, LookupError) as error:
         raise ImportFileError(f"{path}, record {number}: it is no record of {form.what} ({error!r})") from error
@@ -126,25 +129,33 @@ def _text(path: Path) -> str:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Record]]:
-    """Rows of CSV, or of tabs where its first line has some. A row with fewer cells than the head was cut off."""
-    head = text.partition("\n")[0]
-    reader = csv.DictReader(text.splitlines(keepends=True), delimiter="\t" if "\t" in head else ",")
-    if len(reader.fieldnames or ()) < 2:
-        raise ImportFileError(f"{path}: it is neither JSON nor CSV with a head; expected labels as {', '.join(NAMES)}")
+    """Rows of CSV, with commas or tabs. A row with fewer cells than the head was cut off."""
     try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+        cells = len(reader.fieldnames or ())
+        if cells < 2:
+            raise ImportFileError(
+                f"{path}: it is neither JSON nor a table with a head, whose cells commas or tabs part; expected labels "
+                f"as {', '.join(NAMES)}"
+            )
         for number, row in enumerate(reader, 1):
-            cells = len(reader.fieldnames or ())
-            if None in row or None in row.values():
-                there = cells + len(row.pop(None, ())) - sum(value is None for value in row.values())
+            more = row.pop(None, ())  # under which the reader puts what the head has no name for
+            there = cells + len(more) - sum(value is None for value in row.values())
+            if there < cells or any(more):
                 raise ImportFileError(
                     f"{path}, record {number}: it has {there} cells, and the head has {cells}; expected as many: was "
                     "the file cut off? A cell may be empty"
                 )
             yield number, row
     except csv.Error as error:
-        raise ImportFileError(
-            f"{path}: it cannot be read as CSV ({error}); quote cells that hold line breaks"
-        ) from error
+        what = f"{path}: it cannot be read as CSV ({error}); was it cut off, or a quote left open?"
+        raise ImportFileError(what) from error
+
+
+def _delimiter(text: str) -> str:
+    """Tabs where they part the head and commas do not: names of columns hold neither, but for one in quotes."""
+    head = next(csv.reader(io.StringIO(text, newline="")), [])
+    return "\t" if len(head) < 2 and "\t" in "".join(head) else ","
 
 
 def _document(text: str) -> Any:
@@ -177,9 +188,10 @@ def _lines(record: Record) -> Iterator[Said]:
         raise KeyError("label")
     who = record.get("who") or record.get("source") or ""
     when = record.get("time") or record.get("when")
-    if record.keys() >= SHEET:
-        if value in (None, ""):  # nobody has looked at this answer yet, which is not to be unsure of it
-            return
+    old_sheet = ANSWERED not in record and record.keys() >= SHEET
+    if value in (None, "") and (old_sheet or ANSWERED in record):
+        return  # nobody has looked at this answer yet, which is not to be unsure of it
+    if old_sheet:  # its time is the answer's
         when = record.get("when")
     yield Said("", _id_of(record, "id"), value, str(who), when)
 

@@ -65,12 +65,12 @@ def labelled_of_log(
     mine = labelled & (found.checkpoint == checkpoint)
     if not mine.any():
         if (since, until, model) != (None, None, None):
-            of = "" if model is None else f" of model {model!r}"
+            of = "" if model is None else f" of model {model!r} and"
             among = labelled_of_log(log, checkpoint=checkpoint)  # raises where there are none at all
             raise RecordError(
                 f"none of the {len(among)} labelled answers that checkpoint {checkpoint[:16]} scored is{of} of the "
-                f"time asked for: they are of {_day(among.time.min())} to {_day(among.time.max())}, the answers' own "
-                f"times, whenever they were labelled, and of {', '.join(np.unique(among.model)[:5])}"
+                f"time asked for: they are of {', '.join(np.unique(among.model)[:5])}, from {_day(among.time.min())} "
+                f"to {_day(among.time.max())} by the answers' own times, whenever they were labelled"
             )
         others = sorted({str(name)[:16] for name in found.checkpoint[labelled]})
         raise RecordError(

@@ -264,7 +264,7 @@ class ScoreLog:
         return read_columns(self.tables, contexts, where, values, ids=ids)
 
     def identity(self) -> str:
-        """Returns what no other log has, however often this one is moved; it is made when it is first asked for."""
+        """Returns what no other log has but a copy, wherever this one is moved; made when it is first asked for."""
         with self.tables.transaction(alone=True) as run:
             if not run("SELECT identity FROM identity"):
                 run("INSERT INTO identity (identity) VALUES (:identity)", {"identity": uuid.uuid4().hex})

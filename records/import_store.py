@@ -109,7 +109,7 @@ def _check_bad_target(path: Path, bad_lines: str | Path | None) -> None:
     if bad_lines is None or not Path(bad_lines).is_file() or not Path(bad_lines).stat().st_size:
         return
     with Path(bad_lines).open("rb") as file:
-        ours = file.readline().startswith(b'{"kind": "')
+        ours = file.readline().startswith((b'{"kind": "bad", "reason": ', b'{"kind": "left out", "reason": '))
     if not ours or (path.exists() and path.samefile(bad_lines)):
         raise ImportFileError(
             f"{bad_lines} exists and holds something else than bad lines of an import, and is not replaced; give "

@@ -306,6 +306,8 @@ def test_a_sheet_takes_the_place_of_nothing_neither_of_labels_nor_of_the_log(whe
         assert there.read_bytes() == before
     with ScoreLog.open(where) as log:
         assert len(log.tables.read("SELECT sheet FROM sheets")) == 1, "drawn for a sheet that could not be written"
+    failed = run("sample", "--log", where, "--out", tmp_path / "n" / "s", "--model", "nobody")
+    assert (failed.exit_code, list((tmp_path / "n").iterdir())) == (1, [])
 
 
 def test_a_sheet_that_was_cut_down_to_id_time_and_label_corrects_what_was_said_before(
@@ -318,9 +320,13 @@ def test_a_sheet_that_was_cut_down_to_id_time_and_label_corrects_what_was_said_b
     with ScoreLog.open(where) as log:
         log.label(row["request_id"], 1, who="user", time=NOON + 1e6)
     kept = {name: row[name] for name in row if name in ("request_id", "answered", "time")}
-    assert run("feedback", written(sheet, [{**kept, "label": 0}]), "--log", where).exit_code == 0
+    blank = {"request_id": "r0", "answered": NOON, "label": ""}
+    done = run("feedback", written(sheet, [{**kept, "label": 0}, blank]), "--log", where)
+    assert "stored 1 labels: 0 right, 1 wrong" in done.output, done.output
     with ScoreLog.open(where) as log:
         assert [one.value for one in log.current_labels()] == [0]
+    stated = written(sheet, [{**row, "label": 1, "time": NOON}])
+    assert [one.time for one in read_label_file(stated)] == [NOON], "a time that a label states is the label's"
 
 
 def test_a_sheets_label_is_of_now_and_what_nobody_filled_in_says_nothing(where: Path, tmp_path: Path) -> None:
@@ -355,7 +361,10 @@ CSV = "request_id,who,label\nr1,ada,1\nr3,ada,0\n"
         ("cut.csv.gz", gzip.compress(CSV.encode())[:-12], "damaged or cut off"),
         ("label.jsonl", b'{"request_id": "r1", "label": 1' + b"0" * 400 + b"}", "expected 1 or right"),
         ("time.jsonl", b'{"request_id": "r1", "label": 1, "time": 1' + b"0" * 400 + b"}", "time of 401 digits"),
-        ("prose.txt", b"all of them were right", "neither JSON nor CSV"),
+        ("open.csv", CSV.encode() + b'r4,"ada,1\nr5,ada,0\n', "a quote left open"),
+        ("semicolon.csv", CSV.replace(",", ";").encode(), "whose cells commas or tabs part"),
+        ("long.txt", b"x" * 140_000, "cannot be read as CSV"),
+        ("prose.txt", b"all of them were right", "neither JSON nor a table"),
     ],
 )
 def test_a_file_that_is_cut_or_of_other_bytes_stores_nothing_and_says_why(
@@ -375,6 +384,10 @@ def test_a_file_that_is_cut_or_of_other_bytes_stores_nothing_and_says_why(
         ("labels.csv", b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n").encode()),
         ("labels", CSV.replace(",", "\t").encode()),
         ("labels.csv.gz", gzip.compress(CSV.encode())),
+        ("mac.csv", CSV.replace("\n", "\r").replace("ada", "a\tb").encode()),
+        ("line.csv", CSV.replace("ada", "a\u2028b\x0bc").encode()),
+        ("empty.csv", CSV.replace("1\n", "1,\n").encode()),
+        ("quoted.csv", CSV.replace("who", '"who\tsaid"').encode()),
     ],
 )
 def test_lines_and_csv_are_told_apart_by_what_they_hold(name: str, held: bytes, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_bad_lines_go_aside_with_their_reasons_and_nothing_is_lost(tmp_path: Pat
 def test_bad_lines_take_the_place_of_no_file_but_that_of_an_import_before(tmp_path: Path) -> None:
     path, other = tmp_path / "lines.jsonl", tmp_path / "notes.txt"
     path.write_text("no JSON\n")
-    other.write_text("mine\n")
+    other.write_text('{"kind": "Pod", "mine": 1}\n')
     for there in (path, other):
         before = there.read_bytes()
         refused = run("import", path, "--out", tmp_path / "runs", "--bad", there)

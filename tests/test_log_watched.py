@@ -306,7 +306,6 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
     assert not (tmp_path / "none.sqlite").exists()
 
 
-@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 def test_a_state_is_of_one_log_and_another_begun_in_its_place_is_refused(url: Path, tmp_path: Path) -> None:
     """Its first answers, numbered as those that were read, would be taken for read: no alarm, however they changed."""
     state = tmp_path / "state.json"
@@ -335,11 +334,12 @@ def test_a_time_may_be_given_as_an_alarm_states_it(url: Path, given: str) -> Non
 
 
 def test_a_time_that_is_none_is_refused(url: Path) -> None:
-    for given in ("yesterday", "nan", ""):
+    for given in ("yesterday", "nan", "", "2026", "20261110", "1762776000000"):
         refused = run("estimate", "--log", url, "--since", given)
         assert (refused.exit_code, "expected seconds since 1970" in refused.output) == (2, True), refused.output
 
 
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 def test_the_threshold_follows_the_labels_of_a_log(tmp_path: Path) -> None:
     digest = QualityPredictor.load().checkpoint.digest
     with ScoreLog.open(tmp_path / "log.sqlite") as log:

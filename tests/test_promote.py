@@ -19,6 +19,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.promotion.pins import swap_pin
 from metaprobe.training.promotion.scored import PROMOTED, ROLLED_BACK, pair_scores, promote_scored
+from metaprobe.training.quality.adapt import RECALIBRATED
 from metaprobe.training.quality.recalibrate import recalibrate_quality
 from metaprobe.training.quality.train import train_quality
 
@@ -174,7 +175,9 @@ def test_a_version_in_service_is_not_written_over(running: Path, tmp_path: Path)
     assert (running / "manifest.json").read_bytes() == manifest
 
 
-def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(running: Path, tmp_path: Path) -> None:
+def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
     """Else a version would be promoted by the very labels that it has learned from."""
     old = QualityPredictor.load(running)
     series, y = answers(200, seed=2, right=0.9)
@@ -185,7 +188,12 @@ def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(runnin
         (tmp_path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         recalibrate_quality(running, read_labelled(tmp_path / "labels.jsonl"), out=tmp_path / "by-file")
         old.adapt(series, y.tolist(), out=tmp_path / "adapted")
-        for name in ("by-file", "adapted"):
+        # What follows from a recalibration of before is not how an adapted one's scores follow from it.
+        QualityPredictor.load(recalibrated).adapt(series, y.tolist(), out=tmp_path / "again")
+        again = QualityPredictor.load(tmp_path / "again").checkpoint.manifest.contract
+        assert RECALIBRATED not in again
+        recalibrate_quality(tmp_path / "adapted", said, out=tmp_path / "chain")
+        for name in ("by-file", "adapted", "chain"):
             with pytest.raises(RecordError, match="has learned, or may have, from 200 of them"):
                 pair_scores(QualityPredictor.load(tmp_path / name), old, log)
 

@@ -21,8 +21,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrators import Platt, sigmoid
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.options import QualityOptions
-from metaprobe.training.quality.adapt import map_outputs
-from metaprobe.training.quality.recalibrate import RECALIBRATED, recalibrate_quality, score_again
+from metaprobe.training.quality.adapt import RECALIBRATED, map_outputs
+from metaprobe.training.quality.recalibrate import recalibrate_quality, score_again
 from metaprobe.training.quality.train import train_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -1,6 +1,7 @@
 """What recalibrating measures and writes down, against a second calculation of it."""
 
 import hashlib
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from metaprobe.training.common.offsets import Fit, RunRates
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
 from metaprobe.training.quality import recalibrate as module
-from metaprobe.training.quality.adapt import FEWEST, FEWEST_OF_A_KIND, FOLDS, fit_scale
+from metaprobe.training.quality.adapt import FEWEST, FEWEST_OF_A_KIND, FOLDS, LEARNED_UNTIL, fit_scale
 
 
 def labelled(n: int, *, models: tuple[str, ...] = ("a", "b"), seed: int = 0) -> LabelledScores:
@@ -130,6 +131,10 @@ def test_the_contract_says_from_what_and_by_how_much_scores_were_moved() -> None
     found = module._contract({**KNOWN, "kept": 1}, "digest", made(labels, labels.score))
     assert (found["kept"], found["adapted_from"]) == (1, "digest")
     assert found[module.RECALIBRATED] == {"labels": 40, "until": 39.0, "scale": 0.5, "base_rate": 0.25}
+    assert found[LEARNED_UNTIL] == pytest.approx(time.time(), abs=60), "the first label does not say when"
+    said = replace(labels, time=labels.time + 1)
+    for before, until in ({}, 40.0), ({LEARNED_UNTIL: 90.0}, 90.0):
+        assert module._contract({**KNOWN, **before}, "digest", made(said, said.score))[LEARNED_UNTIL] == until
     rates = BaseRates.from_contract(found, ["correct"])
     assert rates is not None
     assert rates.of_model("a") == {"correct": -0.5}

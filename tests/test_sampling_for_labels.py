@@ -1,12 +1,13 @@
 """Whom to label: drawn by chance with propensities that are true, so that what is estimated from them is unbiased."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import metaprobe.monitoring.sampling as sampling
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows
@@ -103,20 +104,29 @@ def test_nobody_is_asked_twice_and_a_sheet_can_be_read_again(tmp_path: Path) -> 
             sheet_rows(log, "other")
 
 
-def test_two_sheets_that_are_drawn_at_once_are_drawn_one_after_the_other(tmp_path: Path) -> None:
+def test_two_sheets_that_are_drawn_at_once_are_drawn_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else both would take an answer, with the propensity of one."""
-    for attempt in range(5):
-        log = filled(tmp_path / f"log{attempt}.sqlite", [0.5] * 200)
-        with ThreadPoolExecutor(4) as pool:
-            others = [ScoreLog.open(tmp_path / f"log{attempt}.sqlite", entries=False) for _ in range(4)]
-            sheets = list(pool.map(lambda other: draw_sheet(other, 40), others))
-        names = [row.request_id for sheet in sheets for row in sheet.rows]
-        assert (len(names), len(set(names))) == (160, 160)
-        assert sorted(sheet.candidates for sheet in sheets) == [80, 120, 160, 200]
-        likely = [float(p) for (p,) in log.tables.read("SELECT propensity FROM samples")]
-        assert sum(1 / p for p in likely) == pytest.approx(200, rel=0.25)
-        for one in (log, *others):
-            one.close()
+    log = filled(tmp_path / "log.sqlite", [0.5] * 200)
+    earlier, others = sampling._earlier_propensities, []
+
+    def meanwhile(*given: Any) -> Any:
+        found = earlier(*given)
+        if not others:  # between the first draw's reading and its writing
+            others.append(None)
+            with ScoreLog.open(tmp_path / "log.sqlite", entries=False) as other:
+                others.append(draw_sheet(other, 40))
+        return found
+
+    monkeypatch.setattr(sampling, "_earlier_propensities", meanwhile)
+    mine, other = draw_sheet(log, 40), others[1]
+    assert other is not None
+    assert (other.candidates, mine.candidates) == (200, 160)
+    assert not {row.request_id for row in mine.rows} & {row.request_id for row in other.rows}
+    likely = [float(p) for (p,) in log.tables.read("SELECT propensity FROM samples")]
+    assert likely == pytest.approx([1 - (1 - 40 / 200) * (1 - 40 / 160)] * 80)
+    log.close()
 
 
 def test_a_labelled_answer_may_be_drawn_and_costs_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,11 +115,9 @@ def sample(
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
-    if out is not None:
-        _check_sheet_target(out)  # before the draw: what is drawn is not drawn again
     wanted = dict(_named(tag) for tag in tags)
     since = None if days is None else time.time() - days * DAY
-    with opened_log(where) as log:
+    with opened_log(where) as log, _claimed(out):  # before the draw: what is drawn is not drawn again
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(log, sheet), 0, 0)
         else:
@@ -139,14 +137,30 @@ def sample(
             label_on_page(log, drawn.rows, who=who, port=port, say=lambda said: click.echo(said, err=True))
 
 
-def _check_sheet_target(out: Path) -> None:
-    """Refuses a file that holds anything: it may be a sheet with labels that are nowhere else, or the log itself."""
-    if out.exists() and out.stat().st_size:
+@contextmanager
+def _claimed(out: Path | None) -> Iterator[None]:
+    """Makes the file, empty, and takes it away again where the block fails.
+
+    One that is there is refused: it may be a sheet with labels that are nowhere else, or the log itself.
+    """
+    if out is None:
+        yield
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        out.open("x").close()
+    except FileExistsError:
         raise click.UsageError(
             f"{out} exists, and what it holds (labels that somebody filled in?) is not replaced; give another name to "
             "--out, or move it away"
-        )
-    out.parent.mkdir(parents=True, exist_ok=True)
+        ) from None
+    try:
+        yield
+    except BaseException:
+        with suppress(FileNotFoundError):
+            if not out.stat().st_size:
+                out.unlink()
+        raise
 
 
 def _named(tag: str) -> tuple[str, str]:

@@ -1,7 +1,6 @@
 """What a score log says of quality: `metaprobe estimate`, `drift`, `threshold`."""
 
 import json
-import math
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +21,10 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         with suppress(ValueError):
-            if math.isfinite(seconds := float(value)):
+            if 1e8 < (seconds := float(value)) < 1e11:  # 1973 to 5138, which holds no year, no date, no milliseconds
                 return seconds
         try:
-            when = datetime.fromisoformat(str(value))
+            when = datetime.fromisoformat(str(value) if "-" in str(value) else "")
         except ValueError:
             self.fail(
                 f"{str(value)[:40]!r}; expected seconds since 1970, or 2026-11-23, or 2026-11-23T12:00:00Z", param, ctx
@@ -82,7 +81,7 @@ def drift(where: str, state: Path, model: str | None, within: str | None, batch:
         click.echo(json.dumps({name: value for name, value in alarm.items() if name != "picture"}))
     if nothing_watched(watch):
         of_model = "" if watch.model is None else f" of model {watch.model}"
-        click.echo(f"nothing is watched yet: the log holds no answers{of_model}", err=True)
+        click.echo(f"nothing is watched yet: the log holds no answers{of_model} that are {lag:g} s old", err=True)
     elif not alarms:
         highest = max(watch.watch.evidence.items(), key=lambda pair: pair[1])
         said = f"no alarm; most evidence {highest[1]:.2g} of {highest[0]}, rings at {watch.watch.threshold:g}"

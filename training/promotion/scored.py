@@ -26,7 +26,8 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call
 from metaprobe.training.promotion.pins import put_back, swap_pin
 from metaprobe.training.promotion.predictors import MARGIN, Promotion, find_reasons
-from metaprobe.training.quality.recalibrate import RECALIBRATED, score_again
+from metaprobe.training.quality.adapt import LEARNED_UNTIL, RECALIBRATED
+from metaprobe.training.quality.recalibrate import score_again
 from metaprobe.training.quality.retrain import RETRAINED
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
@@ -129,14 +130,15 @@ def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog)
 
 
 def _learned_until(new: QualityPredictor) -> float:
-    """Time of the last answer of a log that the version may have learned from; -1 where it is known to be none.
+    """Time of the last answer of a log whose label the version may have been adapted or recalibrated by.
 
-    An adapted version does not say which answers its labels were of: they may be any that came before it was made.
+    -1 for one that was only trained: what is known of its runs stands in the log, where `retrain` made it.
     """
-    manifest = new.checkpoint.manifest
-    if RECALIBRATED in manifest.contract:
-        return float(manifest.contract[RECALIBRATED]["until"])
-    return datetime.fromisoformat(manifest.created).timestamp() if "adapted_from" in manifest.contract else -1.0
+    contract = new.checkpoint.manifest.contract
+    if "adapted_from" not in contract:
+        return -1.0
+    made = datetime.fromisoformat(new.checkpoint.manifest.created).timestamp()  # of checkpoints from before
+    return float(contract.get(LEARNED_UNTIL, made))
 
 
 def _scores_of(

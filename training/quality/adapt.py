@@ -9,6 +9,7 @@ threshold that is set on all labels therefore keeps its promise. Of several runs
 were fitted without the answer's own fold, which is nearly the same.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +54,11 @@ from metaprobe.training.crossfit.stored_thresholds import (
     promise_thresholds,
 )
 
+RECALIBRATED = "recalibrated"
+"""In the contract of a recalibrated predictor: how its scores follow from those of the one before."""
+LEARNED_UNTIL = "learned_until"
+"""In the contract: no answer after that time (seconds since 1970) gave a label by which the predictor was adapted or
+recalibrated, nor one of those that it was made from."""
 FEWEST, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and of them right and wrong ones, below which nothing is adapted."""
 STRANGER = 1.5
@@ -271,6 +277,8 @@ def _write(
     if len(contract[CONTRACT]["runs"]) < 2:
         del contract[CONTRACT]  # of one run all is known
     contract["adapted_from"] = base.digest
+    contract.pop(RECALIBRATED, None)  # which was of the one before
+    contract[LEARNED_UNTIL] = time.time()  # the labels do not say when their answers were
     X = features(predictor.schema, list(largest.table.logprobs))
     kept = base.run({quality_contract.INPUT: X})
     expected = {name: values.ravel().astype(np.float64) for name, values in kept.items()}

@@ -43,13 +43,13 @@ from metaprobe.training.quality.adapt import (
     FEWEST,
     FEWEST_OF_A_KIND,
     FOLDS,
+    LEARNED_UNTIL,
+    RECALIBRATED,
     fit_scale,
     map_outputs,
     mean_gap,
 )
 
-RECALIBRATED = "recalibrated"
-"""The contract's key."""
 FEWEST_TESTED = 10
 """Answers of a plain draw below which nothing is measured."""
 
@@ -242,10 +242,13 @@ def _contract(before: Mapping[str, Any], digest: str, found: Recalibrated) -> di
             "average": {found.head: float(labelled.y.mean())},
             "runs": {f"{model}{SEPARATOR}{SEPARATOR}": {found.head: shift} for model, shift in rates.runs.items()},
         }
+    # Where a label does not say when its answer was, it may be any that came until now.
+    until = float(labelled.time.max())
+    learned = until if (labelled.time > 0).all() else time.time()
+    contract[LEARNED_UNTIL] = max(learned, float(before.get(LEARNED_UNTIL, learned)))
     contract[RECALIBRATED] = {
         "labels": len(labelled),
-        # Where a label does not say when its answer was, it may be any that came until now.
-        "until": float(labelled.time.max()) if (labelled.time > 0).all() else time.time(),
+        "until": until,
         "scale": float(found.fit.weights[0]),
         "base_rate": rates.mean,
     }
