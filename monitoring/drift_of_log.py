@@ -107,14 +107,18 @@ class LogWatch:
         """Ids of labelled answers, times and values of their first labels, and the answers' scores, by these times.
 
         Bets look forward only: who has bet on an answer's label cannot bet on its correction, which is chosen by what
-        the first one said. So a correction changes the estimates, and not this stream.
+        the first one said. So a correction changes the estimates, and not this stream. Where some were drawn, labels
+        that came unasked are left out, as in the estimates: who complains knows that the answer is wrong.
         """
         first = {one.request_id: (one.time, one.value) for one in log.first_labels()}
         found = log.columns(model=self.model, labelled=True, ids=True)
-        said = [first.get(str(name), (None, None)) for name in found.request_id.tolist()]
+        drawn = np.isfinite(found.propensity)
+        used = np.flatnonzero(drawn if drawn.any() else np.ones(len(found), dtype=np.bool_))
+        names, scores = found.request_id[used], found.score[used]
+        said = [first.get(str(name), (None, None)) for name in names.tolist()]
         times, label = np.array(said, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
         order = np.argsort(times, kind="stable")[: int(np.isfinite(times).sum())]
-        return found.request_id[order].tolist(), times[order], found.score[order], label[order]
+        return names[order].tolist(), times[order], scores[order], label[order]
 
     def _tell(self, log: ScoreLog, alarm: Alarm) -> dict[str, Any]:
         """Stores the alarm, with a picture of the stream up to it."""

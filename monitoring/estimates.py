@@ -18,8 +18,10 @@ weights this is the interval of the package `ppi-python` (`tests/test_estimates.
 leaves the mean inside the residuals, and its interval is then too short or too wide. Besides, its import takes seconds
 and silences all warnings of the process, which a server cannot have.
 
-The normal interval of a share is too short for few labels. Two right and two wrong answers, of an average score and an
-average weight, are therefore added before the interval is computed (Agresti and Coull 1998 for plain shares).
+The normal interval of a share is too short for few labels. Two right and two wrong answers, of an average score and of
+the weight that a unit of weight has on average, are therefore added before the interval is computed (Agresti and Coull
+1998 for plain shares). It is an interval for answers that are independent: of many answers to one question, or of one
+conversation, it is too short.
 """
 
 from collections.abc import Sequence
@@ -39,8 +41,11 @@ ADDED = 2
 """Right answers, and as many wrong ones, that are added to the labels for the interval."""
 SCORES, POWERED, LABELLED, COUNTED = "scores", "powered", "labelled", "counted"
 CALIBRATED = "scores are calibrated on these answers; no label was asked"
-DRAWN = "labels are right, and answers were drawn for labels with the stored propensities"
-UNASKED = "labels are right, and the labelled answers are as good as drawn at random: no propensities are stored"
+DRAWN = "labels are right, answers are independent, and were drawn for labels with the stored propensities"
+UNASKED = (
+    "labels are right, answers are independent, and the labelled ones as good as drawn at random: no propensities are "
+    "stored"
+)
 NOTHING = "none: all answers were counted"
 
 
@@ -194,12 +199,14 @@ def _from_labels(found: Labelled, level: float, method: str) -> Estimate:
     mean, weight = float(found.score.mean()), 1 / found.propensity
     y = np.concatenate([found.y, np.repeat([0.0, 1.0], ADDED)])
     f = np.concatenate([found.predicted, np.full(2 * ADDED, mean)])
-    w = np.append(weight, np.full(2 * ADDED, weight.mean()))
+    # What is added weighs as an answer drawn from where most of the weight is: among few labels that stand for many and
+    # many that stand for few, as of two sheets, it is the few on which the interval rests.
+    typical = float((weight**2).sum() / weight.sum())
+    w = np.append(weight, np.full(2 * ADDED, typical))
     slope = _slope(y, f, w, float(found.score.var())) if method == POWERED else 0.0
     residual = y - slope * f
     centred = residual - w @ residual / w.sum()
-    # What is added stands for answers that were drawn as the others were, on average.
-    missing = np.append(1 - found.propensity, np.full(2 * ADDED, 1 - 1 / weight.mean()))
+    missing = np.append(1 - found.propensity, np.full(2 * ADDED, 1 - 1 / typical))
     drawing = float((missing * w**2) @ centred**2 / w.sum() ** 2)
     share = float(w @ y / w.sum())
     answers = share * (1 - share) / (rows + 2 * ADDED)

@@ -38,10 +38,11 @@ _SHEETS = """
 CREATE TABLE IF NOT EXISTS sheets (
     sheet TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, since DOUBLE PRECISION NOT NULL,
     until DOUBLE PRECISION NOT NULL, model TEXT NOT NULL, tags TEXT NOT NULL, base DOUBLE PRECISION NOT NULL,
-    slope DOUBLE PRECISION NOT NULL
+    slope DOUBLE PRECISION NOT NULL, stored_until BIGINT
 )
 """
-"""By which rule a sheet was drawn, so that a later one over the same answers knows how likely they had been before."""
+"""By which rule a sheet was drawn, so that a later one over the same answers knows how likely they had been before.
+`stored_until`: number of the last answer that could be drawn; those that were stored later could not."""
 
 _EVENTS = """
 CREATE TABLE IF NOT EXISTS events (
@@ -60,9 +61,11 @@ SUMS = (
 ).split()
 """What is added up by the hour; `priced` are answers whose cost is known, `spared` those with `tokens_saved`."""
 
-LATER = ("priced", "spared")
-"""Columns of `hours` that logs made before them lack."""
-ADD_LATER = "ALTER TABLE hours ADD COLUMN {name} DOUBLE PRECISION NOT NULL DEFAULT 0"
+LATER = {
+    "hours": dict.fromkeys(("priced", "spared"), "DOUBLE PRECISION NOT NULL DEFAULT 0"),
+    "sheets": {"stored_until": "BIGINT"},
+}
+"""Table -> columns that logs made before them lack, and what they are."""
 
 _HOURS = f"""
 CREATE TABLE IF NOT EXISTS hours (

@@ -25,8 +25,8 @@ SETTLED_S = 2.0
 _DOUBT_WITHOUT_SCORE = 0.5
 
 _SHEET = (
-    "INSERT INTO sheets (sheet, time, since, until, model, tags, base, slope) "
-    "VALUES (:sheet, :time, :since, :until, :model, :tags, :base, :slope)"
+    "INSERT INTO sheets (sheet, time, since, until, model, tags, base, slope, stored_until) "
+    "VALUES (:sheet, :time, :since, :until, :model, :tags, :base, :slope, :stored_until)"
 )
 _SAMPLE = (
     "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:request_id, :propensity, :sheet, :time) "
@@ -178,7 +178,8 @@ def _draw(
             return None
         ids = _request_ids(run, candidates.ids[changed])
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
-        run(_SHEET, {**given, "model": model or "", "tags": json.dumps(dict(tags or {}), sort_keys=True)})
+        given |= {"model": model or "", "tags": json.dumps(dict(tags or {}), sort_keys=True)}
+        run(_SHEET, {**given, "stored_until": int(candidates.ids.max())})
         run(
             _SAMPLE,
             [
@@ -246,15 +247,16 @@ def _candidates(
 def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArray[np.intp]) -> Floats:
     """How likely the answers at these places were to be on one of the sheets drawn before; shape of `places`.
 
-    An answer that came later than a sheet was drawn could not be on it, whatever its own time is: none does, for a
-    sheet ends some seconds before it is drawn.
+    An answer that was stored after a sheet was drawn could not be on it, whatever its own time is.
     """
     spared = np.ones(len(places))
-    for since, until, model, tags, base, slope in log.tables.read(
-        "SELECT since, until, model, tags, base, slope FROM sheets"
+    for since, until, model, tags, base, slope, stored_until in log.tables.read(
+        "SELECT since, until, model, tags, base, slope, stored_until FROM sheets"
     ):
         fitting = chosen_contexts(log.tables, model=model or None, checkpoint=None, tags=_tags(tags))
         covered = (candidates.times[places] >= since) & (candidates.times[places] < until)
+        if stored_until is not None:  # which logs of before do not say
+            covered &= candidates.ids[places] <= stored_until
         covered &= np.isin(candidates.contexts[places], list(fitting))
         likely = DrawRule(float(base), float(slope)).propensities(candidates.doubts[places])
         spared *= np.where(covered, 1 - likely, 1.0)

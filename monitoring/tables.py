@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from metaprobe.monitoring.log_schema import ADD_LATER, FIRST, FURTHER, LATER
+from metaprobe.monitoring.log_schema import FIRST, FURTHER, LATER
 from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -25,9 +25,9 @@ VERSION = 1
 CHUNK = 50_000
 """Rows fetched at a time."""
 
-_SQLITE_COLUMNS = "SELECT name FROM pragma_table_info('hours')"
+_SQLITE_COLUMNS = "SELECT name FROM pragma_table_info(:name)"
 _URL_COLUMNS = (
-    "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = 'hours'"
+    "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = :name"
 )
 
 
@@ -220,8 +220,9 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def _add_later(run: Execute, asked: str) -> None:
-    """Gives a log that an earlier version made the columns that it lacks. `asked`: the names of those of `hours`."""
-    there = {row[0] for row in run(asked)}
-    for name in LATER:
-        if name not in there:
-            run(ADD_LATER.format(name=name))
+    """Gives a log that an earlier version made the columns that it lacks. `asked`: for the columns of a table."""
+    for table, columns in LATER.items():
+        there = {row[0] for row in run(asked, {"name": table})}
+        for name, kind in columns.items():
+            if name not in there:
+                run(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")

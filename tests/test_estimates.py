@@ -51,6 +51,22 @@ def covered(labels: int, *, active: bool, told: float = 2.0, times: int = 400) -
     return held / times, width / times
 
 
+@pytest.mark.parametrize(("first", "then", "of"), [(200, 20, 4000), (100, 30, 3000), (60, 20, 2000)])
+def test_intervals_hold_after_a_first_sheet_that_took_all_and_a_later_one_that_took_few(
+    first: int, then: int, of: int
+) -> None:
+    """The few stand for most answers: the many labels must not make up for their being few."""
+    rng, held = np.random.default_rng([first, then]), np.zeros(2)
+    for _ in range(400):
+        p = rng.beta(19, 1, first + of)
+        y = (rng.random(len(p)) < p).astype(float)
+        propensity = np.r_[np.ones(first), np.full(of, then / of)]
+        asked = rng.random(len(p)) < propensity
+        found = estimate_accuracy(p, np.where(asked, y, np.nan), np.where(asked, propensity, np.nan))[1:]
+        held += [one.low <= 0.95 <= one.high for one in found]
+    assert (held / 400 >= 0.93).all(), held / 400
+
+
 @pytest.mark.parametrize("active", [False, True], ids=["uniform", "active"])
 @pytest.mark.parametrize("labels", [10, 40, 200])
 def test_intervals_hold_the_share_that_is_right(labels: int, active: bool) -> None:

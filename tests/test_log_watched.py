@@ -14,6 +14,7 @@ from metaprobe.monitoring.drift import LABEL, Alarm
 from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, open_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
+from metaprobe.monitoring.sampling import draw_sheet
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 
@@ -137,6 +138,21 @@ def test_labels_ring_where_scores_are_too_high(url: Path) -> None:
         found = LogWatch().read(log)
     assert [(alarm["stream"], alarm["moved"]) for alarm in found][:1] == [("label", "too high")]
     assert float(str(found[0]["after"])) < float(str(found[0]["before"])) - 0.1
+
+
+def test_complaints_ring_nothing_where_answers_are_drawn_for_labels(url: Path, tmp_path: Path) -> None:
+    """Whoever complains knows that the answer is wrong, so that of complaints every score is too high."""
+    with ScoreLog.open(url) as log:
+        write(log, 2000, first=1000, seed=3)
+        names = [row.request_id for row in draw_sheet(log, 400, seed=1).rows]
+        rng = np.random.default_rng(0)
+        score = {str(name): s for name, s in log.tables.read("SELECT request_id, score FROM scores")}
+        for name in names:
+            log.label(name, float(rng.random() < score[name]))
+        for name in score:
+            if name not in names and rng.random() < 0.3 * (1 - score[name]):
+                log.label(name, 0, who="user")
+    assert run("drift", "--log", url, "--state", tmp_path / "s").stdout == ""
 
 
 def test_a_correction_is_no_second_label_of_the_stream_whenever_it_is_read(url: Path) -> None:

@@ -129,6 +129,23 @@ def test_two_sheets_that_are_drawn_at_once_are_drawn_one_after_the_other(
     log.close()
 
 
+def test_an_answer_that_was_stored_after_a_sheet_was_drawn_could_not_be_on_it(tmp_path: Path) -> None:
+    """Whatever its own time: a writer may be late, and the clocks of two servers differ."""
+    log = filled(tmp_path / "log.sqlite", [0.5] * 40)
+    draw_sheet(log, 20)
+    for number in range(40):
+        log.write(Entry(request_id=f"late{number}", time=START, model="m", checkpoint="c", score=0.5))
+    assert log.flush()
+    sheet = draw_sheet(log, 12)
+    assert sheet.candidates == 60
+    likely = dict(log.tables.read("SELECT request_id, propensity FROM samples WHERE sheet = :s", {"s": sheet.name}))
+    late, there = 12 / 60, 1 - (1 - 20 / 40) * (1 - 12 / 60)
+    assert {name: float(p) for name, p in likely.items()} == {
+        name: pytest.approx(late if name.startswith("late") else there) for name in likely
+    }
+    log.close()
+
+
 def test_a_labelled_answer_may_be_drawn_and_costs_nothing(tmp_path: Path) -> None:
     with filled(tmp_path / "log.sqlite", [0.5] * 40) as log:
         for number in range(20):
