@@ -164,6 +164,7 @@ WRITERS = (
         "research/loop/page.py",
         {
             "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
+            "docs/research/loop.md#loop-sheets": number("MEASURED", "loop", "estimates", "sheets", 0, "of"),
             "docs/research/loop.md#loop-spared": number(
                 "MEASURED", "loop", "estimates", "spared", 0, "squared_correlation"
             ),

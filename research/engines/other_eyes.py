@@ -112,12 +112,24 @@ def write_page() -> None:
         answered, task, reader = name.split("|")
         gap, gain = ("{:+.3f} [{:+.3f}, {:+.3f}]".format(*one[name]) for name in ("gap", "gain"))
         numbers = [f"{one['own']:.3f}", f"{one['read']:.3f}", gap, f"{one['both']:.3f}", gain]
-        rows.append([answered, task, reader, f"{one['answers']}", *numbers])
-    near = sum(one["gap"][0] >= -WITHIN for one in found.values())
+        rows.append([answered, task, reader, f"{one['answers']}", f"{one['right']:.0%}", *numbers])
+    near, surely = (sum(one["gap"][i] >= -WITHIN for one in found.values()) for i in (0, 1))
     more = sum(one["gain"][1] > 0 for one in found.values())
-    head = ["answered", "task", "read by", "answers", "AUROC, own", "reader's", "difference", "both", "gain over own"]
+    head = [
+        "answered",
+        "task",
+        "read by",
+        "answers",
+        "right",
+        "AUROC, own",
+        "reader's",
+        "difference",
+        "both",
+        "gain over own",
+    ]
     said = (
-        f"In {near} of {len(found)} cases the reader's AUROC is at most {WITHIN} below the model's own, or above it. "
+        f"In {near} of {len(found)} cases the reader's AUROC is at most {WITHIN} below the model's own, or above it; "
+        f"by the whole interval in {surely}. "
         f"Both numbers together are better than the model's own in {more} of {len(found)} cases, by the whole interval."
     )
     write(PAGE, "other-eyes", [*markdown(head, rows), "", said, ""])

@@ -2,7 +2,7 @@
 
     python -m research.loop.measure estimates --data DATA    # coverage, and labels that scores spare: 2 minutes
     python -m research.loop.measure recalibration --data DATA
-    python -m research.loop.measure drift --data DATA        # some 20 minutes of one core
+    python -m research.loop.measure drift --data DATA        # minutes
     python -m research.loop.page
 
 A replay draws answers from a pool of recorded ones with replacement, so the truth is the pool's share right. Labels are
@@ -10,6 +10,7 @@ those of the recorded answers. With `--only TEXT` one shift is measured anew and
 """
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from research.loop.worlds import Floats, Traffic, World, build_worlds, read_cons
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "loop.json"
-REPLAYS, ANSWERS, STREAMS = 200, 1500, 40
+REPLAYS, ANSWERS, STREAMS = 1000, 1500, 40
 LABELS = (20, 100, 300)
+SHEETS, SHEET_REPLAYS, RIGHT = ((200, 20, 5000), (100, 30, 5000), (60, 20, 2000)), 1000, 0.95
+"""Labels of a first sheet that took all there was, and of a second one, of so many; the share right of both."""
 FLOOR = 0.15
 """Added to the wish for a label, so that sure answers are drawn as well."""
 RECALIBRATED = (50, 100, 200)
@@ -63,16 +66,35 @@ def estimates(data: Path, only: str) -> None:
         for when, pool in (("before", world.before), ("after", world.after)):
             for labels in LABELS:
                 for active in (False, True):
-                    found = _covered(pool.score, pool.y, labels, active=active)
+                    found = _covered(pool.score, pool.y, labels, active=active, of=world.shift)
                     rows.append({"world": world.name, "shift": world.shift, "when": when, **found})
         click.echo(world.shift, err=True)
     spared = [
-        {"predictor": name, **_covered(score, y, 200, active=active)}
+        {"predictor": name, **_covered(score, y, 200, active=active, of=name)}
         for name, score, y in ([] if only else _predictors(data))
         for active in (False, True)
     ]
     told = {"replays": REPLAYS, "answers": ANSWERS}
-    _keep("estimates", "coverage", rows, told, only, {"spared": spared})
+    sheets = [] if only else [_two_sheets(*counts) for counts in SHEETS]
+    _keep("estimates", "coverage", rows, told, only, {"spared": spared, "sheets": sheets})
+
+
+def _two_sheets(first: int, then: int, of: int) -> dict[str, Any]:
+    """Coverage where a first sheet took all of `first` answers, and a later one `then` of `of`; scores are right."""
+    rng, held = np.random.default_rng([first, then, of]), np.zeros(2)
+    for _ in range(SHEET_REPLAYS):
+        score = rng.beta(19, 1, first + of)
+        y = (rng.random(len(score)) < score).astype(float)
+        propensity = np.concatenate([np.ones(first), np.full(of, then / of)])
+        asked = rng.random(len(score)) < propensity
+        found = estimate_accuracy(score, np.where(asked, y, np.nan), np.where(asked, propensity, np.nan))[1:]
+        held += [one.low <= RIGHT <= one.high for one in found]
+    coverage = dict(zip(("powered", "labelled"), (held / SHEET_REPLAYS).tolist(), strict=True))
+    return {"first": first, "then": then, "of": of, "replays": SHEET_REPLAYS, "coverage": coverage}
+
+
+def _seed(name: str) -> int:
+    return zlib.crc32(name.encode())
 
 
 def _worlds(data: Path, only: str) -> Iterator[World]:
@@ -90,10 +112,10 @@ def _predictors(data: Path) -> Iterator[tuple[str, Floats, NDArray[np.int64]]]:
     yield "the same scores, shuffled: useless", np.random.default_rng(0).permutation(world.before.score), world.before.y
 
 
-def _covered(score: Floats, y: NDArray[np.int64], labels: int, *, active: bool) -> dict[str, Any]:
-    """Coverage of the three intervals, and mean squared widths beside those of a plain mean of uniformly drawn ones."""
+def _covered(score: Floats, y: NDArray[np.int64], labels: int, *, active: bool, of: str) -> dict[str, Any]:
+    """Coverage of the three intervals, and the mean squared width of the powered one beside a plain uniform mean's."""
     truth = float(y.mean())
-    rng = np.random.default_rng([labels, active, len(y), int(1e6 * truth)])  # of each pool others
+    rng = np.random.default_rng([labels, active, len(y), _seed(of)])  # of each world others, of one pool too
     held, widths, plain_width = np.zeros(3), np.zeros(3), 0.0
     for _ in range(REPLAYS):
         rows = rng.integers(len(y), size=ANSWERS)
@@ -113,7 +135,7 @@ def _covered(score: Floats, y: NDArray[np.int64], labels: int, *, active: bool) 
         "share_right": truth,
         "squared_correlation": float(np.corrcoef(score, y)[0, 1] ** 2),
         "coverage": dict(zip(names, (held / REPLAYS).tolist(), strict=True)),
-        "labels_needed": float(widths[1] / plain_width),
+        "squared_width": float(widths[1] / plain_width),
     }
 
 
@@ -129,11 +151,14 @@ def recalibration(data: Path, only: str) -> None:
         for labels in RECALIBRATED:
             errors = []
             for _ in range(DRAWS):
-                some = rng.choice(len(pool), size=min(labels, len(pool)), replace=False)
-                errors.append(_ece(_moved(pool.rows(some), test.score), test.y))
-            found[labels] = float(np.median(errors))
-        even = [_ece(test.score, (rng.random(len(test)) < test.score).astype(np.int64)) for _ in range(DRAWS)]
-        told = {"answers": len(test), "before": _ece(test.score, test.y), "noise": float(np.median(even))}
+                some = pool.rows(rng.choice(len(pool), size=min(labels, len(pool)), replace=False))
+                moved, constant = _moved(some, test.score), np.full(len(test), some.y.mean())
+                right = (rng.random(len(test)) < moved).astype(np.int64)
+                of_both = [f(one, test.y) for f in (_ece, _brier) for one in (moved, constant)]
+                errors.append([*of_both, _ece(moved, right)])
+            names = ("ece", "ece_constant", "brier", "brier_constant", "noise")
+            found[labels] = dict(zip(names, np.median(errors, axis=0).tolist(), strict=True))
+        told = {"answers": len(test), "before": _ece(test.score, test.y), "brier": _brier(test.score, test.y)}
         rows.append({"world": world.name, "shift": world.shift, **told, "after": found})
         click.echo(world.shift, err=True)
     _keep("recalibration", "rows", rows, {"draws": DRAWS}, only)
@@ -152,6 +177,10 @@ def _log_odds(score: Floats) -> Floats:
 
 def _ece(score: Floats, y: NDArray[np.int64]) -> float:
     return float(np.asarray(ece(y, score)))
+
+
+def _brier(score: Floats, y: NDArray[np.int64]) -> float:
+    return float(np.mean((score - y) ** 2))
 
 
 @main.command()
@@ -173,7 +202,7 @@ def _rung(world: World, way: Callable[[Traffic, int], float], replays: int) -> d
     """`way` returns at which answer it rang first, infinity for never."""
     false, delays = 0, []
     for seed in range(replays):
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng([seed, _seed(world.shift)])
         quiet = world.before.rows(rng.integers(len(world.before), size=BEFORE + AFTER))
         false += np.isfinite(way(quiet, seed))
         after = world.after.rows(rng.integers(len(world.after), size=AFTER))
@@ -194,9 +223,9 @@ def _joined(first: Traffic, second: Traffic) -> Traffic:
     return Traffic(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names))
 
 
-def _watch(traffic: Traffic, seed: int) -> float:
+def _watch(traffic: Traffic, seed: int, *, streams: tuple[str, ...] = ("score", "tokens", "task", LABEL)) -> float:
     """Score, length, mix of tasks, and labels of a tenth of the answers."""
-    watch, time = DriftWatch(("score", "tokens", "task", LABEL), seed=seed), np.arange(len(traffic), dtype=np.float64)
+    watch, time = DriftWatch(streams, seed=seed), np.arange(len(traffic), dtype=np.float64)
     labelled = np.random.default_rng(seed).random(len(traffic)) < LABELLED
     rang = np.inf
     for start in range(0, len(traffic), DAY):
@@ -211,12 +240,22 @@ def _watch(traffic: Traffic, seed: int) -> float:
     return rang
 
 
-def _ks(traffic: Traffic, seed: int) -> float:
+def _watch_without_tasks(traffic: Traffic, seed: int) -> float:
+    """The same without the names of tasks, which ring at once where they are new."""
+    return _watch(traffic, seed, streams=("score", "tokens", LABEL))
+
+
+def _ks_corrected(traffic: Traffic, seed: int) -> float:
+    """Each day's scores and lengths against the reference, at 5 % for all days together (Bonferroni)."""
+    return _ks(traffic, seed, level=P_VALUE / ((BEFORE + AFTER - REFERENCE) // DAY))
+
+
+def _ks(traffic: Traffic, seed: int, *, level: float = P_VALUE) -> float:
     """Each day's scores and lengths against the reference, at 5 % together."""
     for start in range(REFERENCE, len(traffic), DAY):
         part = slice(start, start + DAY)
         for values in (traffic.score, traffic.tokens):
-            if ks_2samp(values[:REFERENCE], values[part], method="asymp").pvalue < P_VALUE / 2:
+            if ks_2samp(values[:REFERENCE], values[part], method="asymp").pvalue < level / 2:
                 return float(start + DAY - 1)
     return np.inf
 
@@ -237,7 +276,13 @@ def _psi(traffic: Traffic, seed: int) -> float:
     return np.inf
 
 
-WAYS: dict[str, Callable[[Traffic, int], float]] = {"watch": _watch, "ks": _ks, "psi": _psi}
+WAYS: dict[str, Callable[[Traffic, int], float]] = {
+    "watch": _watch,
+    "without_tasks": _watch_without_tasks,
+    "ks": _ks,
+    "ks_corrected": _ks_corrected,
+    "psi": _psi,
+}
 
 
 def _keep(

@@ -4,6 +4,7 @@ python -m research.loop.page
 """
 
 import json
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ from research.blocks import markdown, write
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "loop.json"
 PAGE = ROOT / "docs" / "research" / "loop.md"
-WAYS = {"watch": "`metaprobe drift`", "ks": "KS a day", "psi": "PSI a day"}
+WAYS = {
+    "watch": "`metaprobe drift`",
+    "without_tasks": "the same without tasks",
+    "ks": "KS a day",
+    "ks_corrected": "KS, 5 % for all days",
+    "psi": "PSI a day",
+}
 
 COVERED = 0.93
 """The share of intervals that are to hold the truth."""
@@ -27,6 +34,7 @@ def page_command() -> None:
     """Writes the blocks of the page."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     write(PAGE, "loop-coverage", [*coverage(found["estimates"]), ""])
+    write(PAGE, "loop-sheets", [*sheets(found["estimates"]), ""])
     write(PAGE, "loop-spared", [*spared(found["estimates"]), ""])
     write(PAGE, "loop-recalibration", [*recalibration(found["recalibration"]), ""])
     write(PAGE, "loop-drift", [*drift(found["drift"]), ""])
@@ -51,12 +59,25 @@ def coverage(found: dict[str, Any]) -> list[str]:
     return [
         f"How often a 95 % interval holds the share right, over {found['replays']} replays of {found['answers']} "
         f"answers: the lowest of {', '.join(map(str, counts))} labels, drawn uniformly or actively. The standard "
-        f"error of one such share is 1.5 points. Over all cells of powered and labelled the mean is "
+        f"error of one such share is {100 * sqrt(0.95 * 0.05 / found['replays']):.1f} points. Over all cells of powered "
+        "and labelled the mean is "
         f"{sum(every) / len(every):.1%} and the lowest {min(every):.1%}; {below} of {len(every)} are below "
         f"{COVERED:.0%}, which was the target.",
         "",
         *markdown(head, rows),
     ]
+
+
+def sheets(found: dict[str, Any]) -> list[str]:
+    """Coverage after two sheets of unequal rates."""
+    rows = [
+        [
+            f"all {row['first']}, then {row['then']} of {row['of']:,}",
+            *(f"{row['coverage'][name]:.1%}" for name in ("powered", "labelled")),
+        ]
+        for row in found["sheets"]
+    ]
+    return markdown(["labels", "powered", "labelled"], rows)
 
 
 def spared(found: dict[str, Any]) -> list[str]:
@@ -67,8 +88,9 @@ def spared(found: dict[str, Any]) -> list[str]:
         of = {row["drawn"]: row for row in found["spared"] if row["predictor"] == name}
         even = of["uniform"]
         explained = even["squared_correlation"]
-        least = [least_labels(explained, even["labels"] / found["answers"]), least_labels(explained, 0)]
-        told = [f"{of[way]['labels_needed']:.0%}" for way in ("uniform", "active")]
+        least = [least_labels(explained, share) for share in (even["labels"] / found["answers"], 0)]
+        labelled = even["labels"] / found["answers"]
+        told = [f"{labels_needed(of[way]['squared_width'], labelled):.0%}" for way in ("uniform", "active")]
         held = [f"{of[way]['coverage']['powered']:.1%}" for way in ("uniform", "active")]
         rows.append([name, f"{explained:.2f}", f"{least[1]:.0%}", f"{least[0]:.0%}", *told, *held])
     labels = found["spared"][0]["labels"]
@@ -78,10 +100,11 @@ def spared(found: dict[str, Any]) -> list[str]:
     return [
         f"Labels that the powered estimate needs for an interval as wide as that of a plain mean of {labels} labels "
         "drawn uniformly. With labels drawn uniformly it cannot need fewer than 1 - squared correlation of score and "
-        f"label, however many answers there are, and of {found['answers']} answers, of which {labels} have a label, a "
-        "little more: what is not labelled is no whole population either. Where uncertain answers are drawn more "
-        f"often, it may need fewer. Half the labels therefore take a squared correlation of 0.5, or of "
-        f"{0.5 / (1 - labels / found['answers']):.2f} here; the best signal at hand has {best:.2f}.",
+        f"label, however many answers there are, and of {found['answers']} answers a little more: what is not labelled "
+        "is no whole population either. Where uncertain answers are drawn more often, it may need fewer. Half the "
+        f"labels therefore take a squared correlation of 0.5, or of {0.5 / (1 - labels / found['answers'] / 2):.2f} "
+        f"here; the best signal at hand has {best:.2f}. Needed labels follow from the squared widths of both intervals "
+        "at as many labels.",
         "",
         *markdown(head, rows),
     ]
@@ -90,28 +113,40 @@ def spared(found: dict[str, Any]) -> list[str]:
 def least_labels(squared_correlation: float, labelled: float) -> float:
     """The least share of labels that an estimate helped by scores needs beside a plain mean of as wide an interval.
 
-    `labelled`: share of the answers that have a label, drawn uniformly. The variance of the mean of what scores do not
-    explain goes down with the labels, that of what they explain with the answers.
+    `labelled`: share of the answers that have a label for the plain mean, drawn uniformly. The variance of the mean of
+    what scores do not explain goes down with the labels, that of what they explain with the answers: with n labels of
+    N answers it is (1 - r) / n + r / N, which is to be 1 / n of the plain mean's.
     """
-    return 1 - squared_correlation * (1 - labelled)
+    return (1 - squared_correlation) / (1 - squared_correlation * labelled)
+
+
+def labels_needed(squared_width: float, labelled: float) -> float:
+    """The same of a measured interval, from its squared width beside the plain mean's at as many labels."""
+    return least_labels((1 - squared_width) / (1 - labelled), labelled)
 
 
 def recalibration(found: dict[str, Any]) -> list[str]:
-    """Calibration error after the shift."""
+    """Calibration error and Brier score after the shift, beside a constant: the base rate of as many labels."""
     counts = list(found["rows"][0]["after"])
-    rows = []
+    last, rows = counts[-1], []
     for row in found["rows"]:
-        errors = [row["noise"], row["before"], *(row["after"][n] for n in counts)]
-        rows.append([row["world"], row["shift"], str(row["answers"]), *(f"{one:.3f}" for one in errors)])
-    head = ["answers", "shift", "n", "noise alone", "as it was", *(f"{n} labels" for n in counts)]
-    missed = [row for row in found["rows"] if row["after"][counts[-1]] > CALIBRATED]
-    noisy = sum(row["noise"] >= CALIBRATED for row in missed)
+        after = [row["after"][n] for n in counts]
+        errors = [row["before"], *(one["ece"] for one in after), after[-1]["noise"], after[-1]["ece_constant"]]
+        briers = [row["brier"], after[-1]["brier"], after[-1]["brier_constant"]]
+        rows.append([row["world"], row["shift"], str(row["answers"]), *(f"{one:.3f}" for one in (*errors, *briers))])
+    head = ["answers", "shift", "n", "ECE as it was", *(f"{n} labels" for n in counts)]
+    head += ["noise alone", f"a constant, {last} labels", "Brier as it was", f"{last} labels", "the constant"]
+    reached, constant = (
+        sum(row["after"][last][name] <= CALIBRATED for row in found["rows"]) for name in ("ece", "ece_constant")
+    )
+    ahead = sum(row["after"][last]["brier"] < row["after"][last]["brier_constant"] for row in found["rows"])
     return [
         "Calibration error after the shift (ECE in 15 bins of equal mass), on n answers of other groups than the "
-        f"labelled ones: median of {found['draws']} draws of labels. Noise alone is what scores that are right would "
-        f"have on so many answers. The target of {CALIBRATED} with {counts[-1]} labels is reached after "
-        f"{len(rows) - len(missed)} of {len(rows)} shifts; of the {len(missed)} others, {noisy} have so few answers "
-        "that noise alone is as large.",
+        f"labelled ones: median of {found['draws']} draws of labels. Noise alone is what the recalibrated scores would "
+        f"have on so many answers if they were right. The target of {CALIBRATED} with {last} labels is reached after "
+        f"{reached} of {len(rows)} shifts. A constant, the share right among the labels, reaches it after {constant}, "
+        f"and distinguishes nothing; by the Brier score, which counts that too, recalibrated scores are ahead of it "
+        f"after {ahead} of {len(rows)}.",
         "",
         *markdown(head, rows),
     ]
@@ -125,6 +160,7 @@ def drift(found: dict[str, Any]) -> list[str]:
         for name in WAYS:
             way = row["ways"][name]
             delay = "never" if way["delay"] is None else f"{way['delay']:.0f}"
+            delay += "" if way["found"] in (None, 1.0) else f" ({way['found']:.0%})"
             cells += [f"{way['false_alarms']:.1%}", delay if way["judged"] else "-"]
         rows.append([row["world"], row["shift"], *cells])
     head = ["answers", "shift", *(f"{told}{part}" for told in WAYS.values() for part in (": false", ": delay"))]
@@ -132,11 +168,14 @@ def drift(found: dict[str, Any]) -> list[str]:
         f"False: share of {found['replays']} streams of {found['before'] + found['after']} answers without any change "
         f"in which it rang at all. Delay: median number of answers from the change, at answer {found['before']}, to "
         f"the alarm, of the streams in which it had not rung before. A day is {found['day']} answers; the tests a day "
-        f"compare score and length with the first {found['reference']} answers, KS at 5 % together, PSI at 0.2. "
+        f"compare score and length with the first {found['reference']} answers, KS at 5 % a day or at 5 % for all days "
+        f"together, PSI at 0.2; they ring at the end of a day, after {found['day'] - 1} answers at the least, and so "
+        "does `metaprobe drift` where it is called once a day. "
         f"`metaprobe drift` watches score, length, tasks and the labels of {found['labelled']:.0%} of the answers; "
         "where the shift brings tasks of new names, these ring at once. "
         f"Of {found['replays'] * len(found['rows'])} whole streams it rang falsely in {_share(found, 'watch')}, "
-        f"KS in {_share(found, 'ks')} and PSI in {_share(found, 'psi')}.",
+        f"KS in {_share(found, 'ks')} and in {_share(found, 'ks_corrected')}, PSI in {_share(found, 'psi')}. A delay "
+        "stands with the share of streams in which it rang at all, where that is not all.",
         "",
         *markdown(head, rows),
     ]

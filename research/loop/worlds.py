@@ -78,7 +78,11 @@ def build_worlds(root: Path, data: Path) -> Iterator[World]:
     llama = (model == "Llama-3.2-1B") & (np.char.find(way, "short") >= 0)
     given = np.char.find(way, "without") < 0
     yield _world(
-        "TriviaQA", "model swapped: Llama 1B to Qwen3 8B", trivia, llama & given, np.char.find(model, "Qwen3") >= 0
+        "TriviaQA, then three sets",
+        "model and sets swapped: Llama 1B to Qwen3 8B",
+        trivia,
+        llama & given,
+        np.char.find(model, "Qwen3") >= 0,
     )
     yield _world("TriviaQA, Llama 1B", "prompt: the context is no longer given", trivia, llama & given, llama & ~given)
     both = join([wide, of_stores(BREADTH, sorted((root / QUANTISED).iterdir()))])
