@@ -60,8 +60,8 @@ def coverage(found: dict[str, Any]) -> list[str]:
         f"How often a 95 % interval holds the share right, over {found['replays']} replays of {found['answers']} "
         f"answers: the lowest of {', '.join(map(str, counts))} labels, drawn uniformly or actively. The standard "
         f"error of one such share is {100 * sqrt(0.95 * 0.05 / found['replays']):.1f} points. Over all cells of "
-        f"powered and labelled the mean is {sum(every) / len(every):.1%} and the lowest {min(every):.1%}; {below} of {len(every)} are below "
-        f"{COVERED:.0%}, which was the target.",
+        f"powered and labelled the mean is {sum(every) / len(every):.1%} and the lowest {min(every):.1%}; {below} of "
+        f"{len(every)} are below {COVERED:.0%}, which was the target.",
         "",
         *markdown(head, rows),
     ]
