@@ -30,14 +30,9 @@ from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates
 from metaprobe.probes.contract import Readers
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.importer import read_openai_lines
-from metaprobe.records.openai_format import parse_response
-from metaprobe.records.reading import without_surrogates
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.records.types import Run
 from metaprobe.training.common.calibrators import Floats, Platt, sigmoid
 from metaprobe.training.common.heads import SCALES
 from metaprobe.training.common.offsets import USUAL_SCALES, Fit, fit_offsets
@@ -53,6 +48,7 @@ from metaprobe.training.crossfit.stored_thresholds import (
     lacking_promises,
     promise_thresholds,
 )
+from metaprobe.training.quality.labelled_runs import read_labelled_runs, with_whole_names
 
 RECALIBRATED = "recalibrated"
 """In the contract of a recalibrated predictor: how its scores follow from those of the one before."""
@@ -114,9 +110,7 @@ def adapt_quality(
     """
     require("onnx", "fit")
     check_target(out, quality_contract.KIND)
-    runs = [one for path in labelled for one in _read(Path(path))]
-    if len(labelled) > 1:
-        _check_ids(runs, labelled)
+    runs = read_labelled_runs(labelled)
     return adapt_predictor(QualityPredictor.load(checkpoint), runs, out=out, seed=seed, command=command)
 
 
@@ -135,7 +129,7 @@ def adapt_predictor(
             f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top' and '+segments', "
             "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
         )
-    runs = [_whole(one) for one in runs]
+    runs = [with_whole_names(one) for one in runs]
     known = _known(predictor)
     heads = [output.name for output in manifest.outputs if output.name not in SCALES]
     labels = {label.name for one in runs for label in one.labels}
@@ -160,60 +154,6 @@ def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
             f"checkpoint was trained on those of {readers.trained or 'the model that answered'}: read the answers with "
             "that model (`metaprobe extract RUNS --logprobs MODEL --out RUNS2`), or train on them instead"
         )
-
-
-def label_responses(
-    responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str
-) -> list[Run]:
-    """Returns a run for each response, in any format of `parse_response`, with its label of 0 or 1."""
-    values = np.asarray(labels, dtype=np.float64)
-    if values.shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
-        raise RecordError(
-            f"{len(responses)} responses came with labels of shape {values.shape}"
-            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
-        )
-    found = []
-    for i, response in enumerate(responses):
-        parsed = answer_of(parse_response(response))
-        call = Call(
-            id=f"response-{i}",
-            stage="answer",
-            model=parsed.model or "",
-            logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
-            logprobs_mode=parsed.logprobs_mode,
-            reader=parsed.reader,
-            finish_reason=parsed.finish_reason,
-        )
-        item = Item(id=call.id, task="", group=call.id if groups is None else str(groups[i]), question="")
-        label = Label(call.id, target, float(values[i]), "caller")
-        found.append(Run(id=call.id, system="adapt", variant="", item=item, calls=(call,), labels=(label,)))
-    return found
-
-
-def _whole(run: Run) -> Run:
-    """The run with names that a manifest can hold, as a store would give it back."""
-    names = {"model", "stage", "agent", "reader"}
-    calls = tuple(
-        replace(call, **{name: without_surrogates(getattr(call, name)) for name in names}) for call in run.calls
-    )
-    item = replace(run.item, task=without_surrogates(run.item.task), group=without_surrogates(run.item.group))
-    return replace(run, item=item, calls=calls, variant=without_surrogates(run.variant))
-
-
-def _check_ids(runs: Sequence[Run], labelled: Sequence[str | Path]) -> None:
-    """Raises `RecordError` where two of the inputs hold answers of one id: they would be counted as one."""
-    seen: set[str] = set()
-    for one in runs:
-        if one.id in seen:
-            raise RecordError(
-                f"{', '.join(map(str, labelled))} hold the id {one.id!r} more than once; expected every answer in one "
-                "of them. Lines without an id are named after their file: rename one, or give the lines ids"
-            )
-        seen.add(one.id)
-
-
-def _read(path: Path) -> list[Run]:
-    return list(RunStore(path)) if path.is_dir() else list(read_openai_lines(path))
 
 
 def _known(predictor: QualityPredictor) -> BaseRates | None:
