@@ -169,10 +169,8 @@ class QualityPredictor(Pretrained):
         fewer than 20 labels, or fewer than 3 of either kind.
         """
         adapt = require("metaprobe.training.quality.adapt", "fit")  # upstairs and heavy: this room does without
-        labelled = require("metaprobe.training.quality.labelled_runs", "fit")
         target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
-        runs = labelled.label_responses(responses, labels, groups, target)
-        made = adapt.adapt_predictor(self, runs, out=out, seed=seed, command="QualityPredictor.adapt")
+        made = adapt.adapt_responses(self, responses, labels, groups, target, out=out, seed=seed)
         return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":

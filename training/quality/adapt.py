@@ -48,7 +48,7 @@ from metaprobe.training.crossfit.stored_thresholds import (
     lacking_promises,
     promise_thresholds,
 )
-from metaprobe.training.quality.labelled_runs import read_labelled_runs, with_whole_names
+from metaprobe.training.quality.labelled_runs import label_responses, read_labelled_runs, with_whole_names
 
 RECALIBRATED = "recalibrated"
 """In the contract of a recalibrated predictor: how its scores follow from those of the one before."""
@@ -143,6 +143,21 @@ def adapt_predictor(
     _check_reader(manifest.contract, next(iter(gathered.values())))
     found = {name: _adapt_head(predictor, name, evidence, known, seed) for name, evidence in gathered.items()}
     return _write(predictor, found, out, seed=seed, command=command)
+
+
+def adapt_responses(
+    predictor: QualityPredictor,
+    responses: Sequence[object],
+    labels: ArrayLike,
+    groups: Sequence[object] | None,
+    target: str,
+    *,
+    out: str | Path,
+    seed: int = 0,
+) -> Checkpoint:
+    """The same from responses, in any format of `parse_response`, each with its label of 0 or 1."""
+    runs = label_responses(responses, labels, groups, target)
+    return adapt_predictor(predictor, runs, out=out, seed=seed, command="QualityPredictor.adapt")
 
 
 def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
