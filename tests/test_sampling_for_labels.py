@@ -2,12 +2,10 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-import metaprobe.monitoring.sampling as sampling
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows
@@ -16,7 +14,7 @@ from metaprobe.monitoring.tables import LogError
 START = 1.7e9
 
 
-def filled(path: Path, scores: list[float | None], **more: object) -> ScoreLog:
+def filled(path: str | Path, scores: list[float | None], **more: object) -> ScoreLog:
     log = ScoreLog.open(path)
     for number, score in enumerate(scores):
         given = {"model": "m", "checkpoint": "c", "question": f"q{number}", "answer": f"a{number}"} | more
@@ -102,31 +100,6 @@ def test_nobody_is_asked_twice_and_a_sheet_can_be_read_again(tmp_path: Path) -> 
         assert (log.columns().propensity == 1).all()  # in the end everybody was certain to be asked
         with pytest.raises(LogError, match=f"no sheet 'other' in this log; the latest are {last.name}"):
             sheet_rows(log, "other")
-
-
-def test_two_sheets_that_are_drawn_at_once_are_drawn_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else both would take an answer, with the propensity of one."""
-    log = filled(tmp_path / "log.sqlite", [0.5] * 200)
-    earlier, others = sampling._earlier_propensities, []
-
-    def meanwhile(*given: Any) -> Any:
-        found = earlier(*given)
-        if not others:  # between the first draw's reading and its writing
-            others.append(None)
-            with ScoreLog.open(tmp_path / "log.sqlite", entries=False) as other:
-                others.append(draw_sheet(other, 40))
-        return found
-
-    monkeypatch.setattr(sampling, "_earlier_propensities", meanwhile)
-    mine, other = draw_sheet(log, 40), others[1]
-    assert other is not None
-    assert (other.candidates, mine.candidates) == (200, 160)
-    assert not {row.request_id for row in mine.rows} & {row.request_id for row in other.rows}
-    likely = [float(p) for (p,) in log.tables.read("SELECT propensity FROM samples")]
-    assert likely == pytest.approx([1 - (1 - 40 / 200) * (1 - 40 / 160)] * 80)
-    log.close()
 
 
 def test_an_answer_that_was_stored_after_a_sheet_was_drawn_could_not_be_on_it(tmp_path: Path) -> None:
