@@ -20,14 +20,21 @@ and silences all warnings of the process, which a server cannot have.
 
 The normal interval of a share is too short for few labels. Two right and two wrong answers, of an average score and of
 the weight that a unit of weight has on average, are therefore added before the interval is computed (Agresti and Coull
-1998 for plain shares). It is an interval for answers that are independent: of many answers to one question, or of one
-conversation, it is too short.
+1998 for plain shares).
+
+Answers to one question, or of one conversation, resemble each other, and intervals for independent answers are then too
+short. Where groups of answers are told, the variance is that of the groups' sums
+
+    C / (C - 1) * sum over groups of (lambda * sum(score - mean score) / N + sum(weight * residual) / sum(weight))^2
+
+of C groups that hold labels, with a quantile of Student's t of C - 1 degrees of freedom.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,28 +98,43 @@ class Labelled:
     propensity: Floats
     """(n,): in (0, 1]."""
     assumption: str
+    group: NDArray[np.int64] | None
+    """(N,): number of the group that an answer belongs to; None where each stands for itself."""
+    used: NDArray[np.int64]
+    """(n,): places of the labelled answers that are used among all."""
 
 
 def estimate_accuracy(
-    score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None = None, *, level: float = LEVEL
+    score: ArrayLike,
+    label: ArrayLike,
+    propensity: ArrayLike | None = None,
+    *,
+    group: Sequence[str] | NDArray[Any] | None = None,
+    level: float = LEVEL,
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of right answers in three ways: from scores, powered by scores, and from labels alone.
 
     `score`, `label`, `propensity` (N,): NaN where there is none; labels are 0, 1, or the share of several judges. Where
     some labels have a propensity, only these are used, for those that came unasked are of answers that somebody had a
-    reason to judge. Where none has, all are taken as drawn at random. Raises `RecordError` for what is no score, label
-    or propensity.
+    reason to judge. Where none has, all are taken as drawn at random. `group` (N,): what belongs together, such as
+    answers to one question; an empty name stands for itself. Raises `RecordError` for what is no score, label or
+    propensity.
     """
-    found = _checked(score, label, propensity)
+    found = _checked(score, label, propensity, group)
     return _from_scores(found, level), _from_labels(found, level, POWERED), _from_labels(found, level, LABELLED)
 
 
 def estimate_wrong(
-    score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None = None, *, level: float = LEVEL
+    score: ArrayLike,
+    label: ArrayLike,
+    propensity: ArrayLike | None = None,
+    *,
+    group: Sequence[str] | NDArray[Any] | None = None,
+    level: float = LEVEL,
 ) -> tuple[Estimate, Estimate, Estimate]:
     """Returns the share of wrong answers in the same three ways; of accepted answers that is the risk."""
-    first, second, third = (one.complement() for one in estimate_accuracy(score, label, propensity, level=level))
-    return first, second, third
+    right = estimate_accuracy(score, label, propensity, group=group, level=level)
+    return right[0].complement(), right[1].complement(), right[2].complement()
 
 
 def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -155,7 +177,9 @@ def estimate_parts(
     return found
 
 
-def _checked(score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None) -> Labelled:
+def _checked(
+    score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None, group: Sequence[str] | NDArray[Any] | None
+) -> Labelled:
     scores, labels = np.asarray(score, dtype=np.float64), np.asarray(label, dtype=np.float64)
     drawn = np.full(len(scores), np.nan) if propensity is None else np.asarray(propensity, dtype=np.float64)
     if not scores.shape == labels.shape == drawn.shape or scores.ndim != 1:
@@ -180,7 +204,21 @@ def _checked(score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None) -
         assumption += f"; {left} labels without one are left out" if left else ""
     else:
         drawn, assumption = np.full(len(scores), max(int(known.sum()), 1) / max(len(scores), 1)), UNASKED
-    return Labelled(scores, labels[used], scores[used], drawn[used], assumption)
+    groups = None if group is None else _numbered(group, len(scores))
+    if groups is not None:
+        assumption = assumption.replace("answers are independent", "groups of answers are independent")
+    return Labelled(scores, labels[used], scores[used], drawn[used], assumption, groups, np.flatnonzero(used))
+
+
+def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
+    """A number for each group; an empty name gets one of its own."""
+    names = np.asarray(group).astype(np.str_)
+    if names.shape != (n,):
+        raise RecordError(f"groups have the shape {names.shape}; expected one name for each of {n} answers")
+    numbers = np.unique(names, return_inverse=True)[1].reshape(-1)
+    alone = np.flatnonzero(names == "")
+    numbers[alone] = n + np.arange(len(alone))
+    return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _from_scores(found: Labelled, level: float) -> Estimate:
@@ -210,12 +248,33 @@ def _from_labels(found: Labelled, level: float, method: str) -> Estimate:
     drawing = float((missing * w**2) @ centred**2 / w.sum() ** 2)
     share = float(w @ y / w.sum())
     answers = share * (1 - share) / (rows + 2 * ADDED)
-    low, high = _ends(float(slope * mean + w @ residual / w.sum()), drawing + answers, level)
+    centre = float(slope * mean + w @ residual / w.sum())
+    if found.group is not None:
+        variance, groups = _of_groups(found, slope, w * centred / w.sum())
+        low, high = _ends(centre, max(variance, drawing + answers), level, groups=groups)
+    else:
+        low, high = _ends(centre, drawing + answers, level)
     value = slope * mean + float(weight @ (found.y - slope * found.predicted)) / weight.sum()
-    further = _next_halving(n + 2 * ADDED, rows + 2 * ADDED, drawing, answers)
+    further = None if found.group is not None else _next_halving(n + 2 * ADDED, rows + 2 * ADDED, drawing, answers)
     reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
+    if found.group is not None:
+        reason = "how many labels halve the interval depends on how they fall on groups"
     value = float(np.clip(value, 0, 1))
     return Estimate(value, min(low, value), max(high, value), method, n, rows, found.assumption, reason, further)
+
+
+def _of_groups(found: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
+    """Returns the variance of the groups' sums, and how many groups hold labels.
+
+    `parts` (n + 4,): what each label adds to the estimate beyond it, and each that was added, which is a group.
+    """
+    assert found.group is not None
+    n, rows = len(found.y), len(found.score)
+    sums = np.bincount(found.group, weights=slope * (found.score - found.score.mean()) / rows)
+    np.add.at(sums, found.group[found.used], parts[:n])
+    groups = len(np.unique(found.group[found.used])) + 2 * ADDED
+    total = float(sums @ sums + parts[n:] @ parts[n:])
+    return total * groups / max(groups - 1, 1), groups
 
 
 def _slope(y: Floats, f: Floats, w: Floats, spread: float) -> float:
@@ -226,8 +285,12 @@ def _slope(y: Floats, f: Floats, w: Floats, spread: float) -> float:
     return float(np.clip(together / spread, 0, 1))
 
 
-def _ends(centre: float, variance: float, level: float) -> tuple[float, float]:
-    half = NormalDist().inv_cdf((1 + level) / 2) * sqrt(max(variance, 0.0))
+def _ends(centre: float, variance: float, level: float, *, groups: int = 0) -> tuple[float, float]:
+    quantile = NormalDist().inv_cdf((1 + level) / 2)
+    if groups:  # Student's t, by its expansion about the normal one (Cornish and Fisher)
+        z, df = quantile, groups - 1
+        quantile += (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
+    half = quantile * sqrt(max(variance, 0.0))
     return max(centre - half, 0.0), min(centre + half, 1.0)
 
 

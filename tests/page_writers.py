@@ -165,6 +165,7 @@ WRITERS = (
         {
             "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
             "docs/research/loop.md#loop-sheets": number("MEASURED", "loop", "estimates", "sheets", 0, "of"),
+            "docs/research/loop.md#loop-groups": number("MEASURED", "loop", "estimates", "grouped", 0, "times"),
             "docs/research/loop.md#loop-spared": number(
                 "MEASURED", "loop", "estimates", "spared", 0, "squared_correlation"
             ),

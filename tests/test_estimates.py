@@ -51,6 +51,51 @@ def covered(labels: int, *, active: bool, told: float = 2.0, times: int = 400) -
     return held / times, width / times
 
 
+def repeated(rng: np.random.Generator, questions: int, times: int) -> tuple[np.ndarray, ...]:
+    """Scores, labels and questions of answers to the same questions, some of which are easy and some hard."""
+    easy = np.repeat(rng.beta(0.5, 0.5, questions), times)
+    score = np.clip(0.5 + 0.3 * (easy - 0.5) + 0.1 * rng.normal(size=len(easy)), 0, 1)
+    names = np.repeat([f"q{number}" for number in range(questions)], times)
+    return score, (rng.random(len(easy)) < easy).astype(float), names
+
+
+@pytest.mark.parametrize(
+    ("questions", "times", "labels"), [(150, 10, 300), (50, 30, 300), (20, 50, 200), (1500, 1, 100)]
+)
+def test_intervals_hold_for_many_answers_to_one_question_where_that_is_told(
+    questions: int, times: int, labels: int
+) -> None:
+    rng, held, naive = np.random.default_rng([questions, times]), np.zeros(2), np.zeros(2)
+    for _ in range(300):
+        score, y, names = repeated(rng, questions, times)
+        propensity = np.full(len(y), labels / len(y))
+        asked = rng.random(len(y)) < propensity
+        given = score, np.where(asked, y, np.nan), np.where(asked, propensity, np.nan)
+        held += [one.low <= 0.5 <= one.high for one in estimate_accuracy(*given, group=names)[1:]]
+        naive += [one.low <= 0.5 <= one.high for one in estimate_accuracy(*given)[1:]]
+    assert (held / 300 >= 0.92).all(), held / 300
+    assert (naive / 300 < 0.9).all() or times == 1, "else there is nothing to hold"
+
+
+def test_answers_without_a_group_stand_for_themselves_and_what_is_no_group_is_refused() -> None:
+    rng = np.random.default_rng(5)
+    p, y = answers(rng, 400)
+    label = np.where(np.arange(400) < 200, y, np.nan)
+    alone, named = (estimate_accuracy(p, label, group=names) for names in ([""] * 400, [f"g{i}" for i in range(400)]))
+    assert alone == named
+    plain = estimate_accuracy(p, label)
+    assert (alone[1].value, alone[2].value) == (plain[1].value, plain[2].value)
+    assert alone[2].width == pytest.approx(plain[2].width, rel=0.05)
+    assert alone[0] == plain[0]
+    assert "groups of answers are independent" in alone[1].assumption
+    assert alone[1].next_halving is None
+    assert "depends on how they fall on groups" in alone[1].reason
+    wrong = estimate_wrong(p, label, group=["g"] * 200 + [""] * 200)
+    assert wrong[2].value == pytest.approx(1 - plain[2].value)
+    with pytest.raises(RecordError, match=r"groups have the shape \(3,\); expected one name for each of 400"):
+        estimate_accuracy(p, label, group=["a"] * 3)
+
+
 @pytest.mark.parametrize(("first", "then", "of"), [(200, 20, 4000), (100, 30, 3000), (60, 20, 2000)])
 def test_intervals_hold_after_a_first_sheet_that_took_all_and_a_later_one_that_took_few(
     first: int, then: int, of: int

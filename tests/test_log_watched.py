@@ -108,6 +108,27 @@ def test_estimates_are_of_the_whole_log_or_of_its_parts(url: Path) -> None:
     assert 60 < int(str(some[0]["rows"])) < 110  # of 280
 
 
+def test_answers_to_one_question_or_of_one_tag_are_counted_together(tmp_path: Path) -> None:
+    where, rng = tmp_path / "log.sqlite", np.random.default_rng(0)
+    with ScoreLog.open(where) as log:
+        for i in range(300):
+            question = f"question {i // 30}"
+            tags = {"talk": f"t{i // 30}"}
+            given = {"model": "m", "checkpoint": CHECKPOINT, "score": 0.5, "question": question, "tags": tags}
+            log.write(Entry(request_id=f"r{i}", time=BEGIN + i, **given))  # type: ignore[arg-type]
+        assert log.flush()
+        log.add_labels([FeedbackLabel(f"r{i}", float((i // 30) % 2), "ada") for i in range(300) if rng.random() < 0.5])
+    plain, talk, question = (
+        lines(run("estimate", "--log", where, *more)) for more in ([], ["--group", "talk"], ["--group", "question"])
+    )
+    assert talk == question
+    assert [one["value"] for one in talk] == [one["value"] for one in plain]
+    width = [float(str(one[2]["high"])) - float(str(one[2]["low"])) for one in (plain, talk)]
+    assert width[1] > 3 * width[0], "thirty answers to one question are all right or all wrong"
+    refused = run("estimate", "--log", where, "--group", "nothing")
+    assert (refused.exit_code, "no answer of the log has a tag 'nothing'" in refused.output) == (1, True)
+
+
 def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_read_again(url: Path) -> None:
     state = url.with_name("drift.json")
     first = run("drift", "--log", url, "--state", state)

@@ -119,7 +119,7 @@ def test_a_sheet_is_drawn_and_labelled_as_was_said(
 def test_a_log_is_read_from_the_day_and_for_the_model_that_were_named(reach: Any, log: Path, tmp_path: Path) -> None:
     said = ["--since", "2025-11-30", "--model", "m"]
     _, named = reach("metaprobe.monitoring.log.ScoreLog.columns", "estimate", "--log", log, *said)
-    assert named == {"since": NOVEMBER, "model": "m"}
+    assert named == {"since": NOVEMBER, "model": "m", "ids": False}
     given, named = reach("metaprobe.monitoring.estimates_of_log.estimate_log", "estimate", "--log", log, "--by", "week")
     assert (len(given[0]), named) == (40, {"by": "week"})
     said = ["--state", tmp_path / "s.json", "--model", "m", "--within", "hour", "--batch", 4]

@@ -34,6 +34,8 @@ REPLAYS, ANSWERS, STREAMS = 1000, 1500, 40
 LABELS = (20, 100, 300)
 SHEETS, SHEET_REPLAYS, RIGHT = ((200, 20, 5000), (100, 30, 5000), (60, 20, 2000)), 1000, 0.95
 """Labels of a first sheet that took all there was, and of a second one, of so many; the share right of both."""
+GROUPED = ((150, 10, 300), (50, 30, 300), (20, 50, 200))
+"""Questions, answers to each, and labels."""
 FLOOR = 0.15
 """Added to the wish for a label, so that sure answers are drawn as well."""
 RECALIBRATED = (50, 100, 200)
@@ -76,7 +78,8 @@ def estimates(data: Path, only: str) -> None:
     ]
     told = {"replays": REPLAYS, "answers": ANSWERS}
     sheets = [] if only else [_two_sheets(*counts) for counts in SHEETS]
-    _keep("estimates", "coverage", rows, told, only, {"spared": spared, "sheets": sheets})
+    grouped = [] if only else [_grouped(*counts) for counts in GROUPED]
+    _keep("estimates", "coverage", rows, told, only, {"spared": spared, "sheets": sheets, "grouped": grouped})
 
 
 def _two_sheets(first: int, then: int, of: int) -> dict[str, Any]:
@@ -91,6 +94,22 @@ def _two_sheets(first: int, then: int, of: int) -> dict[str, Any]:
         held += [one.low <= RIGHT <= one.high for one in found]
     coverage = dict(zip(("powered", "labelled"), (held / SHEET_REPLAYS).tolist(), strict=True))
     return {"first": first, "then": then, "of": of, "replays": SHEET_REPLAYS, "coverage": coverage}
+
+
+def _grouped(questions: int, times: int, labels: int) -> dict[str, Any]:
+    """Coverage where each question is answered so many times, with and without saying so; half is right on average."""
+    rng, held = np.random.default_rng([questions, times]), np.zeros((2, 2))
+    for _ in range(SHEET_REPLAYS):
+        easy = np.repeat(rng.beta(0.5, 0.5, questions), times)
+        score = np.clip(0.5 + 0.3 * (easy - 0.5) + 0.1 * rng.normal(size=len(easy)), 0, 1)
+        y, names = (rng.random(len(easy)) < easy).astype(float), np.repeat(np.arange(questions).astype(str), times)
+        propensity = np.full(len(y), labels / len(y))
+        asked = rng.random(len(y)) < propensity
+        given = score, np.where(asked, y, np.nan), np.where(asked, propensity, np.nan)
+        for told, group in enumerate((None, names)):
+            held[told] += [one.low <= 0.5 <= one.high for one in estimate_accuracy(*given, group=group)[1:]]
+    told_of = dict(zip(("untold", "told"), (held / SHEET_REPLAYS).tolist(), strict=True))
+    return {"questions": questions, "times": times, "labels": labels, "replays": SHEET_REPLAYS, **told_of}
 
 
 def _seed(name: str) -> int:

@@ -35,6 +35,7 @@ def page_command() -> None:
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     write(PAGE, "loop-coverage", [*coverage(found["estimates"]), ""])
     write(PAGE, "loop-sheets", [*sheets(found["estimates"]), ""])
+    write(PAGE, "loop-groups", [*groups(found["estimates"]), ""])
     write(PAGE, "loop-spared", [*spared(found["estimates"]), ""])
     write(PAGE, "loop-recalibration", [*recalibration(found["recalibration"]), ""])
     write(PAGE, "loop-drift", [*drift(found["drift"]), ""])
@@ -77,6 +78,20 @@ def sheets(found: dict[str, Any]) -> list[str]:
         for row in found["sheets"]
     ]
     return markdown(["labels", "powered", "labelled"], rows)
+
+
+def groups(found: dict[str, Any]) -> list[str]:
+    """Coverage for many answers to one question, with and without the groups."""
+    rows = [
+        [
+            f"{row['questions']}, each answered {row['times']} times",
+            str(row["labels"]),
+            *(f"{share:.1%}" for name in ("untold", "told") for share in row[name]),
+        ]
+        for row in found["grouped"]
+    ]
+    head = ["questions", "labels", "powered", "labelled", "powered, `--group`", "labelled, `--group`"]
+    return markdown(head, rows)
 
 
 def spared(found: dict[str, Any]) -> list[str]:
