@@ -121,7 +121,7 @@ def test_a_log_is_read_from_the_day_and_for_the_model_that_were_named(reach: Any
     _, named = reach("metaprobe.monitoring.log.ScoreLog.columns", "estimate", "--log", log, *said)
     assert named == {"since": NOVEMBER, "model": "m", "ids": False}
     given, named = reach("metaprobe.monitoring.estimates_of_log.estimate_log", "estimate", "--log", log, "--by", "week")
-    assert (len(given[0]), named) == (40, {"by": "week"})
+    assert (len(given[0]), named) == (40, {"by": "week", "group": None})
     said = ["--state", tmp_path / "s.json", "--model", "m", "--within", "hour", "--batch", 4]
     given, named = reach("metaprobe.monitoring.drift_of_log.open_watch", "drift", "--log", log, *said)
     assert (given, named) == ((tmp_path / "s.json",), {"model": "m", "within": "hour", "batch": 4})
