@@ -13,14 +13,21 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 
 from metaprobe.checkpoints import UntrustedCheckpoint
 from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, UseResult, gate_markdown
-from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.probes.features import features
+from metaprobe.records.errors import RecordError
+from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.gate import look_models
+from metaprobe.training.gate.held_out_gates import judge_held_out
+from metaprobe.training.gate.look_models import SCHEMA
 from metaprobe.training.gate.train import write_gate
-from research.blocks import write
+from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "production.md"
@@ -32,6 +39,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "Qwen2.5-Coder-0.5B, GSM8K, 200 problems, answers of Self-Refine": ("gsm8k-self-refine", ""),
 }
 """What is measured -> store in recorded/, and agent."""
+RATES = (0.05, 0.1, 0.2, 0.3)
 
 
 @click.group()
@@ -58,7 +66,31 @@ def measured(store: str, agent: str) -> dict[str, Any]:
             command="research/production/gate.py",
         )
     failed = [name for name, audit in checkpoint.manifest.audits.items() if not audit.passed]
-    return {"report": asdict(report), "failed": failed}
+    return {"report": asdict(report), "failed": failed, "without_trees": without_trees(store, agent)}
+
+
+def without_trees(store: str, agent: str) -> dict[str, Any]:
+    """What the same recipe stops by the mean log-probability alone: its trees are refused at every look.
+
+    Shares of the good and of the bad answers that are stopped, of both gates, and their difference, by the rate.
+    """
+    evidence = load_evidence([ROOT / "recorded" / store], stage="answer", agent=agent or None, hidden=False)
+    table, X = evidence.table, features(SCHEMA, list(evidence.table.logprobs))
+    gates = [judge_held_out(evidence, X, alphas=RATES)[0].fired]
+    with mock.patch.object(look_models, "fit_trees", side_effect=RecordError("the control has none")):
+        gates.append(judge_held_out(evidence, X, alphas=RATES)[0].fired)
+    found = {}
+    for alpha in sorted(gates[0].keys() & gates[1].keys()):
+        stopped = [(fired[alpha] > 0).astype(float) for fired in gates]
+        found[f"{alpha:g}"] = {
+            name: [
+                float(stopped[0][rows].mean()),
+                float(stopped[1][rows].mean()),
+                asdict(mean_interval((stopped[0] - stopped[1])[rows], cluster_weights(table.groups[rows].tolist()))),
+            ]
+            for name, rows in (("good", table.y == 1), ("bad", table.y == 0))
+        }
+    return found
 
 
 @main.command("page")
@@ -68,8 +100,24 @@ def page_command() -> None:
     for title, found in json.loads(FIGURES.read_text(encoding="utf-8")).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"
         told = gate_markdown(report_of(found["report"])).splitlines()
-        lines += [f"### {title}", "", *told, f"- {audits}.", ""]
+        lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside_the_mean(found["without_trees"]), ""]
     write(PAGE, "gate", lines)
+
+
+def beside_the_mean(found: dict[str, Any]) -> list[str]:
+    """What the same recipe without trees stops."""
+    rows = []
+    for alpha, shares in found.items():
+        cells = []
+        for name in ("good", "bad"):
+            ours, mean, gap = shares[name]
+            low, high = (100 * gap[end] for end in ("low", "high"))
+            cells += [f"{ours:.1%}", f"{mean:.1%}", f"{100 * gap['estimate']:+.1f} [{low:+.1f}, {high:+.1f}]"]
+        rows.append([alpha, *cells])
+    if not rows:
+        return ["No rate is allowed in every fold, so nothing is stopped by either."]
+    head = ["promised", "good stopped", "by the mean alone", "points", "bad stopped", "by the mean alone", "points"]
+    return markdown(head, rows)
 
 
 def report_of(found: dict[str, Any]) -> GateReport:
