@@ -81,6 +81,20 @@ def test_a_score_that_the_mean_log_probability_beats_is_marked_and_the_mean_is_n
     assert sum("the strongest control" in a.detail for a in report.audits) == 1
 
 
+def test_a_score_whose_gain_is_the_sign_of_the_mean_alone_is_marked():
+    """Faulty arguments may be the surest ones: turned round, the mean that everybody has ranks as well."""
+    table = made_up(400).table
+    faulty = dataclasses.replace(table, y=1 - table.y)
+    mean = free_controls(table)["mean log-probability"]
+    np.testing.assert_array_equal(free_controls(faulty)["mean log-probability, reversed"], -mean)
+    score = -mean + 2 * np.std(mean) * np.random.default_rng(0).normal(size=400)
+    report = run_audits(AuditInputs(name="probe", table=faulty, score=score))
+    lost = next(a for a in report.audits if a.name == "probe beats mean log-probability, reversed")
+    assert (lost.passed, lost.severity) == (False, "weak")
+    own = run_audits(AuditInputs(name="it", table=faulty, score=-mean, own=frozenset({"mean log-probability"})))
+    assert not [a for a in own.audits if "mean log-probability" in a.name]
+
+
 def test_a_gain_that_only_one_control_allows_does_not_stand_among_many():
     """Against one control p is 0.03: among twenty such controls one would be beaten so by chance."""
     table = made_up(400).table

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.audits.domains import FEWEST, Elsewhere, holds_elsewhere
 from metaprobe.eval.audits.simpler_predictors import (
     RESAMPLES,
+    REVERSED,
     Scores,
     above_chance,
     beats_controls,
@@ -115,7 +116,8 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
-    named = {key: value for key, value in free_controls(table).items() if key not in inputs.own} | dict(inputs.controls)
+    free = {key: value for key, value in free_controls(table).items() if key.removesuffix(REVERSED) not in inputs.own}
+    named = free | dict(inputs.controls)
     controls = against_controls(y, score, named, weights) if named else None
     if controls is None:
         skipped.append("controls: need log-probabilities or questions; without them something simpler may do as well")

@@ -87,20 +87,25 @@ def format_p(p: float) -> str:
     return "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
+REVERSED = ", reversed"
+"""After the name of a control that is higher for answers likelier wrong."""
+
+
 def free_controls(table: AnswerTable) -> dict[str, Scores]:
     """Numbers that anybody has without fitting anything, as scores (n,): name -> higher for likelier right.
 
     Mean, smallest, first and total log-probability, whether the answer was cut, and how long answer and, where
-    questions are stored, question are. Whether long is right or wrong is read off these same answers: those controls
-    are given every chance.
+    questions are stored, question are. Which way round they tell is read off these same answers: they are given every
+    chance. A log-probability that is higher for answers likelier wrong, as of faulty arguments, is named as reversed.
     """
     lengths = {ANSWER_LENGTH: table.tokens} if table.measured else {}
     if has_questions(table):
         lengths["length of the question"] = np.char.str_len(table.questions)
-    return _of_logprobs(table) | {
-        name: np.where(auroc(table.y, length) >= 0.5, 1.0, -1.0) * length.astype(np.float64)
-        for name, length in lengths.items()
-    }
+    found = {}
+    for name, values in (_of_logprobs(table) | lengths).items():
+        falls = auroc(table.y, values) < 0.5
+        found[f"{name}{REVERSED}" if falls and name not in lengths else name] = np.where(falls, -1.0, 1.0) * values
+    return found
 
 
 def _of_logprobs(table: AnswerTable) -> dict[str, Scores]:
