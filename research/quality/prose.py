@@ -53,8 +53,8 @@ READING = """\
 - Out of domain, the six terms lose little between tasks and between models. Trees lose more, and from one data set
   to another they are often near chance where the mean is not. Train on the task and the model that the predictor is
   for.
-- Answers differ most in their opening tokens, as the paper finds. But good and bad answers do not differ most there,
-  and models are least sure of these tokens, not surest."""
+- Answers differ most in their opening tokens, as the paper finds. But in most sets good and bad answers do not differ
+  most there, and models are least sure of these tokens, not surest."""
 
 EARLY = """\
 **Finding: early windows (first 3, 5, 10 tokens) say as much as the full response, or more.** The table shows the
@@ -98,12 +98,13 @@ almost all arguments the same grades, even where its own reasons contradicted th
 - The small judge's labels (scaffold) are hardly predicted by anything computed from log-probabilities, including the
   paper's early windows. They agree with the findings of a program about as often as by chance ([the
   debates](systems.md#early-token-confidence-in-debate)), so it is doubtful that these labels mean anything.
-- What the program finds is predicted better, but in the opposite direction to what a user would guess. Arguments
+- The critical failures that the program finds are predicted better, but in the opposite direction to what a user
+  would guess. Arguments
   that copy the essay or the other debater, or quote text that is not in the essay, have the *highest*
   log-probabilities. The mean log-probability, taken as confidence, therefore ranks them as the best, in both ways of
   asking.
 - Where the AUROC of the mean is below one half, a gain over it comes mostly from knowing its direction. The reversed
-  mean needs labels but no model; its AUROC is one minus the AUROC shown, and a learned score has to beat it. Trees
-  and a single feature of known direction do equally well.
+  mean needs labels but no model; its AUROC is one minus the AUROC shown, and a learned score has to beat it. So does
+  the reversed length. For the critical flag, trees and a single feature of known direction do equally well.
 - The zero-shot arguments are few and come from few essays, so their intervals are wide. Many rows share the same
   arguments."""
