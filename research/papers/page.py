@@ -56,6 +56,10 @@ single order). [The measurement](systems.md) describes the controls.
 - *depends on the order*: some order is not on the same side as the mean over the orders.
 
 Where no control is named, both sides are equal in everything except what is claimed, as is said there.
+
+The rows of MetaCogAgent share one set of four comparisons of its full system: their verdicts are one finding and not
+ten. Of a part that an ablation takes away they do not say that it brings nothing, but that the whole is no better than
+its best agent. Rows with TruthfulQA in their names are the paper's; here they were measured on CREAK.
 """
 
 
