@@ -99,7 +99,7 @@ def read_labelled(path: Path) -> LabelledScores:
     `RecordError`, with the line's number, for one that cannot be read.
     """
     rows = []
-    for number, row in iter_json_lines(path):
+    for number, row in list(iter_json_lines(path)):  # to its end, so that no error here leaves the file open
         try:
             if row.get("label") is not None:
                 rows.append(_read_row(row, number))

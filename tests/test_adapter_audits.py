@@ -7,6 +7,7 @@ import pytest
 from tiny_adapter import stored
 
 from metaprobe.eval.audits.run_audits import AuditReport
+from metaprobe.eval.audits.simpler_predictors import REVERSED
 from metaprobe.training.adapter.adapter_audits import adapter_audits, control_scores
 from metaprobe.training.adapter.data import AdapterData, adapter_roles, load_adapter_data
 
@@ -29,7 +30,7 @@ def audited(data: AdapterData, *, noise: float = 0.3) -> AuditReport:
 
 def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: AdapterData) -> None:
     good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
-    controls = {name.removeprefix(AFTER).strip() for name in good if name.startswith(AFTER)}
+    controls = {name.removeprefix(AFTER).removesuffix(REVERSED).strip() for name in good if name.startswith(AFTER)}
     free = {f"{which} log-probability" for which in ("mean", "minimum", "first", "total")}
     free |= {"total log-probability over the root of the length"}
     assert controls == {"prompt TF-IDF", "length of the answer", "length of the question"} | free, "nothing was cut"
