@@ -104,9 +104,8 @@ def free_controls(table: AnswerTable) -> dict[str, Scores]:
     found = {}
     for name, values in (_of_logprobs(table) | lengths).items():
         falls = auroc(table.y, values) < 0.5
-        found[f"{name}{REVERSED}" if falls and name not in lengths else name] = np.where(
-            falls, -1.0, 1.0
-        ) * values.astype(np.float64)
+        shown = f"{name}{REVERSED}" if falls and name not in lengths else name
+        found[shown] = (-1.0 if falls else 1.0) * values.astype(np.float64)
     return found
 
 

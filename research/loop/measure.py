@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
-from metaprobe.eval.metrics.calibration import ece
+from metaprobe.eval.metrics.calibration import brier, ece
 from metaprobe.eval.plain import plain
 from metaprobe.monitoring.drift import LABEL, DriftWatch
 from metaprobe.monitoring.estimates import estimate_accuracy
@@ -173,11 +173,11 @@ def recalibration(data: Path, only: str) -> None:
                 some = pool.rows(rng.choice(len(pool), size=min(labels, len(pool)), replace=False))
                 moved, constant = _moved(some, test.score), np.full(len(test), some.y.mean())
                 right = (rng.random(len(test)) < moved).astype(np.int64)
-                of_both = [f(one, test.y) for f in (_ece, _brier) for one in (moved, constant)]
-                errors.append([*of_both, _ece(moved, right)])
-            names = ("ece", "ece_constant", "brier", "brier_constant", "noise")
+                eces = [_ece(moved, test.y), _ece(constant, test.y), _ece(moved, right)]
+                errors.append([*eces, *(float(brier(test.y, one)) for one in (moved, constant))])
+            names = ("ece", "ece_constant", "noise", "brier", "brier_constant")
             found[labels] = dict(zip(names, np.median(errors, axis=0).tolist(), strict=True))
-        told = {"answers": len(test), "before": _ece(test.score, test.y), "brier": _brier(test.score, test.y)}
+        told = {"answers": len(test), "before": _ece(test.score, test.y), "brier": float(brier(test.y, test.score))}
         rows.append({"world": world.name, "shift": world.shift, **told, "after": found})
         click.echo(world.shift, err=True)
     _keep("recalibration", "rows", rows, {"draws": DRAWS}, only)
@@ -196,10 +196,6 @@ def _log_odds(score: Floats) -> Floats:
 
 def _ece(score: Floats, y: NDArray[np.int64]) -> float:
     return float(np.asarray(ece(y, score)))
-
-
-def _brier(score: Floats, y: NDArray[np.int64]) -> float:
-    return float(np.mean((score - y) ** 2))
 
 
 @main.command()

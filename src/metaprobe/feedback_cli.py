@@ -124,9 +124,9 @@ def sample(
             drawn = draw_sheet(log, budget, since=since, model=model, tags=wanted, floor=floor, seed=seed)
             beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
             click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{beside}", err=True)
+        click.echo(f"sheet {drawn.name}")  # by which --sheet gives it again, should it not be written now
         if out is not None:
             write_sheet(out, drawn.rows)
-        click.echo(f"sheet {drawn.name}")
         if drawn.rows and all(row.answer is None for row in drawn.rows):
             click.echo(
                 "the log holds no texts of these answers (serve --log-texts): look them up by their ids", err=True

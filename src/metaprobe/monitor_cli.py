@@ -86,7 +86,7 @@ def drift(where: str, state: Path, model: str | None, within: str | None, batch:
         alarms = watch.read(opened, until=time.time() - lag)
     for alarm in alarms:
         click.echo(json.dumps({name: value for name, value in alarm.items() if name != "picture"}))
-    if nothing_watched(watch):
+    if not alarms and nothing_watched(watch):
         of_model = "" if watch.model is None else f" of model {watch.model}"
         click.echo(f"nothing is watched yet: the log holds no answers{of_model} that are {lag:g} s old", err=True)
     elif not alarms:

@@ -224,16 +224,10 @@ def _write(
     predictor: QualityPredictor, heads: Mapping[str, Adapted], out: str | Path, *, seed: int, command: str
 ) -> Checkpoint:
     base = predictor.checkpoint
-    manifest, contract = base.manifest, dict(base.manifest.contract)
+    manifest, contract = base.manifest, _contract(predictor, heads)
     maps = {name: Platt(head.scale, head.fit.rates.mean) for name, head in heads.items()}
     main = next((name for name in quality_contract.MAIN_HEADS if name in heads), next(iter(heads)))
     largest = heads[main]
-    contract[CONTRACT] = _base_rates(heads, _known(predictor))
-    if len(contract[CONTRACT]["runs"]) < 2:
-        del contract[CONTRACT]  # of one run all is known
-    contract["adapted_from"] = base.digest
-    contract.pop(RECALIBRATED, None)  # which was of the one before
-    contract[LEARNED_UNTIL] = time.time()  # the labels do not say when their answers were
     X = features(predictor.schema, list(largest.table.logprobs))
     kept = base.run({quality_contract.INPUT: X})
     expected = {name: values.ravel().astype(np.float64) for name, values in kept.items()}
@@ -282,6 +276,16 @@ def _write(
             heads=lines,
         ),
     )
+
+
+def _contract(predictor: QualityPredictor, heads: Mapping[str, Adapted]) -> dict[str, Any]:
+    contract = dict(predictor.checkpoint.manifest.contract)
+    contract[CONTRACT] = _base_rates(heads, _known(predictor))
+    if len(contract[CONTRACT]["runs"]) < 2:
+        del contract[CONTRACT]  # of one run all is known
+    contract.pop(RECALIBRATED, None)  # which was of the one before
+    # The labels do not say when their answers were.
+    return contract | {"adapted_from": predictor.checkpoint.digest, LEARNED_UNTIL: time.time()}
 
 
 def _base_rates(heads: Mapping[str, Adapted], known: BaseRates | None) -> dict[str, Any]:
