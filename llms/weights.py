@@ -129,7 +129,8 @@ def _dense(name: str, gguf: Path, expected: str = "") -> Weights:
 def _dequantise(gguf: Path, folder: Path) -> None:
     torch = require("torch", "train")
     transformers = require("transformers", "train")
-    require("gguf", "train")
+    for reader in ("gguf", "accelerate"):  # transformers reads a packed file with both, and would ask for pip itself
+        require(reader, "train")
     config = transformers.GgufConfig(dequantize=True)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)

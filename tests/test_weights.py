@@ -1,6 +1,7 @@
 """From a model's name to weights: what is found where, what is made once, and what is refused."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from metaprobe.llms.base import LLMError
 from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.weights import EMBEDDED, Embedded, Weights, cache_folder, resolve
+from metaprobe.records.errors import MissingExtra
 
 
 @pytest.fixture
@@ -93,6 +95,19 @@ def test_a_half_made_copy_is_made_again_and_a_failed_one_leaves_nothing(
     with pytest.raises(ZeroDivisionError):
         resolve(str(packed))
     assert list(cache.iterdir()) == [found]
+
+
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])
+def test_what_reads_a_packed_file_is_asked_for_as_an_extra(
+    cache: Path, unpacked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    packed = tmp_path / "small.gguf"
+    packed.write_bytes(b"GGUF")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"{package} is needed here .*: pip install 'metaprobe\[train]'"):
+        resolve(str(packed))
+    assert not unpacked
+    assert not list(cache.iterdir())
 
 
 def test_an_embedded_models_file_is_found_in_its_wheel_and_held_to_its_digest(
