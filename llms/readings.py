@@ -15,13 +15,12 @@ from metaprobe.llms.chat_prompt import encode_text
 from metaprobe.llms.hidden_capture import Capture, chosen_layers
 from metaprobe.llms.replay_logprobs import reader_name, without_numbers
 from metaprobe.records.answer_series import tokens_of
+from metaprobe.records.reading import NO_LOGPROB
 from metaprobe.records.segments import marked
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message
 
 CHECKED_TOKENS = 64
 """So many tokens of an answer are compared with what was recorded: enough to see another model or template."""
-NO_LOGPROB = -1000.0
-"""Servers write -9999 or so for a token that they know no log-probability of."""
 
 
 class CallReader(Protocol):

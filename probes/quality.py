@@ -23,7 +23,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
 from metaprobe.records.raw_body import parse_body
-from metaprobe.records.reading import FEWEST_ZEROS
+from metaprobe.records.reading import FEWEST_ZEROS, NO_LOGPROB
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:
@@ -281,12 +281,14 @@ class QualityPredictor(Pretrained):
 
 def _doubtful(logprobs: FloatArray) -> str:
     """What the verdict must say of numbers on which a score rests weakly; empty for nothing."""
-    tokens = len(logprobs)
+    tokens, lowest, said = len(logprobs), logprobs.min(), []
     if tokens <= FEW_TOKENS:
-        return f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
-    if tokens >= FEWEST_ZEROS and not logprobs.any():
-        return "every log-probability is 0, as servers write that have none"
-    return ""
+        said.append(f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly")
+    if tokens >= FEWEST_ZEROS and lowest >= 0:
+        said.append("every log-probability is 0, as servers write that have none")
+    if lowest <= NO_LOGPROB:
+        said.append(f"a log-probability is {lowest:g}, as servers write of a token whose own they do not know")
+    return "; ".join(said)
 
 
 def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:

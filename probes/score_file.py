@@ -6,11 +6,14 @@ from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.importer import id_of_line, run_of_line
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.reading import error_message
+
+FIELDS = ("score", "heads", "critical", "flagged", "in_support", "reason")
 
 
 def score_lines(predictor: QualityPredictor, path: Path) -> Iterator[dict[str, Any]]:
@@ -40,16 +43,13 @@ def _score(predictor: QualityPredictor, number: int, record: dict[str, Any]) -> 
         note = _note(record)
     except (ImportFileError, InvalidResponse, ContractMismatch) as error:
         return _line(number, id_of_line(record, f"line-{number}"), reason=str(error))
-    return _line(
-        number,
-        run.id,
-        score=verdict.score,
-        heads=verdict.heads,
-        critical=verdict.critical,
-        flagged=verdict.flagged,
-        in_support=verdict.in_support,
-        reason="; ".join(filter(None, (verdict.reason, note))),
-    )
+    return _line(number, run.id, verdict, reason="; ".join(filter(None, (verdict.reason, note))))
+
+
+def verdict_fields(verdict: Verdict | None, *, reason: str | None = None) -> dict[str, Any]:
+    """What a verdict says, by the names of its fields; null where there is none. `reason`: in place of its own."""
+    said = {name: getattr(verdict, name, None) for name in FIELDS}
+    return said if reason is None else {**said, "reason": reason}
 
 
 def _note(record: dict[str, Any]) -> str:
@@ -68,6 +68,5 @@ def _unreadable(broken: list[ImportFileError]) -> Iterator[dict[str, Any]]:
         yield _line(error.line, None, reason=str(error))
 
 
-def _line(number: int | None, identity: str | None, **known: Any) -> dict[str, Any]:
-    names = ("score", "heads", "critical", "flagged", "in_support", "reason")
-    return {"line": number, "id": identity, **{name: known.get(name) for name in names}}
+def _line(number: int | None, identity: str | None, verdict: Verdict | None = None, *, reason: str) -> dict[str, Any]:
+    return {"line": number, "id": identity, **verdict_fields(verdict, reason=reason)}

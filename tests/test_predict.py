@@ -152,6 +152,18 @@ def test_zeros_alone_are_scored_and_said_to_be_what_servers_write_that_have_no_n
     assert said not in predictor.predict([0.0] * 4 + [-0.1]).reason
 
 
+@pytest.mark.parametrize("others", [[], [-0.1] * 30])
+def test_a_number_that_stands_for_an_unknown_one_is_scored_and_said(others: list[float]) -> None:
+    predictor = QualityPredictor.load(on_mismatch="ignore")
+    said = "a log-probability is -9999, as servers write of a token whose own they do not know"
+    answer = [-0.1, -9999.0, *others]
+    assert said in predictor.predict(answer).reason
+    assert said in predictor.predict(json.dumps(chat(answer))).reason
+    assert said in predictor.predict_many([answer] * 20)[7].reason
+    assert "a log-probability is" not in predictor.predict([-0.1, -900.0, *others]).reason
+    assert ("on which a score rests weakly" in predictor.predict(answer).reason) is not bool(others)
+
+
 def test_the_reason_says_what_of_a_response_was_not_scored(predictor: QualityPredictor) -> None:
     two, filtered, limited = chat([-0.5, -0.25]), chat([-0.5, -0.25]), chat([-0.5, -0.25])
     two["choices"] *= 2

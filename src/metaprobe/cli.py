@@ -4,6 +4,7 @@ import errno
 import json
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,21 +140,23 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
 def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
-    FILE may be '-' for standard input. For a travelling blend it is a run store, and each answer in it gets a line.
+    FILE may be '-' for standard input, or a run store: then each answer in it gets a line. A travelling blend takes a
+    store only.
     """
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_file import score_lines
 
-    if file.is_dir():
-        score_store(checkpoint, file, sha256)
-        return
-    predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
-    scored = lines = 0
     file = Path("/dev/stdin") if str(file) == "-" else file
-    for line in lines_done("score", score_lines(predictor, file), file):
+    if file.is_dir():
+        found = score_store(checkpoint, file, sha256, on_mismatch, run)
+    else:
+        predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
+        found = lines_done("score", score_lines(predictor, file), file)
+    scored = lines = 0
+    for line in found:
         click.echo(json.dumps(line))
         lines += 1
-        scored += line["score"] is not None or bool(line["heads"])
+        scored += line["score"] is not None or bool(line.get("heads"))
     if scored < lines:
         click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
     if not lines:
@@ -162,14 +165,23 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run
         sys.exit(1)
 
 
-def score_store(checkpoint: str, store: Path, sha256: str | None) -> None:
-    """Print a line for each answer of a run store, as a travelling blend orders them within runs."""
-    from metaprobe.probes.blend import TravellingBlend
-    from metaprobe.probes.score_store import store_lines
+def score_store(
+    checkpoint: str, store: Path, sha256: str | None, on_mismatch: Any, run: str | None
+) -> Iterator[dict[str, Any]]:
+    """A line for each answer of a run store: its verdict, or where a travelling blend sets it within its run."""
+    from metaprobe.checkpoints import load_checkpoint
+    from metaprobe.checkpoints.kinds import check_kind
+    from metaprobe.probes import blend, quality_contract
+    from metaprobe.probes.score_store import blend_lines, quality_lines
 
-    blend = TravellingBlend.load(checkpoint, sha256=sha256)
-    for line in store_lines(blend, store):
-        click.echo(json.dumps(line))
+    held = load_checkpoint(checkpoint, sha256=sha256)
+    kind = held.manifest.kind
+    check_kind(held.path, kind, quality_contract.KIND, blend.KIND)
+    if kind == quality_contract.KIND:
+        return quality_lines(held, store, run=run, on_mismatch=on_mismatch)
+    if run is not None:
+        raise click.UsageError("--run is for quality predictors: a travelling blend orders each run by itself")
+    return blend_lines(blend.TravellingBlend.of(held), store)
 
 
 @main.command(short_help="Explicit against implicit metacognition: report and tables.")

@@ -1,0 +1,112 @@
+"""`metaprobe score CHECKPOINT RUNS`: every answer of a run store, scored as in Python."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tiny import FULL, responses, tiny_quality
+
+from metaprobe.checkpoints import Checkpoint, Generator
+from metaprobe.cli import main
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Run
+
+KNOWN = ("a|sums|v", "b|sums|v")
+RATES = {
+    "between": {"correct": 1.2},
+    "average": {"correct": 0.4},
+    "runs": {name: {"correct": shift} for name, shift in zip((*KNOWN, "b|trivia|v"), (1.5, -0.5, 0.3), strict=True)},
+}
+EACH = 4
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    contract = {"schema": "full", "features": list(FULL.names), "base_rates": RATES}
+    generator = Generator("a", logprobs_mode="raw", others=("b",))
+    return tiny_quality(tmp_path_factory.mktemp("rates") / "c", contract=contract, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Answers of two runs that the checkpoint knows and of one that it does not, and one without numbers."""
+    found = []
+    for name in (*KNOWN, "a|dates|v"):
+        model, task, variant = name.split("|")
+        for number, logprobs in enumerate(responses(EACH)):
+            call = Call(id=f"{name}/{number}/answer", model=model, logprobs=logprobs, logprobs_mode="raw")
+            item = Item(id=f"{task}-{number}", task=task, question=f"{task} {number}?")
+            found.append(Run(id=f"{name}/{number}", system="s", item=item, variant=variant, calls=(call,)))
+    bare = replace(found[0], id="bare", calls=(replace(found[0].calls[0], id="bare/answer", logprobs=None),))
+    return [bare, *found]
+
+
+def score(checkpoint: Checkpoint, store: Path, *options: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(main, ["score", str(checkpoint.path), str(store), *options])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_answer_with_numbers_has_the_verdict_of_its_own_run(
+    checkpoint: Checkpoint, runs: list[Run], tmp_path: Path
+) -> None:
+    RunStore(tmp_path).append(runs)
+    found = {line["call"]: line for line in score(checkpoint, tmp_path)}
+    assert found.keys() == {call.id for run in runs[1:] for call in run.calls}
+    for name in KNOWN:
+        predictor = QualityPredictor(checkpoint, run=name)
+        for run in runs:
+            if f"{run.calls[0].model}|{run.item.task}|{run.variant}" == name and run.id != "bare":
+                line, verdict = found[run.calls[0].id], predictor.predict(run.calls[0])
+                assert (line["run"], line["id"]) == (name, run.id)
+                assert line["score"] == pytest.approx(verdict.score)
+                assert line["flagged"] == verdict.flagged
+                assert line["reason"] == verdict.reason
+    strangers = [line for line in found.values() if line["run"] == "a|dates|v"]
+    assert len(strangers) == EACH
+    # The checkpoint knows one run of that model: what a response without a task is scored by too.
+    by_model = QualityPredictor(checkpoint).predict(runs[-1].calls[0])
+    assert strangers[-1]["score"] == pytest.approx(by_model.score)
+
+
+def test_a_run_that_is_named_counts_for_all(checkpoint: Checkpoint, runs: list[Run], tmp_path: Path) -> None:
+    RunStore(tmp_path).append(runs)
+    named = score(checkpoint, tmp_path, "--run", "b|trivia|v")
+    predictor = QualityPredictor(checkpoint, run="b|trivia|v")
+    assert [line["score"] for line in named[:EACH]] == pytest.approx(
+        [predictor.predict(run.calls[0]).score for run in runs[1 : 1 + EACH]]
+    )
+
+
+def test_an_answer_that_cannot_be_scored_costs_its_own_line(
+    checkpoint: Checkpoint, runs: list[Run], tmp_path: Path
+) -> None:
+    other = replace(runs[1].calls[0], id="other", model="c")
+    RunStore(tmp_path).append([*runs, replace(runs[1], id="of another model", calls=(other,))])
+    done = CliRunner().invoke(
+        main, ["score", str(checkpoint.path), str(tmp_path), "--on-mismatch", "refuse"], catch_exceptions=False
+    )
+    lines = {line["call"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert lines["other"]["score"] is None
+    assert "response of c" in lines["other"]["reason"]
+    assert all(line["score"] is not None for call, line in lines.items() if call != "other")
+    assert f"scored {len(lines) - 1} of {len(lines)} lines" in done.stderr
+    assert done.exit_code == 0
+
+
+def test_what_can_score_no_store_is_named(checkpoint: Checkpoint, runs: list[Run], tmp_path: Path) -> None:
+    RunStore(tmp_path / "bare").append(runs[:1])
+    for given, store, said in (
+        (checkpoint.path, tmp_path / "bare", "holds no answer with log-probabilities"),
+        ("bundled:gate", tmp_path / "bare", "expected 'quality' or 'blend'"),
+        (checkpoint.path, tmp_path, "is no run store"),
+    ):
+        done = CliRunner().invoke(main, ["score", str(given), str(store)])
+        assert done.exit_code != 0
+        assert said in f"{done.output}{done.exception}"
+    done = CliRunner().invoke(main, ["score", "bundled:smollm2-135m-blend", str(tmp_path / "bare"), "--run", "a"])
+    assert "--run is for quality predictors" in done.output
