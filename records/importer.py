@@ -181,20 +181,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
-    if "response" not in record and ("choices" in record or record.get("object") == "response"):
-        record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
-    batch = record.get("response")
-    if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
-        # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
-        record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
-    for key in sorted(record.keys() - set(KEYS)):
-        # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
-        if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
-            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
-    if record.get("response") is None:
-        raise ImportFileError(
-            f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
-        )
+    record = _checked(record)
     response = _answer(record, plain=plain)
     line_id, run_id, id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
@@ -236,6 +223,25 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         final_answer=spoken_text(response.text),
         outcome=next((label.value for label in labels if label.name == "correct"), None),
     )
+
+
+def _checked(record: dict[str, Any]) -> dict[str, Any]:
+    """The line with its answer under `response`, however it came."""
+    if "response" not in record and ("choices" in record or record.get("object") == "response"):
+        record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
+    batch = record.get("response")
+    if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
+        # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
+        record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
+    for key in sorted(record.keys() - set(KEYS)):
+        # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
+        if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+    if record.get("response") is None:
+        raise ImportFileError(
+            f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
+        )
+    return record
 
 
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
