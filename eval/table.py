@@ -1,5 +1,6 @@
 """Runs as a table: one row a labelled answer, with what is known of it, for fitting and for comparing."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from metaprobe.records.answer_series import answer_logprobs, series_of
 from metaprobe.records.errors import RecordError
+from metaprobe.records.openai_format import REFUSAL, TOOL_CALL
+from metaprobe.records.reading import NO_LOGPROB
 from metaprobe.records.types import Call, Item, Run
 
 NEEDED = (
@@ -93,13 +96,14 @@ def answer_table(
 ) -> AnswerTable:
     """Every call with a label `target`, log-probabilities and at least one token.
 
-    With `bare`, where no labelled call has log-probabilities, every call with the label.
+    With `bare`, where no labelled call has log-probabilities, every call with the label. Refusals and tool calls are
+    left out, with a warning: no predictor scores them. A warning also names numbers that stand for unknown ones.
 
     Raises `RecordError` where nothing is left, saying what was found instead, or where a label is not 0 or 1.
     """
     records: list[dict[str, Any]] = []
     without: list[dict[str, Any]] = []
-    unlabelled = 0
+    unlabelled = wordless = 0
     seen_calls = 0
     seen_labels: set[str] = set()
     stages: set[str] = set()
@@ -118,6 +122,9 @@ def answer_table(
                 continue
             if y not in (0.0, 1.0):
                 raise RecordError(f"call {call.id}: label {target} is {y}; expected 0 or 1")
+            if not in_words(call):
+                wordless += 1
+                continue
             (records if _has_logprobs(call) else without).append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
@@ -129,9 +136,14 @@ def answer_table(
     if not records:
         raise RecordError(
             f"no answer with a label {target!r} and log-probabilities: {unlabelled} calls have no such label, "
-            f"{len(without)} have it but no log-probabilities; labels found: {', '.join(sorted(seen_labels)) or 'none'}"
-            + (f". {NEEDED}" if without else "")
+            f"{len(without)} have it but no log-probabilities, {wordless} are refusals or tool calls; labels found: "
+            f"{', '.join(sorted(seen_labels)) or 'none'}" + (f". {NEEDED}" if without else "")
         )
+    _warn(wordless, records)
+    return _table(records)
+
+
+def _table(records: list[dict[str, Any]]) -> AnswerTable:
     # Runs are stored in the order in which they ended; folds and fits must not depend on that.
     records.sort(key=lambda record: record["call_ids"])
     columns: dict[str, Any] = {
@@ -143,6 +155,26 @@ def answer_table(
     if not any(map(len, series["thinking"])):
         del series["thinking"]
     return AnswerTable(**series, **columns)
+
+
+def in_words(call: Call) -> bool:
+    """Whether the call answers in words: is no refusal and no tool call, which no predictor scores."""
+    return call.finish_reason not in (REFUSAL, TOOL_CALL)
+
+
+def _warn(wordless: int, records: Sequence[dict[str, Any]]) -> None:
+    """Warns of labelled answers that are left out, and of numbers that are none of the model's own."""
+    if wordless:
+        warnings.warn(
+            f"{wordless} labelled refusals and tool calls are left out: no predictor scores them", stacklevel=3
+        )
+    if unknown := sum(len(r["logprobs"]) > 0 and r["logprobs"].min() <= NO_LOGPROB for r in records):
+        warnings.warn(
+            f"{unknown} of {len(records)} labelled answers hold a log-probability of {NO_LOGPROB:g} or lower, as "
+            "servers write of a token whose own they do not know; such answers weigh heavily in a fit, which may be "
+            "better without them",
+            stacklevel=3,
+        )
 
 
 def _row(run: Run, call: Call, y: int) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The quality predictor: from the log-probabilities of a response to a calibrated verdict, without torch."""
 
+import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,7 +101,12 @@ class QualityPredictor(Pretrained):
         self._rates = BaseRates.from_contract(contract, [name for name in names if name not in self._scales])
         self._run: Mapping[str, float] | None = None
         if run is not None:
-            self._run = (self._rates or BaseRates({}, {}, {})).named(run)
+            if self._rates is None:
+                raise ContractMismatch(
+                    f"run {run!r} was named; {checkpoint.path} was made of one run, and scores every answer as of "
+                    "that: leave the name out"
+                )
+            self._run = self._rates.named(run)
         self._main = next((name for name in MAIN_HEADS if name in names), None)
         self._threshold = checkpoint.manifest.thresholds.get("flag")
         if flag_rate is not None:
@@ -125,6 +132,15 @@ class QualityPredictor(Pretrained):
         """
         checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
         return cls(checkpoint, run=run, flag_rate=flag_rate, on_mismatch=on_mismatch)
+
+    def of_run(self, run: str) -> "QualityPredictor":
+        """Returns the predictor for answers of this run, MODEL|TASK|VARIANT: with its base rate where the checkpoint
+        knows it, and else as for a run that it does not know, also where it knows another one of that model."""
+        other = copy.copy(self)
+        if self._rates is not None:
+            other._run = self._rates.runs.get(run)
+            other._rates = self._rates if other._run is not None else replace(self._rates, runs={})
+        return other
 
     @property
     def runs(self) -> tuple[str, ...]:

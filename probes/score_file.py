@@ -5,32 +5,33 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.probes.base_rates import SEPARATOR
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.importer import id_of_line, run_of_line
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.reading import error_message
+from metaprobe.records.types import Call, Run
 
 FIELDS = ("score", "heads", "critical", "flagged", "in_support", "reason")
 
 
-def score_lines(predictor: QualityPredictor, path: Path) -> Iterator[dict[str, Any]]:
+def score_lines(predictor: QualityPredictor, path: Path, *, by_run: bool = True) -> Iterator[dict[str, Any]]:
     """One object for each line of an OpenAI-format file: line, id, score, heads, critical, flagged, in_support, reason.
 
     A line that cannot be scored has null for all that is unknown, and the reason; the other lines are scored all the
     same, and their reason is empty where all is well. Blank lines are passed over. Raises `ImportFileError` for a file
-    that is one JSON document over many lines.
+    that is one JSON document over many lines. `by_run`: whether a line is scored as of the run that it names.
     """
     broken: list[ImportFileError] = []
     for number, record in iter_json_lines(path, on_error=broken.append):
         yield from _unreadable(broken)
-        yield _score(predictor, number, record)
+        yield _score(predictor, number, record, by_run=by_run)
     yield from _unreadable(broken)
 
 
-def _score(predictor: QualityPredictor, number: int, record: dict[str, Any]) -> dict[str, Any]:
+def _score(predictor: QualityPredictor, number: int, record: dict[str, Any], *, by_run: bool) -> dict[str, Any]:
     try:
         if "response" in record and record["response"] is None:
             said = error_message(record)
@@ -39,17 +40,36 @@ def _score(predictor: QualityPredictor, number: int, record: dict[str, Any]) -> 
                 " leave the line out"
             )
         run = run_of_line(record, f"line-{number}")
-        verdict = predictor.predict(run.calls[0])
         note = _note(record)
-    except (ImportFileError, InvalidResponse, ContractMismatch) as error:
-        return _line(number, id_of_line(record, f"line-{number}"), reason=str(error))
-    return _line(number, run.id, verdict, reason="; ".join(filter(None, (verdict.reason, note))))
+    except (ImportFileError, InvalidResponse) as error:
+        return {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
+    [call] = run.calls
+    said = verdict_or_reason(of_its_run(predictor, run, call) if by_run else predictor, call)
+    return {"line": number, "id": run.id, **said, "reason": "; ".join(filter(None, (said["reason"], note)))}
 
 
-def verdict_fields(verdict: Verdict | None, *, reason: str | None = None) -> dict[str, Any]:
-    """What a verdict says, by the names of its fields; null where there is none. `reason`: in place of its own."""
-    said = {name: getattr(verdict, name, None) for name in FIELDS}
-    return said if reason is None else {**said, "reason": reason}
+def name_of_run(run: Run, call: Call) -> str:
+    """What a checkpoint calls the run of an answer: MODEL|TASK|VARIANT."""
+    return SEPARATOR.join((call.model, run.item.task, run.variant))
+
+
+def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPredictor:
+    """The predictor for an answer of this run; of a run without a task, which may be any, as for a bare response."""
+    name = name_of_run(run, call)
+    return predictor.of_run(name) if run.item.task or name in predictor.runs else predictor
+
+
+def verdict_or_reason(predictor: QualityPredictor, call: Call) -> dict[str, Any]:
+    """What the verdict says, by the names of its fields; null and the reason where there is none."""
+    try:
+        verdict = predictor.predict(call)
+    except (InvalidResponse, ContractMismatch) as error:
+        return _unknown(str(error))
+    return {name: getattr(verdict, name) for name in FIELDS}
+
+
+def _unknown(reason: str) -> dict[str, Any]:
+    return {**dict.fromkeys(FIELDS), "reason": reason}
 
 
 def _note(record: dict[str, Any]) -> str:
@@ -65,8 +85,4 @@ def _note(record: dict[str, Any]) -> str:
 def _unreadable(broken: list[ImportFileError]) -> Iterator[dict[str, Any]]:
     while broken:
         error = broken.pop(0)
-        yield _line(error.line, None, reason=str(error))
-
-
-def _line(number: int | None, identity: str | None, verdict: Verdict | None = None, *, reason: str) -> dict[str, Any]:
-    return {"line": number, "id": identity, **verdict_fields(verdict, reason=reason)}
+        yield {"line": error.line, "id": None, **_unknown(str(error))}

@@ -5,40 +5,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.probes.blend import TravellingBlend
-from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.score_file import verdict_fields
+from metaprobe.probes.score_file import name_of_run, of_its_run, verdict_or_reason
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Run
 
 
 def quality_lines(
-    checkpoint: Checkpoint, path: Path, *, run: str | None = None, on_mismatch: OnMismatch = "warn"
+    predictor: QualityPredictor, path: Path, *, by_run: bool = True, stage: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields an object for each answer with log-probabilities: run, id, call and what a verdict says, in stored order.
+    """Yields an object for each answer with log-probabilities: run, id, call, stage and what a verdict says.
 
-    `run` says by which of the checkpoint's base rates all are scored; by default each answer's own run, MODEL|TASK|
-    VARIANT, where the checkpoint knows it. An answer that cannot be scored has null for all that is unknown, and the
-    reason. Raises `RecordError` for a store that holds no answer with log-probabilities.
+    In stored order. `by_run`: each answer is scored by the base rate of its own run, MODEL|TASK|VARIANT, where the
+    checkpoint knows it; otherwise all as the predictor would. An answer that cannot be scored has null for all that is
+    unknown, and the reason. Raises `RecordError` for a store that holds no such answer.
     """
     predictors: dict[str, QualityPredictor] = {}
-    for name, of, call in _answers(_open(path)):
+    for name, run, call in _answers(_open(path), stage):
         if name not in predictors:
-            known = QualityPredictor(checkpoint).runs
-            asked = run if run is not None else name if name in known else None
-            predictors[name] = QualityPredictor(checkpoint, run=asked, on_mismatch=on_mismatch)
-        try:
-            said = verdict_fields(predictors[name].predict(call))
-        except (InvalidResponse, ContractMismatch) as error:
-            said = verdict_fields(None, reason=str(error))
-        yield {"run": name, "id": of.id, "call": call.id, **said}
+            predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
+        said = verdict_or_reason(predictors[name], call)
+        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **said}
 
 
-def blend_lines(blend: TravellingBlend, path: Path) -> Iterator[dict[str, Any]]:
-    """Yields an object for each answer with log-probabilities: run, id, call, score and reason.
+def blend_lines(blend: TravellingBlend, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yields an object for each answer with log-probabilities: run, id, call, stage, score and reason.
 
     `run` is MODEL|TASK|VARIANT, within which scores compare. A score is in standard deviations above the run's average.
     Where a run has fewer than twenty answers with log-probabilities the score is None, with the reason. Answers
@@ -47,7 +40,7 @@ def blend_lines(blend: TravellingBlend, path: Path) -> Iterator[dict[str, Any]]:
     """
     store = _open(path)
     of_run: dict[str, list[tuple[Run, Call]]] = defaultdict(list)
-    for name, run, call in _answers(store):
+    for name, run, call in _answers(store, stage):
         of_run[name].append((run, call))
     for name, answers in sorted(of_run.items()):
         yield from _lines_of_run(blend, store, name, answers)
@@ -57,16 +50,18 @@ def _open(path: Path) -> Any:
     return require("metaprobe.records.store", "fit").RunStore(path)  # heavy: this room does without
 
 
-def _answers(store: Any) -> Iterator[tuple[str, Run, Call]]:
-    """Yields the name of its run, the run and the call of each answer with log-probabilities."""
-    none = True
+def _answers(store: Any, stage: str | None) -> Iterator[tuple[str, Run, Call]]:
+    """Yields the name of its run, the run and the call of each answer with log-probabilities, of the stage if any."""
+    stages, none = set(), True
     for run in store.runs():
         for call in run.calls:
-            if call.logprobs is not None and len(call.logprobs):
+            stages.add(call.stage)
+            if stage in (None, call.stage) and call.logprobs is not None and len(call.logprobs):
                 none = False
-                yield f"{call.model}|{run.item.task}|{run.variant}", run, call
+                yield name_of_run(run, call), run, call
     if none:
-        raise RecordError(f"{store.path} holds no answer with log-probabilities; expected some")
+        of = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
+        raise RecordError(f"{store.path} holds no answer with log-probabilities{of}; expected some")
 
 
 def _lines_of_run(
@@ -88,4 +83,4 @@ def _lines_of_run(
     except InvalidResponse as error:
         scores, reason = [None] * len(calls), str(error)
     for (run, call), score in zip(answers, scores, strict=True):
-        yield {"run": name, "id": run.id, "call": call.id, "score": score, "reason": reason}
+        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, "score": score, "reason": reason}

@@ -68,9 +68,42 @@ def test_every_answer_with_numbers_has_the_verdict_of_its_own_run(
                 assert line["reason"] == verdict.reason
     strangers = [line for line in found.values() if line["run"] == "a|dates|v"]
     assert len(strangers) == EACH
-    # The checkpoint knows one run of that model: what a response without a task is scored by too.
-    by_model = QualityPredictor(checkpoint).predict(runs[-1].calls[0])
-    assert strangers[-1]["score"] == pytest.approx(by_model.score)
+    # The checkpoint knows one run of that model, of another task: what a response that names no task is scored by.
+    assert {line["flagged"] for line in strangers} == {None}
+    assert all("how often answers of this run are right is not known" in line["reason"] for line in strangers)
+    assert QualityPredictor(checkpoint).predict(runs[-1].calls[0]).flagged is not None
+
+
+def test_a_line_of_a_file_is_scored_as_of_the_run_that_it_names(
+    checkpoint: Checkpoint, runs: list[Run], tmp_path: Path
+) -> None:
+    content = [{"token": "t", "logprob": float(value)} for value in runs[1].calls[0].logprobs or ()]
+    answer = {"model": "a", "choices": [{"message": {"content": "t"}, "logprobs": {"content": content}}]}
+    named = {"sums": {"task": "sums", "run_id": "v"}, "dates": {"task": "dates", "run_id": "v"}, "": {}}
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps({"id": n, "response": answer, **said}) + "\n" for n, said in named.items()))
+    sums, dates, nothing = score(checkpoint, path)
+    assert sums["score"] == pytest.approx(QualityPredictor(checkpoint, run="a|sums|v").predict(answer).score)
+    assert dates["flagged"] is None
+    assert "is not known" in dates["reason"]
+    assert nothing["score"] == pytest.approx(sums["score"]), "the only run of that model"
+    all_named = score(checkpoint, path, "--run", "b|sums|v")
+    assert len({line["score"] for line in all_named}) == 1
+    assert all_named[0]["score"] != sums["score"]
+
+
+def test_of_several_stages_one_may_be_scored(checkpoint: Checkpoint, runs: list[Run], tmp_path: Path) -> None:
+    [call] = runs[1].calls
+    two = replace(runs[1], calls=(replace(call, stage="answer"), replace(call, id="said", stage="assess")))
+    RunStore(tmp_path).append([two])
+    assert [line["stage"] for line in score(checkpoint, tmp_path)] == ["answer", "assess"]
+    assert [line["call"] for line in score(checkpoint, tmp_path, "--stage", "answer")] == [call.id]
+    done = CliRunner().invoke(main, ["score", str(checkpoint.path), str(tmp_path), "--stage", "x"])
+    assert "of stage x (the stages are answer, assess)" in f"{done.output}{done.exception}"
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("{}")
+    done = CliRunner().invoke(main, ["score", str(checkpoint.path), str(lines), "--stage", "x"])
+    assert "--stage is for run stores" in done.output
 
 
 def test_a_run_that_is_named_counts_for_all(checkpoint: Checkpoint, runs: list[Run], tmp_path: Path) -> None:

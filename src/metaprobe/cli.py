@@ -136,8 +136,15 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     show_default=True,
     help="For responses of another model or log-probability mode than the checkpoint was trained on.",
 )
-@click.option("--run", metavar="MODEL|TASK|VARIANT", help="Which of the checkpoint's runs the responses are of.")
-def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None) -> None:
+@click.option(
+    "--run",
+    metavar="MODEL|TASK|VARIANT",
+    help="Which of the checkpoint's runs all responses are of; by default what each says of its model and task.",
+)
+@click.option("--stage", help="Of a run store, only the answers of this stage.")
+def score(
+    checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None, stage: str | None
+) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line. A travelling blend takes a
@@ -148,10 +155,12 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run
 
     file = Path("/dev/stdin") if str(file) == "-" else file
     if file.is_dir():
-        found = score_store(checkpoint, file, sha256, on_mismatch, run)
+        found = score_store(checkpoint, file, sha256, on_mismatch, run, stage)
+    elif stage is not None:
+        raise click.UsageError("--stage is for run stores: a line of a file has one answer")
     else:
         predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
-        found = lines_done("score", score_lines(predictor, file), file)
+        found = lines_done("score", score_lines(predictor, file, by_run=run is None), file)
     scored = lines = 0
     for line in found:
         click.echo(json.dumps(line))
@@ -166,22 +175,23 @@ def score(checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run
 
 
 def score_store(
-    checkpoint: str, store: Path, sha256: str | None, on_mismatch: Any, run: str | None
+    checkpoint: str, store: Path, sha256: str | None, on_mismatch: Any, run: str | None, stage: str | None
 ) -> Iterator[dict[str, Any]]:
     """A line for each answer of a run store: its verdict, or where a travelling blend sets it within its run."""
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.checkpoints.kinds import check_kind
-    from metaprobe.probes import blend, quality_contract
+    from metaprobe.probes import blend, quality
     from metaprobe.probes.score_store import blend_lines, quality_lines
 
     held = load_checkpoint(checkpoint, sha256=sha256)
     kind = held.manifest.kind
-    check_kind(held.path, kind, quality_contract.KIND, blend.KIND)
-    if kind == quality_contract.KIND:
-        return quality_lines(held, store, run=run, on_mismatch=on_mismatch)
+    check_kind(held.path, kind, quality.KIND, blend.KIND)
+    if kind == quality.KIND:
+        predictor = quality.QualityPredictor(held, run=run, on_mismatch=on_mismatch)
+        return quality_lines(predictor, store, by_run=run is None, stage=stage)
     if run is not None:
         raise click.UsageError("--run is for quality predictors: a travelling blend orders each run by itself")
-    return blend_lines(blend.TravellingBlend.of(held), store)
+    return blend_lines(blend.TravellingBlend.of(held), store, stage=stage)
 
 
 @main.command(short_help="Explicit against implicit metacognition: report and tables.")

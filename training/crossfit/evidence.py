@@ -10,7 +10,7 @@ import numpy as np
 
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.audits.training_data import labels_by_source
-from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
@@ -61,7 +61,10 @@ def load_evidence(
     runs = load_runs(stores)
     table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
     chosen = [
-        (run, call) for run in runs for call in run.calls if stage in (None, call.stage) and agent in (None, call.agent)
+        (run, call)
+        for run in runs
+        for call in run.calls
+        if stage in (None, call.stage) and agent in (None, call.agent) and in_words(call)
     ]
     labelled = sum(run.label(target, call.id) is not None for run, call in chosen)
     states, without, refused = None, len(table), ""
