@@ -101,7 +101,7 @@ class Training:
     seed: int
     command: str
     regrouped: str = field(default="", metadata=strict_json.OPTIONAL)
-    """Which groups were joined because their questions repeat, in words; empty where none were."""
+    """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
 
 
 @dataclass(frozen=True, slots=True)

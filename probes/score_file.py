@@ -44,8 +44,8 @@ def _score(predictor: QualityPredictor, number: int, record: dict[str, Any], *, 
     except (ImportFileError, InvalidResponse) as error:
         return {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
     [call] = run.calls
-    said = verdict_or_reason(of_its_run(predictor, run, call) if by_run else predictor, call)
-    return {"line": number, "id": run.id, **said, "reason": "; ".join(filter(None, (said["reason"], note)))}
+    found = verdict_or_reason(of_its_run(predictor, run, call) if by_run else predictor, call)
+    return {"line": number, "id": run.id, **found, "reason": "; ".join(filter(None, (found["reason"], note)))}
 
 
 def name_of_run(run: Run, call: Call) -> str:

@@ -180,14 +180,15 @@ def score_store(
     """A line for each answer of a run store: its verdict, or where a travelling blend sets it within its run."""
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.checkpoints.kinds import check_kind
-    from metaprobe.probes import blend, quality
+    from metaprobe.probes import blend, quality_contract
+    from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_store import blend_lines, quality_lines
 
     held = load_checkpoint(checkpoint, sha256=sha256)
     kind = held.manifest.kind
-    check_kind(held.path, kind, quality.KIND, blend.KIND)
-    if kind == quality.KIND:
-        predictor = quality.QualityPredictor(held, run=run, on_mismatch=on_mismatch)
+    check_kind(held.path, kind, quality_contract.KIND, blend.KIND)
+    if kind == quality_contract.KIND:
+        predictor = QualityPredictor(held, run=run, on_mismatch=on_mismatch)
         return quality_lines(predictor, store, by_run=run is None, stage=stage)
     if run is not None:
         raise click.UsageError("--run is for quality predictors: a travelling blend orders each run by itself")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits.similar import nearly_identical, normalise
+from metaprobe.eval.audits.twins import number_series
 from metaprobe.eval.table import AnswerTable, group_of
 from metaprobe.records.extras import require
 from metaprobe.records.types import Item
@@ -80,6 +81,24 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
     repeats = _repeating(len(texts), asked, near)
     counted = asked[repeats[asked[:, 0]] & several[asked[:, 1]]]
     return Joined(names[standing[group]], len(counted), len(np.unique(standing[counted[:, 1]])))
+
+
+def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:
+    """The table with the groups joined that hold the same answer, and what was done, in words; empty for nothing.
+
+    The same are answers whose log-probabilities agree token by token, as the audit of answers that occur twice has it.
+    """
+    series = number_series(table.logprobs)
+    names, group = np.unique(table.groups, return_inverse=True)
+    told = np.flatnonzero(series >= 0)
+    held = np.unique(np.stack([series[told], group[told]], axis=1), axis=0)
+    label = _link(len(names), int(series.max(initial=-1)) + 1, held, np.empty((0, 2), dtype=np.intp))
+    _, first = np.unique(label, return_index=True)
+    joined = len(names) - len(first)
+    if not joined:
+        return table, ""
+    said = f"{len(names)} groups were joined into {len(first)}, for they hold answers that agree token by token"
+    return replace(table, groups=names[first[label]][group]), said
 
 
 def _link(groups: int, texts: int, asked: Numbers, near: Numbers) -> Numbers:

@@ -1,5 +1,7 @@
 """What a method of a cross-fit is worth on answers that it was not fitted on, as checkpoints and cards say it."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from metaprobe.checkpoints import Training
@@ -75,13 +77,19 @@ def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int
         return {}
     within, weights = StratifiedAuroc(RUN_IDENTITY.cells(table)), cluster_weights(table.groups.tolist(), seed=seed)
     mean = fits[MEAN_LOGPROB].ranking
-    return {
+    found = {
         "auroc_within_runs": interval(within, table.y, judged.ranking, weights),
         "auroc_within_runs_gain_over_mean_log_probability": paired_difference(
             within, table.y, judged.ranking, mean, weights
         ),
         "auroc_of_run_identity": interval(auroc, table.y, fits[RUN_IDENTITY.name].ranking, weights),
     }
+    return known_figures(found)
+
+
+def known_figures(found: Mapping[str, Interval]) -> dict[str, Interval]:
+    """Without those that cannot be computed, such as the AUROC within runs where no run has right and wrong answers."""
+    return {name: figure for name, figure in found.items() if np.isfinite(figure.estimate)}
 
 
 def training_record(evidence: Evidence, seed: int, command: str) -> Training:

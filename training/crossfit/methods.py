@@ -65,7 +65,7 @@ class Evidence:
     logprobs_reader: str = ""
     """The same of the log-probabilities."""
     regrouped: str = ""
-    """Which groups were joined because their questions repeat, in words; empty where none were."""
+    """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
     evaluated: Mapping[str, float] = field(default_factory=dict)
     """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`operating_points.evaluations_of`)."""
     without_logprobs: int = 0

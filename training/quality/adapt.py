@@ -10,8 +10,9 @@ were fitted without the answer's own fold, which is nearly the same.
 """
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, CheckpointExists, check_target
 from metaprobe.checkpoints.manifest import MODEL, RAW
-from metaprobe.eval.compare import Judged, method_results
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.table import answer_table
 from metaprobe.probes import quality_contract
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates
 from metaprobe.probes.contract import Readers
@@ -34,20 +32,19 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Run
 from metaprobe.training.common.calibrators import Floats, Platt, sigmoid
+from metaprobe.training.common.grouping import join_copies
 from metaprobe.training.common.heads import SCALES
 from metaprobe.training.common.offsets import USUAL_SCALES, Fit, fit_offsets
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import evidence_of
 from metaprobe.training.crossfit.flagging_measured import flag_points
-from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE, training_record
+from metaprobe.training.crossfit.held_out import training_record
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
 from metaprobe.training.crossfit.stored_thresholds import (
     PROMISES,
-    critical_thresholds,
-    lacking_promises,
-    promise_thresholds,
 )
+from metaprobe.training.quality.adapted_head import LEAST_SCALE, NO_ORDER, Adapted, line_of, measure, thresholds_of
 from metaprobe.training.quality.labelled_runs import label_responses, read_labelled_runs, with_whole_names
 
 RECALIBRATED = "recalibrated"
@@ -60,38 +57,11 @@ FEWEST, FEWEST_OF_A_KIND = 20, 3
 STRANGER = 1.5
 """Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
 training runs were alike says little of the next one."""
-LEAST_SCALE = 0.05
-"""Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
 FOLDS = 5
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Adapted:
-    """One head on the labelled answers."""
-
-    evidence: Evidence
-    before: Floats
-    """(n,): log-odds that the checkpoint gives, of an average run."""
-    fit: Fit
-    held_out: Floats
-    """(n,): probabilities, each by a fit on the other folds."""
-
-    @property
-    def scale(self) -> float:
-        return float(self.fit.weights[0])
-
-    @property
-    def table(self) -> AnswerTable:
-        return self.evidence.table
-
-    @property
-    def runs(self) -> NDArray[np.str_]:
-        return RUN_IDENTITY.cells(self.table)
-
-    @property
-    def log_odds(self) -> Floats:
-        """(n,): adapted, the base rates of the runs included."""
-        return self.scale * self.before + self.fit.rates.of(self.runs)
+OF_ALL_RUNS = (
+    " The promise is for the answers of all these runs together: of a run that is right more often than the others, "
+    "more of the wrong answers are missed; a checkpoint that is adapted to this run alone keeps it there."
+)
 
 
 def adapt_quality(
@@ -135,13 +105,17 @@ def adapt_predictor(
     labels = {label.name for one in runs for label in one.labels}
     if not (targets := [name for name in heads if name in labels]):
         raise RecordError(
-            f"the labelled answers hold labels {', '.join(sorted(labels)) or 'of no name'}; the checkpoint's heads "
-            f"that are probabilities are {', '.join(heads)}: label at least one of these"
+            f"the labelled answers hold {'labels ' + ', '.join(sorted(labels)) if labels else 'no labels'}; the "
+            f"checkpoint's heads that are probabilities are {', '.join(heads)}: label at least one of these, as "
+            f'"labels": {{"{heads[0] if heads else "correct"}": 1}}'
         )
     tables = {name: answer_table(runs, target=name) for name in targets}
-    gathered = evidence_of(runs, tables)
+    gathered = {name: without_copies(evidence) for name, evidence in evidence_of(runs, tables).items()}
     _check_reader(manifest.contract, next(iter(gathered.values())))
     found = {name: _adapt_head(predictor, name, evidence, known, seed) for name, evidence in gathered.items()}
+    for name, head in found.items():
+        if head.scale <= LEAST_SCALE:
+            warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
     return _write(predictor, found, out, seed=seed, command=command)
 
 
@@ -198,11 +172,22 @@ def _adapt_head(
     def fit(rows: NDArray[np.int64]) -> Fit:
         return fit_scale(before[rows], table.y[rows], runs[rows], between=between, scales=scales)
 
-    held_out = np.full(len(table), np.nan)
-    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, min(FOLDS, fewer), seed):
+    held_out, folds = np.full(len(table), np.nan), min(FOLDS, fewer, len(np.unique(table.groups)))
+    if folds < 2:
+        raise RecordError(
+            f"{name}: all {len(table)} labelled answers are of one group; expected several, for answers are held out "
+            "by group: give those that do not belong together groups of their own"
+        )
+    for rest, part in group_folds(np.arange(len(table)), table.groups.tolist(), table.y, folds, seed):
         of = fit(rest)
         held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
     return Adapted(evidence, before, fit(np.arange(len(table))), held_out)
+
+
+def without_copies(evidence: Evidence) -> Evidence:
+    """The evidence with the groups joined of answers that agree token by token: one answer, counted once."""
+    table, note = join_copies(evidence.table)
+    return replace(evidence, table=table, regrouped="; ".join(filter(None, (evidence.regrouped, note))))
 
 
 def fit_scale(
@@ -238,12 +223,12 @@ def _write(
     metrics: dict[str, Interval] = {}
     lines = []
     for name, head in heads.items():
-        carried = _thresholds(name, head, seed)
+        carried = thresholds_of(name, head, seed)
         thresholds |= carried
         prefix = f"{name}." if len(heads) > 1 else ""
-        metrics |= {f"{prefix}{figure}": value for figure, value in _measure(head, seed).items()}
-        lines.append(_line(name, head, carried))
-    flagging = flag_points(largest.table, largest.held_out, sigmoid(largest.log_odds), seed=seed)
+        metrics |= {f"{prefix}{figure}": value for figure, value in measure(head, seed).items()}
+        lines.append(line_of(name, head, carried))
+    flagging = flag_points(largest.table, largest.ranking, sigmoid(largest.log_odds), seed=seed)
     files = {name: (Path(base.path) / name).read_bytes() for name in (MODEL, RAW) if name in (*manifest.files, MODEL)}
     graphs = {name: map_outputs(data, maps) for name, data in files.items()}
     return write_checkpoint(
@@ -255,6 +240,7 @@ def _write(
                 f"Checkpoint {base.digest[:16]} with the base rates and the scale of {len(largest.table)} labelled "
                 "answers; the order of answers of one run is as before."
                 + "".join(PROMISES[name] for name in thresholds if name in PROMISES)
+                + (OF_ALL_RUNS if thresholds and len(np.unique(largest.runs)) > 1 else "")
             ),
             graph=graphs[MODEL],
             input_name=quality_contract.INPUT,
@@ -299,64 +285,6 @@ def _base_rates(heads: Mapping[str, Adapted], known: BaseRates | None) -> dict[s
         "average": {name: float(head.table.y.mean()) for name, head in heads.items()},
         "runs": runs,
     }
-
-
-def _thresholds(name: str, head: Adapted, seed: int) -> dict[str, float]:
-    """Thresholds that so many labels carry, on the adapted probability; the scores that they order were not fitted."""
-    rows, identity, scores = np.arange(len(head.table)), Platt(1.0, 0.0), head.log_odds
-    if len(np.unique(head.runs)) > 1:
-        p = np.clip(head.held_out, CERTAIN, 1 - CERTAIN)
-        scores = np.log(p) - np.log1p(-p)
-    try:
-        if name == quality_contract.CRITICAL:
-            sound = replace(head.table, y=1 - head.table.y)
-            return critical_thresholds(-scores, sound, rows, identity, seed=seed)
-        if name in quality_contract.MAIN_HEADS:
-            return promise_thresholds(scores, head.table, rows, identity, seed=seed)
-    except RecordError:
-        pass  # too few groups
-    return {}
-
-
-def _measure(head: Adapted, seed: int) -> dict[str, Interval]:
-    """What is known of the adapted scores, held out: order, skill, and how far off they are on average."""
-    table, p = head.table, head.held_out
-    weights = cluster_weights(table.groups.tolist(), seed=seed)
-    [found] = method_results(table, [Judged("adapted", "learned", p, p, 1.0)])
-    metrics = {"auroc": found.auroc, "brier_skill": found.brier_skill, "aurc": found.aurc}
-    if len(table) >= ENOUGH_FOR_ECE:
-        metrics["ece"] = found.ece
-    mean = np.array([values.mean() for values in table.logprobs])
-    if len(np.unique(head.runs)) > 1:
-        within = StratifiedAuroc(head.runs)
-        inside = {
-            "auroc_within_runs": interval(within, table.y, p, weights),
-            "auroc_within_runs_gain_over_mean_log_probability": paired_difference(within, table.y, p, mean, weights),
-        }
-        metrics = inside | metrics
-    metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, p, mean, weights)
-    metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
-    return metrics
-
-
-def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
-    """Mean score less the share of ones; 0 where scores are right on average."""
-    error = np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64)
-    if weight is None:
-        return float(error.mean())
-    weights = np.asarray(weight, dtype=np.float64)
-    return weights @ error / weights.sum(axis=-1)
-
-
-def _line(name: str, head: Adapted, thresholds: Mapping[str, float]) -> str:
-    runs = len(np.unique(head.runs))
-    said = (
-        f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs} run{'s' * (runs > 1)}, "
-        f"{head.table.y.mean():.0%} of them 1"
-    )
-    if name in quality_contract.MAIN_HEADS:
-        said += lacking_promises(thresholds, int((1 - head.table.y).sum()))
-    return said
 
 
 def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:

@@ -31,7 +31,13 @@ def label_responses(
     responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str
 ) -> list[Run]:
     """Returns a run for each response, in any format of `parse_response`, with its label of 0 or 1."""
-    values = np.asarray(labels, dtype=np.float64)
+    responses = list(responses)
+    try:
+        values = np.asarray(labels, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"the labels cannot be read as numbers ({error}); expected 0 or 1 for each response"
+        ) from error
     if values.shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
         raise RecordError(
             f"{len(responses)} responses came with labels of shape {values.shape}"
@@ -49,10 +55,15 @@ def label_responses(
             reader=parsed.reader,
             finish_reason=parsed.finish_reason,
         )
-        item = Item(id=call.id, task="", group=call.id if groups is None else str(groups[i]), question="")
+        item = Item(id=call.id, task="", group=_group(groups, i) or call.id, question="")
         label = Label(call.id, target, float(values[i]), "caller")
         found.append(Run(id=call.id, system="adapt", variant="", item=item, calls=(call,), labels=(label,)))
     return found
+
+
+def _group(groups: Sequence[object] | None, i: int) -> str:
+    """The group of response i; empty where it has none, which is a group of its own."""
+    return "" if groups is None or groups[i] is None else str(groups[i])
 
 
 def with_whole_names(run: Run) -> Run:

@@ -47,8 +47,8 @@ from metaprobe.training.quality.adapt import (
     RECALIBRATED,
     fit_scale,
     map_outputs,
-    mean_gap,
 )
+from metaprobe.training.quality.adapted_head import mean_gap
 
 FEWEST_TESTED = 10
 """Answers of a plain draw below which nothing is measured."""
