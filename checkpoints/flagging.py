@@ -21,7 +21,8 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     if not points:
         raise ContractMismatch(
             f"flag_rate={rate:g}: the checkpoint stores no curve of flag rates; those of version 0.1 have none, nor do "
-            "those without a head `correct`. Train it again, or hold the score against a threshold of your own"
+            "those of fewer than 50 calibration answers or 10 wrong ones, for new tasks, or without a head `correct`. "
+            "Train or adapt it with more labels, or hold the score against a threshold of your own"
         )
     first, last = points[0].rate, points[-1].rate
     if isinstance(rate, bool) or not first <= rate <= last:

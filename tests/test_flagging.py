@@ -113,7 +113,10 @@ def test_a_rate_between_two_stored_ones_has_a_threshold_between_theirs() -> None
 
 
 def test_a_checkpoint_without_a_curve_refuses_a_rate_and_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ContractMismatch, match=r"stores no curve of flag rates; .* 0\.1 have none.*Train it again"):
+    with pytest.raises(
+        ContractMismatch,
+        match=r"stores no curve of flag rates; .* 0\.1 have none.*10 wrong ones.*adapt it with more labels",
+    ):
         metaprobe.load("bundled:critical", flag_rate=0.3)
     tiny_quality(tmp_path / "q")
     with pytest.raises(ContractMismatch, match="stores no curve"):

@@ -12,6 +12,8 @@ RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 """Shares of the answers that are flagged, 5 % to 95 %."""
 FEWEST = 50
 """Calibration answers below which a share of 5 % is a matter of two or three."""
+FEWEST_WRONG = 10
+"""Wrong answers below which the share of them that is caught is a matter of one or two."""
 
 Floats = NDArray[np.float64]
 
@@ -20,10 +22,10 @@ def flag_points(table: AnswerTable, held_out: Floats, exported: Floats, *, seed:
     """Returns for each of `RATES` the exported model's threshold, and what flagging as many catches and costs.
 
     `held_out` (n,) are the probabilities of the folds, of which numbers are taken; `exported` those of the exported
-    model on its calibration answers, where the thresholds lie. Empty where there are fewer than `FEWEST` of these. No
-    label plays a part in a threshold.
+    model on its calibration answers, where the thresholds lie. Empty where there are fewer than `FEWEST` of these, or
+    fewer than `FEWEST_WRONG` wrong answers. No label plays a part in a threshold.
     """
-    if len(exported) < FEWEST:
+    if len(exported) < FEWEST or (table.y == 0).sum() < FEWEST_WRONG:
         return ()
     weights = cluster_weights(table.groups.tolist(), seed=seed)
     found = []
