@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from logged_answers import answers, stored
 
+from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.quality.adapt import adapt_quality
@@ -122,6 +124,19 @@ def test_a_promise_over_several_runs_says_that_it_is_for_all_together(base: Qual
     alone.append([run for run in RunStore(store) if run.calls[0].model == "low"])
     adapt_quality(base.checkpoint.path, [alone.path], out=tmp_path / "one")
     assert said not in (tmp_path / "one" / "README.md").read_text()
+
+
+def test_one_line_that_cannot_be_read_is_named_with_a_way_on(base: QualityPredictor, tmp_path: Path) -> None:
+    series, y = answers(60, seed=5, right=0.6)
+    lines = [line(i, values, int(label)) for i, (values, label) in enumerate(zip(series, y, strict=True))]
+    lines[7] = lines[7].replace('"logprobs": {"content"', '"other": {"content"')
+    path, store = tmp_path / "lines.jsonl", tmp_path / "runs"
+    path.write_text("".join(lines))
+    with pytest.raises(ImportFileError, match=r"lines\.jsonl:8.*`metaprobe import .* --skip-bad`, then adapt to RUNS"):
+        adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine")
+    CliRunner().invoke(main, ["import", str(path), "--out", str(store), "--skip-bad"])
+    made = adapt_quality(base.checkpoint.path, [store], out=tmp_path / "mine")
+    assert made.manifest.training.n == 59
 
 
 def test_labels_that_are_no_numbers_and_no_labels_at_all_are_named(base: QualityPredictor, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metaprobe.records.answer_part import answer_of
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.reading import without_surrogates
@@ -89,4 +89,11 @@ def _check_ids(runs: Sequence[Run], labelled: Sequence[str | Path]) -> None:
 
 
 def _read(path: Path) -> list[Run]:
-    return list(RunStore(path)) if path.is_dir() else list(read_openai_lines(path))
+    if path.is_dir():
+        return list(RunStore(path))
+    try:
+        return list(read_openai_lines(path))
+    except ImportFileError as error:
+        raise ImportFileError(
+            f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then adapt to RUNS"
+        ) from error
