@@ -18,6 +18,11 @@ CERTAIN = 1e-6
 """Probabilities beyond it are moved to it before their log-odds are taken; a graph gives float32."""
 
 
+def name_of_run(model: str, task: str = "", variant: str = "") -> str:
+    """Returns the name of a run; without a way of asking or a task, of whatever the model answers in any."""
+    return SEPARATOR.join((model, task, variant))
+
+
 @dataclass(frozen=True, slots=True)
 class BaseRates:
     """What a checkpoint knows of the runs it was trained on; of heads that are probabilities."""
@@ -66,6 +71,13 @@ class BaseRates:
                 f"knows {known + more or 'none: adapt it with labelled answers of yours'}"
             )
         return self.runs[run]
+
+    def of_run(self, run: str) -> Mapping[str, float] | None:
+        """Returns the shifts of the run of this name, or of a run of its model whose name leaves open what this one
+        says: the way of asking, or the task too. None where there is none of these."""
+        model, task, _ = (*run.split(SEPARATOR, 2), "", "")[:3]
+        names = run, name_of_run(model, task), name_of_run(model)
+        return next((self.runs[name] for name in names if name in self.runs), None)
 
     @property
     def of_strangers(self) -> bool:

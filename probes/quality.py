@@ -135,10 +135,11 @@ class QualityPredictor(Pretrained):
 
     def of_run(self, run: str) -> "QualityPredictor":
         """Returns the predictor for answers of this run, MODEL|TASK|VARIANT: with its base rate where the checkpoint
-        knows it, and else as for a run that it does not know, also where it knows another one of that model."""
+        knows it (or one of this model and task, or of this model, that says no more), and else as for a run that it
+        does not know, also where it knows another task of that model."""
         other = copy.copy(self)
         if self._rates is not None:
-            other._run = self._rates.runs.get(run)
+            other._run = self._rates.of_run(run)
             other._rates = self._rates if other._run is not None else replace(self._rates, runs={})
         return other
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.probes.base_rates import SEPARATOR
+from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.importer import id_of_line, run_of_line
@@ -48,14 +48,9 @@ def _score(predictor: QualityPredictor, number: int, record: dict[str, Any], *, 
     return {"line": number, "id": run.id, **found, "reason": "; ".join(filter(None, (found["reason"], note)))}
 
 
-def name_of_run(run: Run, call: Call) -> str:
-    """What a checkpoint calls the run of an answer: MODEL|TASK|VARIANT."""
-    return SEPARATOR.join((call.model, run.item.task, run.variant))
-
-
 def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPredictor:
     """The predictor for an answer of this run; of a run without a task, which may be any, as for a bare response."""
-    name = name_of_run(run, call)
+    name = name_of_run(call.model, run.item.task, run.variant)
     return predictor.of_run(name) if run.item.task or name in predictor.runs else predictor
 
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.blend import TravellingBlend
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.score_file import name_of_run, of_its_run, verdict_or_reason
+from metaprobe.probes.score_file import of_its_run, verdict_or_reason
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Run
@@ -58,7 +59,7 @@ def _answers(store: Any, stage: str | None) -> Iterator[tuple[str, Run, Call]]:
             stages.add(call.stage)
             if stage in (None, call.stage) and call.logprobs is not None and len(call.logprobs):
                 none = False
-                yield name_of_run(run, call), run, call
+                yield name_of_run(call.model, run.item.task, run.variant), run, call
     if none:
         of = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
         raise RecordError(f"{store.path} holds no answer with log-probabilities{of}; expected some")

@@ -142,7 +142,7 @@ def test_one_line_that_cannot_be_read_is_named_with_a_way_on(base: QualityPredic
 def test_labels_that_are_no_numbers_and_no_labels_at_all_are_named(base: QualityPredictor, tmp_path: Path) -> None:
     series, _ = answers(60, seed=5)
     with pytest.raises(RecordError, match="cannot be read as numbers"):
-        base.adapt(series, ["yes"] * 60, out=tmp_path / "mine")  # type: ignore[arg-type]
+        base.adapt(series, ["yes"] * 60, out=tmp_path / "mine")
     path = tmp_path / "lines.jsonl"
     path.write_text("".join(line(i, values, 1) for i, values in enumerate(series)).replace('"correct": 1', ""))
     with pytest.raises(RecordError, match=r'hold no labels; .* as "labels": \{"correct": 1\}'):

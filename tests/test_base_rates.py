@@ -91,6 +91,23 @@ def test_a_model_of_one_run_is_recognized_by_the_response_and_one_of_several_is_
     assert log_odds(named.score) == pytest.approx(log_odds(bare.score) - 0.5, abs=1e-4)
 
 
+def test_a_run_that_leaves_the_task_or_the_way_of_asking_open_is_taken_for_any(tmp_path: Path) -> None:
+    """As of a checkpoint that was recalibrated by a score log, which knows of models alone."""
+    runs = {"a||": {"correct": 1.5}, "b|sums|": {"correct": -0.5}, "b|trivia|v": {"correct": 0.3}}
+    predictor = QualityPredictor(made(tmp_path / "c", {**RATES, "runs": runs}))
+    for run, known in {
+        "a|dates|v": "a||",
+        "a||day-9": "a||",
+        "b|sums|w": "b|sums|",
+        "b|trivia|v": "b|trivia|v",
+    }.items():
+        model = run[0]
+        expected = QualityPredictor(predictor.checkpoint, run=known).predict(answer(model))
+        assert predictor.of_run(run).predict(answer(model)) == expected
+    for run in ("b|trivia|w", "b|dates|v", "c|sums|v", "b", ""):
+        assert "is not known" in predictor.of_run(run).predict(answer("b")).reason
+
+
 def test_a_run_that_is_not_known_is_refused_with_those_that_are(checkpoint: Checkpoint, tmp_path: Path) -> None:
     said = "no run is called 'c'; a run is named MODEL|TASK|VARIANT, and this checkpoint knows a|sums|v; "
     with pytest.raises(ContractMismatch, match=re.escape(said)):

@@ -185,7 +185,7 @@ def _adapt_head(
 
 
 def without_copies(evidence: Evidence) -> Evidence:
-    """The evidence with the groups joined of answers that agree token by token: one answer, counted once."""
+    """The evidence with the groups joined of answers that agree token by token: copies of one."""
     table, note = join_copies(evidence.table)
     return replace(evidence, table=table, regrouped="; ".join(filter(None, (evidence.regrouped, note))))
 

@@ -27,7 +27,7 @@ from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.monitoring.labelled import LabelledScores
 from metaprobe.monitoring.thinning import thin
 from metaprobe.probes import quality_contract
-from metaprobe.probes.base_rates import CERTAIN, CONTRACT, SEPARATOR, BaseRates
+from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -240,7 +240,7 @@ def _contract(before: Mapping[str, Any], digest: str, found: Recalibrated) -> di
             "between": {found.head: rates.between},
             "scale": {},
             "average": {found.head: float(labelled.y.mean())},
-            "runs": {f"{model}{SEPARATOR}{SEPARATOR}": {found.head: shift} for model, shift in rates.runs.items()},
+            "runs": {name_of_run(model): {found.head: shift} for model, shift in rates.runs.items()},
         }
     # Where a label does not say when its answer was, it may be any that came until now.
     until = float(labelled.time.max())
