@@ -149,7 +149,8 @@ def lines_target() -> Target:
 
 
 def body_target() -> Target:
-    """Bodies of HTTP responses, in every format that is read; both ways of reading must agree."""
+    """Bodies of HTTP responses, in every format that is read: both ways of reading agree, whether or not alternatives
+    are asked for, and what is scored without a word has plain tokens that spell its text, and numbers that differ."""
     from metaprobe.records.errors import RecordError
     from metaprobe.records.openai_format import parse_response
     from metaprobe.records.raw_body import parse_body
@@ -157,17 +158,34 @@ def body_target() -> Target:
     def read(how: Callable[..., Any], data: bytes) -> Any:
         try:
             parsed = how(data)
-            return parsed.logprobs.tolist(), parsed.segments
         except RecordError:
             return None
+        hold_to_the_text(parsed)
+        return parsed.logprobs.tolist(), parsed.segments
 
     def check(data: bytes) -> None:
-        read(lambda body: parse_body(body, top=False), data)
+        without = read(lambda body: parse_body(body, top=False), data)
         fast, slow = read(parse_body, data), read(parse_response, data)
         if fast != slow:
             raise AssertionError(f"parse_body gives {fast}, parse_response {slow}")
+        if fast is not None and without is not None and fast != without:
+            raise AssertionError(f"with alternatives {fast}, without {without}")
 
     return Target(bodies("**/*.json"), check, (RecordError,))
+
+
+def hold_to_the_text(parsed: Any) -> None:
+    """Raises `AssertionError` where a response is accepted without a word whose numbers are not of its text."""
+    numbers = parsed.logprobs.tolist()
+    if parsed.tokens and len(numbers) >= 5 and len(set(numbers)) == 1 and numbers[0] < 0:
+        raise AssertionError(f"{len(numbers)} equal numbers were accepted")
+    plain = re.compile(r"[A-Za-z0-9 .,!?]+")
+    if parsed.note or parsed.segments or not plain.fullmatch(parsed.text):
+        return
+    if all(plain.fullmatch(token) for token in parsed.tokens):
+        spelt = "".join("".join(parsed.tokens).split())
+        if parsed.tokens and spelt != "".join(parsed.text.split()):
+            raise AssertionError(f"tokens {spelt!r} were accepted for the text {parsed.text!r}")
 
 
 TARGETS: dict[str, Callable[[], Target]] = {

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.answer_series import answer_logprobs, series_of
+from metaprobe.records.endings import REFUSAL, TOOL_CALL
 from metaprobe.records.errors import RecordError
-from metaprobe.records.openai_format import REFUSAL, TOOL_CALL
-from metaprobe.records.reading import NO_LOGPROB
+from metaprobe.records.placeholders import NO_LOGPROB, constant
 from metaprobe.records.types import Call, Item, Run
 
 NEEDED = (
@@ -97,13 +97,14 @@ def answer_table(
     """Every call with a label `target`, log-probabilities and at least one token.
 
     With `bare`, where no labelled call has log-probabilities, every call with the label. Refusals and tool calls are
-    left out, with a warning: no predictor scores them. A warning also names numbers that stand for unknown ones.
+    left out, with a warning: no predictor scores them. So are answers whose log-probabilities stand for none. A
+    warning also names numbers that stand for unknown ones.
 
     Raises `RecordError` where nothing is left, saying what was found instead, or where a label is not 0 or 1.
     """
     records: list[dict[str, Any]] = []
     without: list[dict[str, Any]] = []
-    unlabelled = wordless = 0
+    unlabelled = wordless = made_up = 0
     seen_calls = 0
     seen_labels: set[str] = set()
     stages: set[str] = set()
@@ -125,7 +126,10 @@ def answer_table(
             if not in_words(call):
                 wordless += 1
                 continue
-            (records if _has_logprobs(call) else without).append(_row(run, call, int(y)))
+            known = _has_logprobs(call)
+            if known and constant(np.asarray(call.logprobs), call.top_logprobs):
+                known, made_up = False, made_up + 1
+            (records if known else without).append(_row(run, call, int(y)))
     if not records and not seen_calls:
         raise RecordError(
             f"no call of stage {stage or 'any'} by agent {agent or 'any'}; stages found: {_list(stages)}; "
@@ -139,7 +143,7 @@ def answer_table(
             f"{len(without)} have it but no log-probabilities, {wordless} are refusals or tool calls; labels found: "
             f"{', '.join(sorted(seen_labels)) or 'none'}" + (f". {NEEDED}" if without else "")
         )
-    _warn(wordless, records)
+    _warn(wordless, made_up, records)
     return _table(records)
 
 
@@ -162,11 +166,17 @@ def in_words(call: Call) -> bool:
     return call.finish_reason not in (REFUSAL, TOOL_CALL)
 
 
-def _warn(wordless: int, records: Sequence[dict[str, Any]]) -> None:
+def _warn(wordless: int, made_up: int, records: Sequence[dict[str, Any]]) -> None:
     """Warns of labelled answers that are left out, and of numbers that are none of the model's own."""
     if wordless:
         warnings.warn(
             f"{wordless} labelled refusals and tool calls are left out: no predictor scores them", stacklevel=3
+        )
+    if made_up:
+        warnings.warn(
+            f"{made_up} labelled answers are left out: their log-probabilities are all 0 or all the same, as servers "
+            "write that have none",
+            stacklevel=3,
         )
     if unknown := sum(len(r["logprobs"]) > 0 and r["logprobs"].min() <= NO_LOGPROB for r in records):
         warnings.warn(

@@ -20,12 +20,13 @@ from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.support import Support
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_part import answer_of
+from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.float_list import float_list
-from metaprobe.records.openai_format import CALLED, REFUSAL, TOOL_CALL, ParsedResponse, parse_response
+from metaprobe.records.openai_format import CALLED, ParsedResponse, parse_response
+from metaprobe.records.placeholders import doubtful
 from metaprobe.records.raw_body import parse_body
-from metaprobe.records.reading import FEWEST_ZEROS, NO_LOGPROB
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
 
 DEFAULT = f"{BUNDLED}quality"
 UNLIKE = "unlike the training data"
-ENDINGS = {
-    "content_filter": "the server's content filter cut the answer",
-    "length": "the answer is cut by its token limit, and scored as far as it came",
-}
-"""What the verdict says of an answer that did not end by itself, by its finish reason."""
 FEW_TOKENS = 2
 """A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
 
@@ -255,6 +251,11 @@ class QualityPredictor(Pretrained):
             )
         if parsed.finish_reason == TOOL_CALL:
             raise InvalidResponse(CALLED)
+        if self.schema.uses_top and parsed.top_fault:
+            raise InvalidResponse(
+                f"{parsed.top_fault}; expected the likeliest tokens beside each drawn one, which this predictor reads:"
+                " ask the server for them anew, or take a predictor that reads the drawn tokens only"
+            )
         return answer_of(parsed)
 
     def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
@@ -292,20 +293,23 @@ class QualityPredictor(Pretrained):
             on_mismatch=self._on_mismatch,
             stacklevel=4,
         )
-        notes = other, parsed.note, ENDINGS.get(parsed.finish_reason), _doubtful(parsed.logprobs)
+        ended = doubt(parsed.finish_reason) if parsed.finish_reason or parsed.text else ""  # a list has neither
+        alternatives = parsed.top_fault
+        if self.schema.uses_top and parsed.top_logprobs is None:
+            alternatives = "the predictor reads alternatives (top_logprobs), and none came"
+        notes = other, parsed.note, ended, alternatives, _doubtful(parsed.logprobs)
         return "; ".join(filter(None, notes))
 
 
 def _doubtful(logprobs: FloatArray) -> str:
     """What the verdict must say of numbers on which a score rests weakly; empty for nothing."""
-    tokens, lowest, said = len(logprobs), logprobs.min(), []
-    if tokens <= FEW_TOKENS:
-        said.append(f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly")
-    if tokens >= FEWEST_ZEROS and lowest >= 0:
-        said.append("every log-probability is 0, as servers write that have none")
-    if lowest <= NO_LOGPROB:
-        said.append(f"a log-probability is {lowest:g}, as servers write of a token whose own they do not know")
-    return "; ".join(said)
+    tokens = len(logprobs)
+    few = (
+        f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
+        if tokens <= FEW_TOKENS
+        else ""
+    )
+    return "; ".join(filter(None, (few, doubtful(logprobs))))
 
 
 def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:

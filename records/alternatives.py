@@ -17,8 +17,8 @@ ROUNDING = 1e-4
 def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
     """(T, k), descending, from a row a token; None where none has any. Padded with NaN.
 
-    A row holds numbers, or {token, logprob} as dictionaries or objects. Those that the sampler ruled out (-inf) count
-    as not given.
+    A row holds numbers, or {token, logprob} as dictionaries or objects. Those that the sampler ruled out count as not
+    given: they are -inf, or null, for JSON has no -inf.
     """
     try:
         rows = [row or () for row in rows]
@@ -28,6 +28,8 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
             return None
         padded = np.full((len(rows), width), np.nan, dtype=np.float32)
         flat = np.array(_numbers_of(rows))
+        if flat.dtype.kind == "O":  # a null among them
+            flat = np.array([-np.inf if value is None else value for value in flat])
         if flat.dtype.kind not in "fiu" or flat.ndim != 1:
             raise TypeError("a logprob among them is no number")
         with np.errstate(over="ignore"):
@@ -47,7 +49,7 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
 def _numbers_of(rows: list[Any]) -> list[Any]:
     """All alternatives in one list; the first tells what they are, for there may be thousands."""
     first = next(chain.from_iterable(rows))
-    if isinstance(first, (float, int)):
+    if first is None or isinstance(first, (float, int)):
         return list(chain.from_iterable(rows))
     read = itemgetter("logprob") if isinstance(first, Mapping) else attrgetter("logprob")
     return list(map(read, chain.from_iterable(rows)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
+from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.segments import CLOSINGS, MESSAGE, OPENINGS, SPACE, Kind, ends_unopened, marked, runs_of, text_of
 from metaprobe.records.types import Segment
@@ -29,6 +30,9 @@ class Parts:
     note: str = ""
 
 
+_SPELLED_SPACE = "▁ĠĊĉč"
+"""Space, line break, tab and carriage return as SentencePiece and byte-level BPE spell them."""
+
 Ending = Literal["", "token", "text", "some"]
 """How an answer ended, as far as that says what its last tokens are: by an end token that is the last of them, by a
 stop text, by one of these, or (empty) by none of them, as where a limit cut it."""
@@ -36,13 +40,10 @@ stop text, by one of these, or (empty) by none of them, as where a limit cut it.
 END_TOKEN = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text>")
 """End tokens by their look, which a text never shows."""
 
-STOPS = frozenset(("stop", "eos", "eos_token", "stop_sequence"))
-"""What servers call an end that the model chose."""
-
 
 def ending_of(finish_reason: object, choice: Mapping[str, Any]) -> Ending:
     """How the choice of a completion ended. vLLM (`stop_reason`) and SGLang (`matched_stop`) say by what."""
-    if not isinstance(finish_reason, str) or finish_reason not in STOPS:
+    if read_end(finish_reason) != STOP:
         return ""
     if "stop_reason" in choice:
         return "text" if isinstance(choice["stop_reason"], str) else "token"
@@ -162,7 +163,7 @@ def _shown_only(pieces: Sequence[str], kept: int, text: str) -> Parts:
     start = lead if raw.startswith(shown, lead) else raw.rfind(shown)
     stop, ends = start + len(shown), list(accumulate(map(len, pieces)))
     outside = [piece for piece, end in zip(pieces, ends, strict=True) if end <= start or end - len(piece) >= stop]
-    if not "".join(outside).strip(SPACE):
+    if not "".join(outside).strip(SPACE + _SPELLED_SPACE):
         return Parts(kept)
     spans = _spans(pieces, (0, 0), (start, stop))
     return Parts(kept, spans, "tokens before or after the text that is shown are not scored")

@@ -11,9 +11,12 @@ from metaprobe.records import (
     transformers_format,
     vllm_format,
 )
+from metaprobe.records.answer_part import check_text
+from metaprobe.records.endings import read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of, from_json, read_completion
-from metaprobe.records.openai_stream import CUT, StreamedCompletion, StreamedText
+from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
+from metaprobe.records.placeholders import implausible, refuse_placeholders
 from metaprobe.records.reading import array, as_list, error_message, fields, first_keys
 from metaprobe.records.types import Call
 
@@ -80,17 +83,18 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
     """A list: chunks of a stream, log-probabilities, or one answer in a list (engines give that for a batch of one)."""
     held = [fields(part) for part in parts]
     mappings = [part for part in held if part is not None]
+    for part in mappings:
+        refuse_error(part)
     kinds = {_chunk_kind(part) for part in mappings}
     if "event" in kinds:
         events = [part for part in mappings if responses_format.is_event(part)]
-        parsed = responses_format.read_response(responses_format.from_events(events), choice, top)
-        return parsed if parsed.finish_reason else replace(parsed, note=CUT)
+        return responses_format.read_response(responses_format.from_events(events), choice, top)
     for kind, joined in (("chat", StreamedCompletion(choice)), ("text", StreamedText(choice))):
         if kind in kinds:
             for chunk in parts:
                 joined.add(chunk)
             parsed = read_completion(joined.completion(), 0, top)
-            notes = parsed.note, "" if joined.ended else CUT, first_of(1 + joined.has_others, choice)
+            notes = parsed.note, first_of(1 + joined.has_others, choice)
             return replace(parsed, note="; ".join(filter(None, notes)))
     whole = [part for part in parts if any(form.recognises(fields(part) or part) for form in FORMATS)]
     if len(parts) == 1 and whole:
@@ -117,16 +121,21 @@ def _chunk_kind(part: Mapping[str, Any]) -> str:
 def _from_call(call: Call, top: bool) -> ParsedResponse:
     if call.logprobs is None:
         raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
-    return ParsedResponse(
+    logprobs, others = check_logprobs(call.logprobs), call.top_logprobs
+    refuse_placeholders(logprobs, logprobs, others)
+    fault = implausible(logprobs, others) if others is not None else ""
+    parsed = ParsedResponse(
         call.text,
         call.tokens,
-        check_logprobs(call.logprobs),
-        call.top_logprobs if top else None,
-        call.finish_reason,
+        logprobs,
+        others if top and not fault else None,
+        read_end(call.finish_reason),
         call.model,
         call.usage,
         call.logprobs_mode,
         call.sampling.temperature,
         call.segments,
         reader=call.reader,
+        top_fault=fault,
     )
+    return check_text(parsed)

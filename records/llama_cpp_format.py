@@ -6,6 +6,7 @@ from typing import Any
 
 from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import Ending
+from metaprobe.records.endings import LENGTH, STOP, read_end
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import ParsedResponse, parse_entries
 from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
@@ -52,9 +53,8 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -
             "the probabilities after sampling at temperature 0 are all 1 and say nothing; expected those before it:"
             " request it with post_sampling_probs=false, from a version of llama.cpp that gives logprob"
         )
-    return settle(
-        parsed, None, _ENDINGS.get(text(response.get("stop_type")), "some" if parsed.finish_reason == "stop" else "")
-    )
+    ending = _ENDINGS.get(text(response.get("stop_type")), "some" if parsed.finish_reason == STOP else "")
+    return settle(parsed, None, ending, entries, counted=parsed.usage.completion_tokens)
 
 
 def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -88,6 +88,6 @@ def _ended(response: Mapping[str, Any]) -> str:
     """`stop` or `length`, as newer and older versions say it."""
     kind = text(response.get("stop_type"))
     if kind == "limit" or response.get("stopped_limit") is True:
-        return "length"
+        return LENGTH
     stopped = kind in ("eos", "word") or any(response.get(name) is True for name in ("stopped_eos", "stopped_word"))
-    return "stop" if stopped else ""
+    return STOP if stopped else read_end(kind)

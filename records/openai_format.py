@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.alternatives import ROUNDING, alternatives
-from metaprobe.records.answer_part import settle
+from metaprobe.records.answer_part import check_text, settle
 from metaprobe.records.boundary import Ending, ending_of
+from metaprobe.records.endings import REFUSAL, TOOL_CALL, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.float_list import float_list
 from metaprobe.records.openai_reasoning import thinking_of
+from metaprobe.records.placeholders import implausible, listed_twice, refuse_placeholders, sample
 from metaprobe.records.reading import (
     as_list,
     columns_of_each,
@@ -27,13 +29,10 @@ from metaprobe.records.reading import (
     text,
     usage,
 )
+from metaprobe.records.spelling import spelled
 from metaprobe.records.text_format import columns
 from metaprobe.records.types import FloatArray, LogprobsMode, Segment, Usage
 
-REFUSAL = "refusal"
-"""The finish reason, here, of an answer that only says why there is none; chat completions call it `stop`."""
-TOOL_CALL = "tool_calls"
-"""The finish reason, here, of every answer that calls a tool; of a call that was forced servers say `stop`."""
 CALLED = (
     "the answer is a tool call, and how sure the model is of a call is not whether it is right; expected an answer in"
     " words: leave tool calls out"
@@ -59,7 +58,8 @@ class ParsedResponse:
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending; NaN where a token has fewer than k alternatives."""
     finish_reason: str = ""
-    """The server's own word, but `refusal` for a refusal and `tool_calls` for every tool call."""
+    """`stop`, `length`, `content_filter`, `refusal` or `tool_calls`, whatever the server calls it; another end by the
+    server's own word; empty where the response does not say how the answer ended."""
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     logprobs_mode: LogprobsMode = "unknown"
@@ -76,6 +76,8 @@ class ParsedResponse:
     """The number of tokens after the answer that only ended it."""
     note: str = ""
     """What a verdict must mention: that the stream has no end, or that there are other answers. Empty for nothing."""
+    top_fault: str = ""
+    """Why the alternatives cannot be the likeliest tokens; they are then left out. Empty where nothing was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,11 @@ def parse_response(
     llama.cpp (`post_sampling_probs` changes it, which is visible), processed for SGLang
     (`SGLANG_RETURN_ORIGINAL_LOGPROB` changes it).
 
-    With `top=False` the alternatives are not read, which takes a fifth of the time, and `top_logprobs` is None.
+    With `top=False` the alternatives of a few tokens only are looked at, for faults; this takes a fifth of the time,
+    and `top_logprobs` is None.
+
+    The tokens must spell the answer's text. Refused are log-probabilities of a part of the answer or of other words,
+    and numbers that stand for none (all 0, a constant).
 
     OpenAI gives -9999.0 for a sampled token outside of the likeliest 20. It is kept unchanged, because it is finite and
     the server's own number, and so it counts in a mean.
@@ -237,19 +243,29 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
     has_none = said.finish_reason in (TOOL_CALL, REFUSAL)
     if said.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
         raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
+    counted = _counted(chosen, said, alone=len(response["choices"]) == 1)
     if entries is not None:
         parsed = parse_entries(entries, f"choices[{choice}].logprobs.content", top=top, **rest)
-        return parsed if has_none else settle(parsed, said.thinking, said.ending, as_list(entries) or ())
+        if has_none:
+            return parsed
+        return settle(parsed, said.thinking, said.ending, as_list(entries) or (), counted=counted)
     if given.get("token_logprobs") is None:
         raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {_ASK}"
         )
     tokens, logprobs, rows = columns(given, said.usage)
-    if tokens and len(logprobs) < len(given["token_logprobs"]):
+    if len(logprobs) < len(given["token_logprobs"]) and spelled(list(map(text, given["tokens"] or ())), said.text).all:
         rest["text"] = "".join(tokens)  # the prompt was echoed
-    others = alternatives(rows) if top else None
-    parsed = ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), top_logprobs=others, **rest)
-    return parsed if has_none else settle(parsed, said.thinking, said.ending)
+    parsed = with_alternatives(ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), **rest), rows)
+    parsed = parsed if top else replace(parsed, top_logprobs=None)
+    return parsed if has_none else settle(parsed, said.thinking, said.ending, counted=counted)
+
+
+def _counted(chosen: Mapping[str, Any], said: ParsedText, *, alone: bool) -> int:
+    """How many tokens the server says that it drew for this answer; 0 where it does not say."""
+    if ids := as_list(chosen.get("token_ids")):
+        return len(ids)
+    return said.usage.completion_tokens if alone else 0  # the usage is of all choices together
 
 
 def _with_thinking(
@@ -259,7 +275,7 @@ def _with_thinking(
     parsed = parse_entries([*before, *entries], f"choices[{choice}].logprobs", top=top, **rest)
     count = len(before)
     segments = Segment("thinking", 0, count), Segment("answer", count, len(parsed.logprobs))
-    return replace(parsed, segments=segments if entries else segments[:1])
+    return check_text(replace(parsed, segments=segments if entries else segments[:1]), [*before, *entries])
 
 
 def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -> ParsedResponse:
@@ -272,12 +288,35 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
         )
     tokens, logprobs = found[:2]
     checked = float_list(logprobs)
-    return ParsedResponse(
+    parsed = ParsedResponse(
         tokens=tuple(tokens if _are_texts(tokens) else map(text, tokens)),
         logprobs=check_logprobs(logprobs) if checked is None else checked,
-        top_logprobs=alternatives(found[2]) if top else None,
         **rest,
     )
+    assert values is not None
+    if top:
+        return with_alternatives(parsed, found[2], values)
+    few = [entry or {} for entry in map(fields, sample(values))]
+    return replace(with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few), top_logprobs=None)
+
+
+def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequence[Any] = ()) -> ParsedResponse:
+    """The response with its alternatives, where a row of them came for each token and they can be the likeliest ones.
+
+    Rows of a few tokens only are looked at for faults, and not kept; `entries` are then those tokens {token, logprob,
+    top_logprobs}. Alternatives that cannot be read, or cannot be, are left out, and `top_fault` says why. Raises
+    `NoLogprobs` where the log-probabilities stand for none.
+    """
+    try:
+        top, fault = alternatives(rows), ""
+    except InvalidResponse as error:
+        top, fault = None, str(error)
+    whole = len(rows) == len(parsed.logprobs)
+    drawn = parsed.logprobs if whole or top is None else check_logprobs([row.get("logprob") for row in entries])
+    refuse_placeholders(parsed.logprobs, drawn, top)
+    fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)
+    kept = top if whole and not fault else None
+    return replace(parsed, top_logprobs=kept, top_fault=fault) if fault or kept is not None else parsed
 
 
 def _are_texts(values: list[Any]) -> bool:
@@ -338,10 +377,10 @@ def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], 
 
     A refusal has a message and tokens of its own. `message` may hold `refusal`, `tool_calls` and `function_call`.
     """
-    if message.get("tool_calls") or message.get("function_call") or finish_reason in (TOOL_CALL, "function_call"):
+    if message.get("tool_calls") or message.get("function_call") or read_end(finish_reason) == TOOL_CALL:
         return TOOL_CALL
     of_refusal = logprobs.get("content") is None and bool(logprobs.get("refusal"))
-    return REFUSAL if of_refusal or (text(message.get("refusal")) and not spoken) else text(finish_reason)
+    return REFUSAL if of_refusal or (text(message.get("refusal")) and not spoken) else read_end(finish_reason)
 
 
 def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
@@ -353,6 +392,8 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
             came += f" and the error {error!r}"
         raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")
     chosen = fields(choices[choice]) or {}
+    refuse_error(chosen)
+    refuse_error(response)
     message = fields(chosen.get("message"))
     if message is None and not isinstance(chosen.get("text"), str):
         raise InvalidResponse(
@@ -365,7 +406,7 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
     said = ParsedText(
         text=spoken,
         finish_reason=read_ending(chosen.get("finish_reason"), spoken, message or {}, logprobs),
-        model=text(response.get("model")),
+        model=once(text(response.get("model"))),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         thinking=thinking_of(message or {}, counted),
         ending=ending_of(chosen.get("finish_reason"), chosen),

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.answer_stream import AnswerTokens
+from metaprobe.records.endings import TOOL_CALL, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import TOOL_CALL, content_text
+from metaprobe.records.openai_format import content_text
 from metaprobe.records.openai_reasoning import FIELDS
 from metaprobe.records.reading import as_list, fields, text
-
-CUT = "the stream did not say how the answer ended: is it cut?"
-"""The note on a stream that has no end."""
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
 _SHOWN = ("content", *FIELDS)
@@ -45,13 +43,15 @@ class _Streamed:
         held = fields(chunk)
         if held is None:
             raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
+        refuse_error(held)
         self._known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
         chosen: Mapping[str, Any] | None = None
         for choice in filter(None, map(fields, as_list(held.get("choices")) or ())):
             if choice.get("index", self._choice) != self._choice:
                 self.has_others = True
             elif chosen is None:
-                self._finish_reason = text(choice.get("finish_reason")) or self._finish_reason
+                refuse_error(choice)
+                self._finish_reason = read_end(choice.get("finish_reason")) or self._finish_reason
                 if choice.get("finish_reason"):
                     self._ended_by = {name: choice[name] for name in ENDS if name in choice}
                 chosen = choice

@@ -6,16 +6,15 @@ is not asked for and makes no objects of it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import ending_of
+from metaprobe.records.endings import REFUSAL, TOOL_CALL, once
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import (
-    REFUSAL,
-    TOOL_CALL,
     ParsedResponse,
     check_logprobs,
     content_text,
@@ -23,9 +22,11 @@ from metaprobe.records.openai_format import (
     from_json,
     parse_response,
     read_ending,
+    with_alternatives,
 )
 from metaprobe.records.openai_reasoning import thinking_of
 from metaprobe.records.openai_stream import ENDS
+from metaprobe.records.placeholders import sample
 from metaprobe.records.reading import text, usage
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     if not 0 <= choice < len(completion.choices):
         return None
     chosen = completion.choices[choice]
+    if chosen.error or completion.error:
+        return None
     entries = chosen.logprobs.content
     if entries is None:
         entries = chosen.logprobs.refusal  # the tokens of a refusal stand under a key of their own
@@ -88,6 +91,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     spoken = content_text(chosen.message.content)
     logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
     message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
+    few = [{"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()} for e in sample(entries)]
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
     if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None
@@ -99,16 +103,20 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
         text=spoken,
         tokens=tuple([entry.token or "" for entry in entries]),
         logprobs=check_logprobs(given),
-        top_logprobs=alternatives(rows) if top else None,
         finish_reason=reason,
-        model=text(completion.model),
+        model=once(text(completion.model)),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         note=first_of(len(completion.choices), choice),
     )
+    parsed = with_alternatives(parsed, rows if top else [entry["top_logprobs"] for entry in few], few)
+    parsed = parsed if top else replace(parsed, top_logprobs=None)
     if reason in (TOOL_CALL, REFUSAL):
         return parsed
     said = {name: getattr(chosen, name) for name in ENDS if getattr(chosen, name) is not ...}
-    return settle(parsed, None, ending_of(chosen.finish_reason, said))
+    drawn = len(chosen.token_ids) if isinstance(chosen.token_ids, list) else 0
+    if not drawn and len(completion.choices) == 1:
+        drawn = parsed.usage.completion_tokens
+    return settle(parsed, None, ending_of(chosen.finish_reason, said), counted=drawn)
 
 
 @cache

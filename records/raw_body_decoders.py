@@ -17,18 +17,35 @@ NOT_GIVEN: Any = ...
 
 class Alternative(msgspec.Struct, gc=False):
     logprob: float
+    token: str | None = None
 
 
 class TokenEntry(msgspec.Struct, gc=False):
     logprob: float
     token: str | None = None
+    top_logprobs: msgspec.Raw = msgspec.Raw()
+    """Not decoded, but for a few tokens."""
+
+    def alternatives(self) -> list[Any]:
+        """The alternatives as {token, logprob}. Raises `ValueError` where they cannot be read."""
+        raw = memoryview(self.top_logprobs)
+        return _ALTERNATIVES.decode(raw) or [] if raw.nbytes else []
 
 
-class EntryWithTop(TokenEntry, gc=False):
+class EntryWithTop(msgspec.Struct, gc=False):
+    logprob: float
+    token: str | None = None
     top_logprobs: list[Alternative] | None = None
 
+    def alternatives(self) -> list[Any]:
+        """The alternatives as {token, logprob}."""
+        return [{"token": other.token, "logprob": other.logprob} for other in self.top_logprobs or ()]
 
-Entry = TypeVar("Entry", bound=TokenEntry)
+
+_ALTERNATIVES = msgspec.json.Decoder(list[dict[str, Any]] | None)
+
+
+Entry = TypeVar("Entry", TokenEntry, EntryWithTop)
 """`EntryWithTop` where the alternatives are asked for; otherwise `TokenEntry`, which skips them."""
 
 
@@ -54,12 +71,15 @@ class Choice(msgspec.Struct, Generic[Entry], gc=False):
     finish_reason: Any = None
     stop_reason: Any = NOT_GIVEN
     matched_stop: Any = NOT_GIVEN
+    token_ids: Any = None
+    error: Any = None
 
 
 class Completion(msgspec.Struct, Generic[Entry], gc=False):
     choices: list[Choice[Entry]]
     model: Any = None
     usage: Any = None
+    error: Any = None
 
 
 class PlainDelta(msgspec.Struct, gc=False):
@@ -79,6 +99,7 @@ class PlainLogprobs(msgspec.Struct, Generic[Entry], gc=False):
 
 
 class PlainChoice(msgspec.Struct, Generic[Entry], gc=False):
+    error: None = None
     index: Literal[0] = 0
     delta: PlainDelta | None = None
     logprobs: PlainLogprobs[Entry] | None = None
@@ -88,6 +109,7 @@ class PlainChoice(msgspec.Struct, Generic[Entry], gc=False):
 
 
 class PlainChunk(msgspec.Struct, Generic[Entry], gc=False):
+    error: None = None
     choices: Annotated[list[PlainChoice[Entry]], msgspec.Meta(max_length=1)] = []
     model: Any = None
     usage: Any = None

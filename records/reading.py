@@ -12,11 +12,6 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Usage
 
 _DICT = attrgetter("__dict__")
-FEWEST_ZEROS = 5
-"""Tokens from which on log-probabilities that are all 0 stand for none: of a short answer that is certain they may be
-the model's own."""
-NO_LOGPROB = -1000.0
-"""Servers write -9999 or so for a token that they know no log-probability of."""
 _HUGE_COUNT = 1 << 40  # no usage; stored as 64-bit integers
 _HOTTEST = 1e30  # no temperature; a plain float, for NumPy's warn when compared with a huge integer
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import Ending
+from metaprobe.records.endings import STOP, TOOL_CALL, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parse_entries
-from metaprobe.records.reading import as_list, error_message, fields, only_choice, read_temperature, text, usage
+from metaprobe.records.openai_format import ParsedResponse, parse_entries
+from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
-_FINISH = {"completed": "stop", "max_output_tokens": "length"}  # as chat completions call it; others keep their name
 _WORDS = ("message", "reasoning")
 _CALLS = frozenset(
     "function_call custom_tool_call computer_call local_shell_call shell_call apply_patch_call"
@@ -46,6 +46,8 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
     log-probabilities are raw.
     """
     only_choice(choice, "a response of the Responses API")
+    failed = {"error": response.get("error") or "failed"} if response.get("status") == "failed" else {}
+    refuse_error({**response, **failed})
     parts, other = _text_parts(response.get("output"))
     entries: list[Any] = []
     for part in parts:
@@ -54,12 +56,7 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
             raise InvalidResponse(f"the response holds text without log-probabilities; {_ASK}")
         entries.extend(given or ())
     if not entries:
-        error = fields(response.get("error"))
-        came = (
-            f"the error {text(error.get('code'))!r}: {error_message(response)}"
-            if error
-            else ", ".join(sorted(other)) or "no output"
-        )
+        came = ", ".join(sorted(other)) or "no output"
         raise InvalidResponse(
             f"the response holds no text with log-probabilities (it came with {came}); expected a message of"
             f" output_text: leave refusals and tool calls out; otherwise {_ASK}"
@@ -72,13 +69,14 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
         "output_text.logprobs",
         top=top,
         text="".join(text(part.get("text")) for part in parts),
-        finish_reason=_FINISH.get(ended, "" if ended == "in_progress" else ended) if not called else TOOL_CALL,
-        model=text(response.get("model")),
+        finish_reason=("" if ended == "in_progress" else read_end(ended)) if not called else TOOL_CALL,
+        model=once(text(response.get("model"))),
         usage=usage(counted.get("input_tokens"), counted.get("output_tokens")),
         temperature=read_temperature(response.get("temperature")),
     )
-    ending: Ending = "some" if parsed.finish_reason == "stop" else ""
-    return parsed if called else settle(parsed, _thinking(response, counted), ending, entries)
+    ending: Ending = "some" if parsed.finish_reason == STOP else ""
+    drawn = parsed.usage.completion_tokens if not other else 0  # other items are counted too
+    return parsed if called else settle(parsed, _thinking(response, counted), ending, entries, counted=drawn)
 
 
 def _thinking(response: Mapping[str, Any], counted: Mapping[str, Any]) -> str | None:

@@ -1,12 +1,14 @@
 """Reads what SGLang's own endpoint and engine give."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle, without_last
+from metaprobe.records.boundary import Ending
+from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, check_logprobs
+from metaprobe.records.openai_format import ParsedResponse, check_logprobs, with_alternatives
 from metaprobe.records.reading import as_list, fields, only_choice, text, usage
 
 
@@ -42,16 +44,18 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
         text=text(response.get("text")),
         tokens=tuple(text(triple[2]) if len(triple) > 2 else "" for triple in triples),
         logprobs=check_logprobs([triple[0] for triple in triples]),
-        top_logprobs=alternatives([_firsts(row, number) for number, row in enumerate(rows)]) if top else None,
-        finish_reason=text(reason.get("type") if reason else info.get("finish_reason")),
+        finish_reason=read_end(info.get("finish_reason")),
         usage=usage(info.get("prompt_tokens"), info.get("completion_tokens")),
         logprobs_mode="processed",
     )
+    parsed = with_alternatives(parsed, [_firsts(row, number) for number, row in enumerate(rows)])
+    parsed = parsed if top else replace(parsed, top_logprobs=None)
     matched = reason.get("matched") if reason else None
-    stopped = parsed.finish_reason == "stop"
+    stopped = parsed.finish_reason == STOP
     if stopped and type(matched) is int and _id(triples[-1]) == matched and not _shows_end(parsed):
         parsed = without_last(parsed)
-    return settle(parsed, None, "text" if stopped and isinstance(matched, str) else "")
+    ending: Ending = "text" if stopped and isinstance(matched, str) else ""
+    return settle(parsed, None, ending, counted=parsed.usage.completion_tokens)
 
 
 def _id(triple: Sequence[Any]) -> object:

@@ -1,13 +1,14 @@
 """Reads what vLLM gives offline (`LLM.generate`), by shape alone: vLLM is not imported."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import Ending
+from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of
+from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of, with_alternatives
 from metaprobe.records.reading import as_list, get, text, usage
 
 
@@ -51,26 +52,26 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
                 " token_ids: was the output edited?"
             )
         drawn.append(entry)
-        if top:
-            rows.append(likeliest(list(position.values())))
+        rows.append(likeliest(list(position.values())))
     parsed = ParsedResponse(
         text=text(get(response, "text")),
         tokens=tuple(text(of_entry(entry, "decoded_token")) for entry in drawn),
         logprobs=check_logprobs([of_entry(entry, "logprob") for entry in drawn]),
-        top_logprobs=alternatives(rows),
-        finish_reason=text(get(response, "finish_reason")),
+        finish_reason=read_end(get(response, "finish_reason")),
         usage=usage(len(prompt), len(ids)),
         logprobs_mode="raw",
         note=note,
     )
-    return settle(parsed, None, _ending(response, parsed))
+    ended = _ending(response, parsed)
+    parsed = with_alternatives(parsed, rows)
+    return settle(parsed if top else replace(parsed, top_logprobs=None), None, ended)
 
 
 def _ending(response: object, parsed: ParsedResponse) -> Ending:
     """How the answer ended. vLLM leaves an end token in `token_ids` and `logprobs`, and not in the text."""
     reason = get(response, "stop_reason")
-    if parsed.finish_reason != "stop" or isinstance(reason, str):
-        return "text" if parsed.finish_reason == "stop" else ""
+    if parsed.finish_reason != STOP or isinstance(reason, str):
+        return "text" if parsed.finish_reason == STOP else ""
     return "token" if reason is None or type(reason) is int else ""
 
 

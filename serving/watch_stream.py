@@ -16,9 +16,10 @@ from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, overload, r
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
+from metaprobe.records.endings import refuse_error
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import first_of
-from metaprobe.records.openai_stream import CUT, StreamedCompletion
+from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.records.reading import as_list, fields, text
 from metaprobe.records.responses_format import begins_call, is_event
 from metaprobe.records.vllm_format import is_vllm
@@ -252,8 +253,7 @@ class _Watcher:
     def finished(self) -> Scored:
         if self._unreadable:
             return Scored(None, self._unreadable, **self._of())
-        cut = "" if self._events or self._completion.ended else CUT
-        note = "; ".join(filter(None, [cut, first_of(1 + self._completion.has_others, 0), self.gated.note]))
+        note = "; ".join(filter(None, [first_of(1 + self._completion.has_others, 0), self.gated.note]))
         return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
 
     def gate_fired(self) -> Scored:
@@ -279,10 +279,9 @@ class _Watcher:
         if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
             chunk = held.get("chunk")
             held = fields(chunk) or {}
-        elif "choices" not in held and "type" in held and not is_event(held):
+        refuse_error(held)
+        if "choices" not in held and "type" in held and not is_event(held):
             return ()  # its other events say the same again
-        if held.get("error"):
-            raise InvalidResponse("the server sent an error instead of the rest of the answer")
         if any((fields(choice) or {}).get("index", 0) for choice in as_list(held.get("choices")) or ()):
             self.gated.step_back()  # one of several answers must not end the others
         named = fields(held.get("response")) or held

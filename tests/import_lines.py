@@ -21,7 +21,7 @@ RESPONSE = {
                         "token": "ien",
                         "logprob": -0.5,
                         "bytes": None,
-                        "top_logprobs": [{"token": "x", "logprob": -0.75}],
+                        "top_logprobs": [{"token": "ien", "logprob": -0.5}, {"token": "x", "logprob": -1.75}],
                     },
                 ]
             },

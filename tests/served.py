@@ -195,7 +195,7 @@ def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def entry(body: dict[str, Any], token: str, logprob: float) -> dict[str, Any]:
-    top = [{"token": f"t{j}", "logprob": logprob - j, "bytes": None} for j in range(body.get("top_logprobs") or 0)]
+    top = [{"token": f"t{j}", "logprob": logprob - 4 * j, "bytes": None} for j in range(body.get("top_logprobs") or 0)]
     return {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": top}
 
 

@@ -113,12 +113,17 @@ def test_two_inputs_that_name_their_answers_alike_are_refused_and_names_with_hal
 ) -> None:
     series, y = _labelled(40)
     for day in ("one", "two"):
-        choice = {"message": {"content": "x"}, "finish_reason": "stop"}
         lines = [
             {
                 "response": {
                     "model": "m\ud800",
-                    "choices": [{**choice, "logprobs": {"content": [{"token": "t", "logprob": v} for v in values]}}],
+                    "choices": [
+                        {
+                            "message": {"content": "t" * len(values)},
+                            "finish_reason": "stop",
+                            "logprobs": {"content": [{"token": "t", "logprob": v} for v in values]},
+                        }
+                    ],
                 },
                 "labels": {"correct": int(label)},
             }
@@ -257,7 +262,7 @@ def test_the_command_adapts_to_a_file_of_labelled_lines(base: Path, tmp_path: Pa
                 "model": "mine",
                 "choices": [
                     {
-                        "message": {"role": "assistant", "content": "x"},
+                        "message": {"role": "assistant", "content": "t" * len(values)},
                         "finish_reason": "stop",
                         "logprobs": {"content": [{"token": "t", "logprob": value} for value in values]},
                     }

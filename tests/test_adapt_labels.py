@@ -33,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> QualityPredictor:
 
 
 def line(i: int, values: Sequence[float], label: int, part: str = "content", **known: Any) -> str:
-    message = {"content": "x"} if part == "content" else {"content": None, "refusal": "No."}
+    message = {"content": "t" * len(values)} if part == "content" else {"content": None, "refusal": "No."}
     logprobs = {part: [{"token": "t", "logprob": value} for value in values]}
     choice = {"message": message, "finish_reason": "stop", "logprobs": logprobs}
     answer = {"model": "mine", "choices": [choice]}
@@ -43,7 +43,7 @@ def line(i: int, values: Sequence[float], label: int, part: str = "content", **k
 def test_labelled_refusals_are_not_learned_from_and_said(base: QualityPredictor, tmp_path: Path) -> None:
     series, y = answers(80, seed=8, right=0.8)
     kept = [line(i, values, int(label)) for i, (values, label) in enumerate(zip(series, y, strict=True))]
-    refused = [line(100 + i, [-1e-4] * 12, 0, "refusal") for i in range(40)]
+    refused = [line(100 + i, [-1e-4 * (j + 1) for j in range(12)], 0, "refusal") for i in range(40)]
     for name, lines in (("kept", kept), ("both", kept + refused)):
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     plain = adapt_quality(base.checkpoint.path, [tmp_path / "kept.jsonl"], out=tmp_path / "plain")
@@ -103,6 +103,14 @@ def test_numbers_that_stand_for_unknown_ones_are_counted(base: QualityPredictor,
     spoilt = [[*values[:-1], -9999.0] if i % 6 == 0 else values for i, values in enumerate(series)]
     with pytest.warns(UserWarning, match="10 of 60 labelled answers hold a log-probability of -1000 or lower"):
         base.adapt(spoilt, y, out=tmp_path / "mine")
+
+
+def test_answers_whose_numbers_stand_for_none_are_not_learned_from(base: QualityPredictor, tmp_path: Path) -> None:
+    series, y = answers(60, seed=5, right=0.6)
+    spoilt = [[-0.25] * 8 if i % 6 == 0 else values for i, values in enumerate(series)]
+    with pytest.warns(UserWarning, match="10 labelled answers are left out: their log-probabilities are all 0"):
+        made = base.adapt(spoilt, y, out=tmp_path / "mine").checkpoint
+    assert made.manifest.training.n == 50
 
 
 def test_labels_against_the_scores_are_said(base: QualityPredictor, tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_an_answer_whose_alternatives_cannot_be_read_is_logged_with_what_was_sco
     predictor: QualityPredictor, log: ScoreLog
 ) -> None:
     entries = [
-        {"token": "t", "logprob": -0.3, "top_logprobs": [{"token": "u", "logprob": None}]}
-    ] * 6  # JSON has no -inf
+        {"token": "t", "logprob": -0.3 - i, "top_logprobs": [{"token": "u", "logprob": "none"}]} for i in range(6)
+    ]
     answer = {"index": 0, "message": {"content": "t" * 6}, "logprobs": {"content": entries}, "finish_reason": "stop"}
     scored = score(predictor, {"id": "c-2", "model": "m", "choices": [answer]})
     log_verdicts(log, texts=True)(scored)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -68,10 +69,18 @@ def tops(length: int, seed: int) -> np.ndarray:
 
 def chat(logprobs: list[float], *, top: bool = True, model: str = "m") -> dict[str, Any]:
     content = [
-        {"token": "a", "logprob": x, "top_logprobs": [{"token": "b", "logprob": v} for v in row] if top else []}
+        {"token": "a", "logprob": x, "top_logprobs": beside(x, row) if top else []}
         for x, row in zip(logprobs, tops(len(logprobs), 1).tolist(), strict=True)
     ]
-    return {"model": model, "choices": [{"message": {"content": "x"}, "logprobs": {"content": content}}]}
+    choice = {"message": {"content": "a" * len(content)}, "logprobs": {"content": content}, "finish_reason": "stop"}
+    return {"model": model, "choices": [choice]}
+
+
+def beside(drawn: float, row: list[float]) -> list[dict[str, Any]]:
+    """Alternatives that may stand beside the drawn token: it is the likeliest, and others share what it leaves."""
+    left = math.log(-math.expm1(drawn) or 1e-20) - math.log(len(row))
+    others = [{"token": f"b{i}", "logprob": min(drawn, left + value)} for i, value in enumerate(row)]
+    return [{"token": "a", "logprob": drawn}, *others]
 
 
 def test_one_response_and_many_get_the_same_verdicts_to_the_bit(predictor: QualityPredictor) -> None:
@@ -145,7 +154,7 @@ def test_an_answer_of_a_token_or_two_says_so(predictor: QualityPredictor) -> Non
 
 def test_zeros_alone_are_scored_and_said_to_be_what_servers_write_that_have_no_numbers() -> None:
     predictor = QualityPredictor.load()
-    filler, said = [0.0] * 5, "every log-probability is 0"
+    filler, said = [0.0] * 5, "log-probabilities are 0, as servers write"
     assert said in predictor.predict(filler).reason
     assert said in predictor.predict_many([filler] * 20)[0].reason
     assert said not in predictor.predict([0.0] * 4).reason, "a short answer may be certain"
@@ -169,7 +178,7 @@ def test_the_reason_says_what_of_a_response_was_not_scored(predictor: QualityPre
     two["choices"] *= 2
     limited["choices"][0]["finish_reason"] = "length"
     filtered["choices"][0]["finish_reason"] = "content_filter"
-    cut = [{"choices": [{"delta": {"content": "x"}, "logprobs": filtered["choices"][0]["logprobs"]}]}]
+    cut = [{"choices": [{"delta": {"content": "aa"}, "logprobs": filtered["choices"][0]["logprobs"]}]}]
     cases = (two, "several answers"), (filtered, "content filter"), (limited, "its token limit"), (cut, "is it cut?")
     for response, why in cases:
         verdict = predictor.predict(response)
@@ -186,7 +195,9 @@ def test_alternatives_that_are_not_read_cannot_spoil_a_body(predictor: QualityPr
         with pytest.raises(InvalidResponse, match="top_logprobs"):
             predictor.predict(json.dumps(response))
     else:
-        assert predictor.predict(json.dumps(response)) == predictor.predict([-0.5, -0.25])
+        verdict = predictor.predict(json.dumps(response))
+        assert "top_logprobs cannot be read" in verdict.reason
+        assert verdict.score == predictor.predict([-0.5, -0.25]).score
 
 
 numbers = st.one_of(

@@ -212,7 +212,7 @@ def test_all_messages_of_a_response_count_and_refusals_do_not() -> None:
         ),
         (lambda r: r["output"][1]["content"][0].update(logprobs=[]), r"text without .* include=\["),
         (lambda r: r["output"][1]["content"][0].pop("logprobs"), r"text without .* include=\["),
-        (lambda r: r.update(output=[], error={"code": "server_error", "message": "m"}), "the error 'server_error': m"),
+        (lambda r: r.update(output=[], error={"code": "server_error", "message": "m"}), "the error 'server_error: m'"),
     ],
 )
 def test_a_response_without_scorable_text_says_what_it_holds(change: Any, message: str) -> None:

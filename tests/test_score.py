@@ -46,7 +46,7 @@ def test_what_was_not_scored_of_a_line_stands_in_its_reason(tmp_path: Path) -> N
 
 def test_nan_or_half_a_surrogate_pair_costs_its_own_line_at_most(tmp_path: Path) -> None:
     nan = {**CHOICE, "logprobs": {"content": [{"token": "t", "logprob": float("nan")}]}}
-    half = {"id": "half \ud800", "response": {"choices": [{**CHOICE, "message": {"content": "\ud800"}}]}}
+    half = {"id": "half \ud800", "response": {"choices": [{**CHOICE, "message": {"content": "tttt \ud800"}}]}}
     lines = scored(tmp_path, LINE, {"response": {"choices": [nan]}}, half, LINE)
     assert [line["score"] is None for line in lines] == [False, True, False, False]
     assert "NaN" in lines[1]["reason"]

@@ -78,7 +78,8 @@ def test_a_line_of_a_file_is_scored_as_of_the_run_that_it_names(
     checkpoint: Checkpoint, runs: list[Run], tmp_path: Path
 ) -> None:
     content = [{"token": "t", "logprob": float(value)} for value in runs[1].calls[0].logprobs or ()]
-    answer = {"model": "a", "choices": [{"message": {"content": "t"}, "logprobs": {"content": content}}]}
+    choice = {"message": {"content": "t" * len(content)}, "logprobs": {"content": content}, "finish_reason": "stop"}
+    answer = {"model": "a", "choices": [choice]}
     named = {"sums": {"task": "sums", "run_id": "v"}, "dates": {"task": "dates", "run_id": "v"}, "": {}}
     path = tmp_path / "lines.jsonl"
     path.write_text("".join(json.dumps({"id": n, "response": answer, **said}) + "\n" for n, said in named.items()))

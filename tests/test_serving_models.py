@@ -94,7 +94,7 @@ def test_a_response_that_is_scored_is_judged_by_the_model_it_names_or_the_query_
     served: Served, made: dict[str, Any]
 ) -> None:
     entries = [{"token": "a", "logprob": value} for value in LOGPROBS]
-    answer = {"model": "b", "choices": [{"message": {"content": "a"}, "logprobs": {"content": entries}}]}
+    answer = {"model": "b", "choices": [{"message": {"content": "a" * len(entries)}, "logprobs": {"content": entries}}]}
     by = {made["first"].digest: "first", made["second"].digest: "second"}
     assert by[served.post("/v1/score", answer).json()["checkpoint"]] == "second"
     assert by[served.post("/v1/score?model=m", answer).json()["checkpoint"]] == "first"

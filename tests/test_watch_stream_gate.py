@@ -171,7 +171,7 @@ def test_a_gate_that_never_fires_changes_nothing_and_sees_the_alternatives(
     gate = FakeGate(99)
     passed = list(watched := watch(ask(client, top_logprobs=2), predictor, gate))
     assert text_of(passed) == TEXT
-    assert gate.pushed == [(logprob, [logprob, logprob - 1]) for logprob in LOGPROBS]
+    assert gate.pushed == [(logprob, [logprob, logprob - 4]) for logprob in LOGPROBS]
     assert watched.verdict == predictor.predict(LOGPROBS)
 
 
@@ -219,9 +219,12 @@ def test_a_refusal_is_not_gated_and_has_no_verdict(predictor: QualityPredictor, 
 def test_a_tool_call_is_never_cut(
     predictor: QualityPredictor, call: dict[str, Any], before: list[dict[str, str]]
 ) -> None:
-    tokens = {"content": [{"token": "t", "logprob": -0.3}]}
     deltas = [*before, *[call] * 4, {"content": "and text"}]
-    given = [{"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": tokens}]} for delta in deltas]
+    tokens = [{"content": [{"token": "t", "logprob": -0.3 - i}]} for i in range(len(deltas))]
+    given = [
+        {"id": "a", "choices": [{"index": 0, "delta": delta, "logprobs": logprobs}]}
+        for delta, logprobs in zip(deltas, tokens, strict=True)
+    ]
     passed = list(watched := watch(given, predictor, FakeGate(3)))
     assert passed == given
     assert (watched.action, watched.verdict) == ("continue", None)

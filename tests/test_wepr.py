@@ -17,9 +17,10 @@ from research.quality.wepr import Wepr, epr, wepr_features
 def chat(rows: list[list[float]]) -> dict[str, Any]:
     """A chat completion whose tokens have these alternatives."""
     content = [
-        {"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": v} for v in row]} for row in rows
+        {"token": "a", "logprob": -3.0 - i, "top_logprobs": [{"token": "b", "logprob": v} for v in row]}
+        for i, row in enumerate(rows)
     ]
-    return {"choices": [{"message": {"content": "x"}, "logprobs": {"content": content}}]}
+    return {"choices": [{"message": {"content": "a" * len(content)}, "logprobs": {"content": content}}]}
 
 
 def plain_features(rows: list[list[float]], k: int) -> list[float]:
@@ -27,9 +28,15 @@ def plain_features(rows: list[list[float]], k: int) -> list[float]:
     return [*(float(np.mean(c)) for c in zip(*s, strict=True)), *(max(c) for c in zip(*s, strict=True))]
 
 
+def normalised(row: list[float]) -> list[float]:
+    """Log-probabilities that sum to 1."""
+    values: list[float] = (np.array(row) - np.log(np.exp(row).sum())).tolist()
+    return values
+
+
 tables = st.integers(2, 6).flatmap(
     lambda k: st.lists(st.lists(st.floats(-30, 0), min_size=k, max_size=k + 2), min_size=1, max_size=9).map(
-        lambda rows: (k, rows)
+        lambda rows: (k, [normalised(row) for row in rows])
     )
 )
 
@@ -57,7 +64,7 @@ def test_known_answers() -> None:
 
 def test_a_dictionary_its_text_a_clients_object_and_a_parsed_response_give_the_same() -> None:
     rng = np.random.default_rng(0)
-    response = chat((-np.sort(rng.exponential(2, (20, 5)))).tolist())
+    response = chat([normalised(row) for row in (-np.sort(rng.exponential(2, (20, 5)))).tolist()])
     expected = wepr_features(response, k=4)
     typed = pytest.importorskip("openai.types.chat").ChatCompletion.model_construct(**response)
     for same in (json.dumps(response), json.dumps(response).encode(), parse_response(response), typed):

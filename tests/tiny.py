@@ -18,11 +18,12 @@ def responses(n: int = 20, *, seed: int = 0) -> list[list[float]]:
     return [(-rng.exponential(1.0, rng.integers(2, 80))).tolist() for _ in range(n)]
 
 
-def tiny_quality(path: Path, *, slope: float = 1.0, **changes: Any) -> Checkpoint:
-    """Saved at `path`; a surer mean token makes a likelier right answer where `slope` is above 0."""
-    d = len(FULL.names)
+def tiny_quality(path: Path, *, slope: float = 1.0, reads: str = "full", **changes: Any) -> Checkpoint:
+    """Saved at `path`; a surer mean token makes a likelier right answer where `slope` is above 0. `reads`: a schema."""
+    names = schema(reads).names
+    d = len(names)
     weights = np.zeros((d, 1), np.float32)
-    weights[FULL.names.index("full.mean")] = slope
+    weights[names.index("full.mean")] = slope
     graph = helper.make_graph(
         [
             helper.make_node("IsNaN", ["features"], ["missing"]),
@@ -41,10 +42,10 @@ def tiny_quality(path: Path, *, slope: float = 1.0, **changes: Any) -> Checkpoin
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    X = features(FULL, [np.array(logprobs) for logprobs in responses(8)])
+    X = features(schema(reads), [np.array(logprobs) for logprobs in responses(8)])
     stated = {
         "kind": "quality",
-        "contract": {"schema": "full", "features": list(FULL.names)},
+        "contract": {"schema": reads, "features": list(names)},
         "generator": Generator("org/model", "abc", "bfloat16", "org/model", "raw"),
         "thresholds": {"flag": 0.4},
         "metrics": {"auroc": Metric(0.75, 0.71, 0.79, 1200)},

@@ -14,7 +14,7 @@ from metaprobe.records.compressed import OnBytes
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import OnError
 from metaprobe.records.line_fields import LABEL_BOUNDS, LABEL_VALUES, name_value
-from metaprobe.records.reading import FEWEST_ZEROS
+from metaprobe.records.placeholders import FEW
 
 NO_LOGPROBS = "no log-probabilities"
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
@@ -84,7 +84,7 @@ def without_zeros(sample: Sample) -> Sample:
     if not isinstance(given, Mapping):
         return sample
     entries = given.get("content") or given.get("token_logprobs")
-    if not isinstance(entries, Sequence) or len(entries) < FEWEST_ZEROS:
+    if not isinstance(entries, Sequence) or len(entries) < FEW:
         return sample
     # Numbers of the thinking, or of other tokens, show that the server had some.
     thought = given.get("reasoning_content")

@@ -111,7 +111,10 @@ def _direct(response: object) -> NDArray[np.float64] | None:
 
 def _parsed(response: object) -> NDArray[np.float64]:
     """As `_direct`, of any response; m is what the token with the fewest has, and tokens with none are left out."""
-    top = parse_response(response).top_logprobs
+    parsed = parse_response(response)
+    if parsed.top_fault:
+        raise InvalidResponse(parsed.top_fault)
+    top = parsed.top_logprobs
     if top is None:
         raise InvalidResponse("the response has no alternatives; request the completion with top_logprobs=k")
     given = np.count_nonzero(~np.isnan(top), axis=1)

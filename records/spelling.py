@@ -1,0 +1,179 @@
+"""Whether the tokens of an answer spell its text.
+
+Servers drop, shift and replace log-probabilities. Then a number comes out that is of other words than the answer's, so
+tokens are laid along the text before they are scored. Several spellings of the same token are in use, and all are read:
+its text; its UTF-8 bytes; byte-level BPE (`Ġ`, GPT-2's table); SentencePiece (`▁`, `<0xE2>`); WordPiece (`##`); `</w>`;
+`bytes:\\xe2`. What a token does not say (U+FFFD, an empty piece, `token_id:7`) may stand for a part of the text.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+
+UNSAID = "\ufffd"
+"""Stands for a part of a character, as decoders write it."""
+_ANY = "\ufffe"
+"""Stands, here, for a token that names only its id. It is no character, so no text holds it."""
+_HOLES = re.compile(f"([{UNSAID}{_ANY}]+)")
+_CHARACTERS_A_PART = 1
+"""How many characters a U+FFFD or an empty piece may stand for. Bytes that are no whole character come several a
+character."""
+_CHARACTERS_AN_ID = 64
+"""How many characters a token that names only its id may stand for: more than the longest common token has."""
+
+_ID = re.compile(r"token_id:\d+")
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
+_SPECIAL = re.compile(r"<[^<>\s]{1,60}>|\[[A-Z][A-Z_]{1,30}\]")
+"""Control tokens by their look: servers leave them out of the text, wherever they stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """How far the tokens spell the text."""
+
+    missing: str = ""
+    """What of the text no token spells, from the first place where they part; empty where they spell all of it."""
+    other: str = ""
+    """What the tokens spell in its place; empty where they only leave something out."""
+    more: bool = False
+    """Whether the tokens spell all of the text, and more."""
+
+    @property
+    def all(self) -> bool:
+        """Whether the tokens spell all of the text and nothing else."""
+        return not (self.missing or self.other or self.more)
+
+
+def names_tokens(pieces: Iterable[str]) -> bool:
+    """Whether at least one token says a part of the text. Without that there is nothing to hold against the text."""
+    return any(piece and not _ID.fullmatch(piece) for piece in pieces)
+
+
+def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] = ()) -> Spelled:
+    """How far the tokens spell the text: white space is not compared, and Unicode is compared in NFC, then NFKC.
+
+    `byte_rows`: the bytes of each token where the server gives them, else empty.
+    """
+    wanted = _bare(text)
+    worst: Spelled | None = None
+    for reading in _readings(pieces, byte_rows):
+        found = _compare(_bare(reading), wanted)
+        if found.all:
+            return found
+        folded = _compare(_bare(unicodedata.normalize("NFKC", reading)), _bare(unicodedata.normalize("NFKC", text)))
+        if folded.all:
+            return folded
+        if worst is None or (found.more and not worst.more):
+            worst = found
+    assert worst is not None
+    return worst
+
+
+def _bare(text: str) -> str:
+    """The text in NFC without white space and what decoders write for broken characters that come alone."""
+    return "".join(unicodedata.normalize("NFC", text).split())
+
+
+def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:
+    """What the tokens may say, by each way of spelling; the likeliest ways first."""
+    plain = ["" if _SPECIAL.fullmatch(piece) and not _BYTE.fullmatch(piece) else piece for piece in pieces]
+    for given in dict.fromkeys((tuple(pieces), tuple(plain))):
+        yield "".join(_unsaid(piece) or piece for piece in given)
+        yield _decoded(_as_bytes(piece) for piece in given)
+        yield _decoded(_from_byte_level(piece) for piece in given)
+    if byte_rows and any(row is not None for row in byte_rows):
+        rows = list(byte_rows)
+        yield _decoded(_as_bytes(p) if r is None else r for p, r in zip(pieces, rows, strict=True))
+        yield _decoded(_as_bytes(p) if r is None or not p else r for p, r in zip(plain, rows, strict=True))
+
+
+def _unsaid(piece: str) -> str:
+    """What stands for a token that does not say its text; empty for any other token."""
+    return UNSAID if not piece else _ANY if _ID.fullmatch(piece) else ""
+
+
+def _decoded(rows: Iterable[bytes]) -> str:
+    return b"".join(rows).decode("utf-8", "replace")
+
+
+def _as_bytes(piece: str) -> bytes:
+    """The bytes of a token that is spelled as text, as SentencePiece or WordPiece spell it, or by its bytes."""
+    if hole := _unsaid(piece):
+        return hole.encode()
+    if byte := _BYTE.fullmatch(piece):
+        return bytes((int(byte[1], 16),))
+    if piece.startswith("bytes:"):
+        raw = piece.removeprefix("bytes:").encode("utf-8", "surrogatepass")
+        return _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), raw)
+    said = piece.removeprefix("##") if len(piece) > 2 else piece
+    return said.removesuffix("</w>").replace("▁", " ").encode("utf-8", "replace")
+
+
+def _from_byte_level(piece: str) -> bytes:
+    """The bytes of a token in the spelling of byte-level BPE, whose every byte is one printable character."""
+    table = _byte_level()
+    if hole := _unsaid(piece):
+        return hole.encode()
+    if all(character in table for character in piece):
+        return bytes(table[character] for character in piece)
+    return piece.encode("utf-8", "replace")
+
+
+@cache
+def _byte_level() -> dict[str, int]:
+    """Character to byte: printable bytes of Latin-1 stand for themselves, the others follow from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(c): b for c, b in chain(zip(printable, printable, strict=True), zip(range(256, 400), others))}  # noqa: B905
+
+
+def _compare(reading: str, wanted: str) -> Spelled:
+    """Lays a reading without white space along the text. A hole takes the fewest characters that let the rest fit."""
+    if reading == wanted:
+        return Spelled()
+    place = 0
+    hole = ""
+    for number, part in enumerate(_HOLES.split(reading)):
+        if number % 2:
+            hole = part
+            continue
+        if not part and hole:
+            continue
+        start = _place_of(part, wanted, place, hole)
+        if start < 0:
+            return _parted(part, wanted, place)
+        place, hole = start + len(part), ""
+    if _fits(wanted[place:], hole):
+        return Spelled()
+    return Spelled(missing=wanted[place:])
+
+
+def _place_of(part: str, wanted: str, place: int, hole: str) -> int:
+    """Where the part stands in the text after what the hole takes, or -1."""
+    if not hole:
+        return place if wanted.startswith(part, place) else -1
+    start = wanted.find(part, place, place + _room(hole) + len(part))
+    return start if start >= 0 and _fits(wanted[place:start], hole) else -1
+
+
+def _room(hole: str) -> int:
+    return hole.count(UNSAID) * _CHARACTERS_A_PART + hole.count(_ANY) * _CHARACTERS_AN_ID
+
+
+def _fits(skipped: str, hole: str) -> bool:
+    """Whether a hole may stand for these characters: parts of characters are never of ASCII."""
+    return len(skipped) <= _room(hole) and (_ANY in hole or not any(map(str.isascii, skipped)))
+
+
+def _parted(part: str, wanted: str, place: int) -> Spelled:
+    """What is left where a part of the reading does not stand in the text."""
+    rest = wanted[place:]
+    if part.startswith(rest) or (not place and rest in part):
+        return Spelled(more=True)
+    shared = next((i for i, (a, b) in enumerate(zip(part, rest, strict=False)) if a != b), min(len(part), len(rest)))
+    left_out = rest.find(part[shared:], shared) >= 0
+    return Spelled(missing=rest[shared:], other="" if left_out else part[shared:])
