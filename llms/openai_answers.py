@@ -12,7 +12,7 @@ import openai
 from metaprobe.llms.base import Token
 from metaprobe.llms.endpoint_errors import EndpointError
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import check_logprobs
+from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.records.types import FloatArray, IntArray
 
@@ -128,7 +128,8 @@ def read_echo(answer: Mapping[str, Any], prompt: str, continuation: str) -> Mapp
     except InvalidResponse as error:
         raise EndpointError(f"no log-likelihood: {error}", passing=False) from None
     entries = [{"token": t, "logprob": x} for t, x in zip(tokens[start:end], logprobs[start:end], strict=True)]
-    completion = {"message": {"content": continuation}, "logprobs": {"content": entries}, "finish_reason": "stop"}
+    said = "".join(tokens[start:end])
+    completion = {"message": {"content": said}, "logprobs": {"content": entries}, "finish_reason": "stop"}
     return {**answer, "choices": [completion], "usage": {"prompt_tokens": read, "completion_tokens": 0}}
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
 
 from openai import AsyncOpenAI
@@ -212,7 +213,8 @@ class OpenAILLM:
             async def ask() -> Call:
                 started = time.perf_counter()
                 answer = await post(client, TEXT, body | self.extra_body)
-                return self._call(request, read_echo(answer, prompt, continuation), _since(started))
+                call = self._call(request, read_echo(answer, prompt, continuation), _since(started))
+                return replace(call, text=continuation)
 
             return await self._endpoint.ask(ask, _named(request))
 

@@ -14,7 +14,8 @@ from metaprobe.records import (
 from metaprobe.records.answer_part import check_text
 from metaprobe.records.endings import read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of, from_json, read_completion
+from metaprobe.records.logprobs import check_logprobs
+from metaprobe.records.openai_format import ParsedResponse, first_of, from_json, read_completion
 from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
 from metaprobe.records.placeholders import implausible, refuse_placeholders
 from metaprobe.records.reading import array, as_list, error_message, fields, first_keys

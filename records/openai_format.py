@@ -4,19 +4,19 @@ It needs only the standard library and NumPy, because the base install uses it f
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metaprobe.records.alternatives import ROUNDING, alternatives
+from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import check_text, settle
 from metaprobe.records.boundary import Ending, ending_of
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.float_list import float_list
+from metaprobe.records.logprobs import ASK, check_logprobs
 from metaprobe.records.openai_reasoning import thinking_of
 from metaprobe.records.placeholders import implausible, listed_twice, refuse_placeholders, sample
 from metaprobe.records.reading import (
@@ -42,7 +42,6 @@ EVENTS_AS_TEXT = (
     "the response is the text of a stream (server-sent events); expected the list of its chunks: the JSON after each"
     " `data:`, without [DONE]"
 )
-_ASK = "request the completion with logprobs=True (and top_logprobs=k for the alternatives)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,27 +171,6 @@ def parse_text(response: object, *, choice: int = 0) -> ParsedText:
     return _said(held, choice)[0]
 
 
-def check_logprobs(values: object) -> NDArray[np.float32]:
-    """Log-probabilities as float32 (T,), T >= 1, finite and at most 0. Raises `InvalidResponse` for anything else."""
-    if values is None:
-        raise InvalidResponse(f"the response holds no log-probabilities; {_ASK}")
-    given = _numbers(values)
-    if given.ndim != 1:
-        raise InvalidResponse(
-            f"log-probabilities came with shape {given.shape}; expected one number a token, shape (T,):"
-            " score one answer at a time"
-        )
-    if not given.size:
-        raise InvalidResponse(
-            f"the response holds no tokens (0 log-probabilities); expected at least 1; if it has text, {_ASK}"
-        )
-    with np.errstate(over="ignore"):  # beyond float32 becomes -inf, and is refused as that below
-        logprobs = given.astype(np.float32)
-    if not (logprobs.max() <= ROUNDING and logprobs.min() > -np.inf):  # a NaN fails both
-        _refuse(given, logprobs)
-    return np.minimum(logprobs, np.float32(0))
-
-
 def content_text(content: object) -> str:
     """The text of a message's `content`: a string, a list of parts (of which the text ones count), or None."""
     if isinstance(content, str):
@@ -243,7 +221,7 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
     has_none = said.finish_reason in (TOOL_CALL, REFUSAL)
     if said.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
         raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
-    counted = _counted(chosen, said, alone=len(response["choices"]) == 1)
+    counted = _counted(chosen, said, alone=len(response["choices"]) == 1 and response.get("n", 1) == 1)
     if entries is not None:
         parsed = parse_entries(entries, f"choices[{choice}].logprobs.content", top=top, **rest)
         if has_none:
@@ -251,7 +229,7 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
         return settle(parsed, said.thinking, said.ending, as_list(entries) or (), counted=counted)
     if given.get("token_logprobs") is None:
         raise NoLogprobs(
-            f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {_ASK}"
+            f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {ASK}"
         )
     tokens, logprobs, rows = columns(given, said.usage)
     if len(logprobs) < len(given["token_logprobs"]) and spelled(list(map(text, given["tokens"] or ())), said.text).all:
@@ -313,7 +291,8 @@ def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequ
         top, fault = None, str(error)
     whole = len(rows) == len(parsed.logprobs)
     drawn = parsed.logprobs if whole or top is None else check_logprobs([row.get("logprob") for row in entries])
-    refuse_placeholders(parsed.logprobs, drawn, top)
+    if parsed.finish_reason not in (TOOL_CALL, REFUSAL):  # those are refused for what they are
+        refuse_placeholders(parsed.logprobs, drawn, top)
     fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)
     kept = top if whole and not fault else None
     return replace(parsed, top_logprobs=kept, top_fault=fault) if fault or kept is not None else parsed
@@ -326,50 +305,6 @@ def _are_texts(values: list[Any]) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _numbers(values: object) -> NDArray[Any]:
-    """Real numbers as an array of any shape. NumPy alone would take True for 1 and "-0.5" for a string array."""
-    if not hasattr(values, "__array__"):
-        if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
-            raise InvalidResponse(
-                f"log-probabilities came as {type(values).__name__}; expected a list or array of numbers, one a token"
-            )
-        values = list(values)
-        for kind in set(map(type, values)):
-            if kind in (list, tuple, np.ndarray):
-                raise InvalidResponse(
-                    "log-probabilities came nested; expected one number a token, shape (T,): score one answer at a time"
-                )
-            if not issubclass(kind, (float, int, np.floating, np.integer)) or issubclass(kind, bool):
-                index = next(i for i, value in enumerate(values) if type(value) is kind)
-                raise InvalidResponse(
-                    f"the log-probability of token {index} is {values[index]!r} ({kind.__name__}); expected a number"
-                )
-    array = np.asarray(values)
-    if array.size and array.dtype.kind not in "fiu":
-        raise InvalidResponse(f"log-probabilities came as an array of {array.dtype}; expected real numbers in nats")
-    return array
-
-
-def _refuse(given: NDArray[Any], logprobs: NDArray[np.float32]) -> NoReturn:
-    """Says which log-probability is none, and what to do about it."""
-    index = int(np.flatnonzero(~((logprobs <= ROUNDING) & (logprobs > -np.inf)))[0])
-    value = given[index]
-    if np.isnan(value):
-        why = "is NaN; expected a number of at most 0: the model overflowed, run it in bfloat16 or float32"
-    elif value > 0:
-        why = (
-            f"is {value:g}; expected at most 0: take the logarithm if these are probabilities,"
-            " the log-softmax if they are logits"
-        )
-    else:
-        size = "a finite number" if np.isinf(value) else "a number of nats that 32 bits hold (above -3.4e38)"
-        why = (
-            f"is {value:g}; expected {size}: the token was ruled out by the sampler, so ask the server for raw"
-            " log-probabilities (before temperature, top-k and top-p)"
-        )
-    raise InvalidResponse(f"the log-probability of token {index} (of {given.size}) {why}, or leave this response out")
 
 
 def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:

@@ -14,9 +14,9 @@ from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import ending_of
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, once
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.openai_format import (
     ParsedResponse,
-    check_logprobs,
     content_text,
     first_of,
     from_json,
@@ -114,7 +114,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
         return parsed
     said = {name: getattr(chosen, name) for name in ENDS if getattr(chosen, name) is not ...}
     drawn = len(chosen.token_ids) if isinstance(chosen.token_ids, list) else 0
-    if not drawn and len(completion.choices) == 1:
+    if not drawn and len(completion.choices) == 1 and completion.n == 1:
         drawn = parsed.usage.completion_tokens
     return settle(parsed, None, ending_of(chosen.finish_reason, said), counted=drawn)
 

@@ -80,6 +80,8 @@ class Completion(msgspec.Struct, Generic[Entry], gc=False):
     model: Any = None
     usage: Any = None
     error: Any = None
+    n: Any = 1
+    """How many choices the usage counts together; only `serving.http.wire` states it."""
 
 
 class PlainDelta(msgspec.Struct, gc=False):

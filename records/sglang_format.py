@@ -8,7 +8,8 @@ from metaprobe.records.answer_part import settle, without_last
 from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, check_logprobs, with_alternatives
+from metaprobe.records.logprobs import check_logprobs
+from metaprobe.records.openai_format import ParsedResponse, with_alternatives
 from metaprobe.records.reading import as_list, fields, only_choice, text, usage
 
 

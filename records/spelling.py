@@ -17,6 +17,7 @@ UNSAID = "\ufffd"
 """Stands for a part of a character, as decoders write it."""
 _ANY = "\ufffe"
 """Stands, here, for a token that names only its id. It is no character, so no text holds it."""
+_HALVES = re.compile("[\ud800-\udfff]")
 _HOLES = re.compile(f"([{UNSAID}{_ANY}]+)")
 _CHARACTERS_A_PART = 1
 """How many characters a U+FFFD or an empty piece may stand for. Bytes that are no whole character come several a
@@ -74,8 +75,8 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
 
 
 def _bare(text: str) -> str:
-    """The text in NFC without white space and what decoders write for broken characters that come alone."""
-    return "".join(unicodedata.normalize("NFC", text).split())
+    """The text in NFC without white space, and without half surrogate pairs, which are no characters."""
+    return "".join(_HALVES.sub("", unicodedata.normalize("NFC", text)).split())
 
 
 def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:

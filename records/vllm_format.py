@@ -8,7 +8,8 @@ from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, check_logprobs, first_of, with_alternatives
+from metaprobe.records.logprobs import check_logprobs
+from metaprobe.records.openai_format import ParsedResponse, first_of, with_alternatives
 from metaprobe.records.reading import as_list, get, text, usage
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
+from metaprobe.records.endings import once
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import fields, text
 
@@ -60,7 +61,7 @@ def score(
     An error that is not the response's goes to the log as well. `note`: what else is to be known of the verdict.
     """
     held = fields(response) or {}
-    response_id, model = response_id or text(held.get("id")), model or text(held.get("model"))
+    response_id, model = response_id or text(held.get("id")), model or once(text(held.get("model")))
     verdict = None
     try:
         verdict = predictor.predict(response)

@@ -99,7 +99,7 @@ class _Watched(Generic[T]):
     @property
     def reason(self) -> str:
         """Why there is no verdict, or what makes it doubtful."""
-        return "the stream has not ended" if self.scored is None else self.scored.reason
+        return "the stream has not ended" if self.scored is None else str(self.scored.as_metadata()["reason"])
 
     @property
     def action(self) -> str:

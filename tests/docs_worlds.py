@@ -188,9 +188,12 @@ def loop(folder: Path) -> Names:
 
     def ask(agent: str, messages: object) -> dict[str, Any]:
         asked_of.append(agent)
-        steps = [0.4 * i for i in range(8)] if agent in ("drafter", "small-model") else [0.1] * 8
-        content = [{"token": " x", "logprob": -step} for step in steps]
-        message = {"role": "assistant", "content": f"said by {agent}"}
+        steps = (
+            [0.4 * i for i in range(8)] if agent in ("drafter", "small-model") else [0.1 - 0.001 * i for i in range(8)]
+        )
+        words = [*[""] * 7, f"said by {agent}"]
+        content = [{"token": word, "logprob": -step} for word, step in zip(words, steps, strict=True)]
+        message = {"role": "assistant", "content": words[-1]}
         choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
         return {"model": "m", "choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 8}}
 

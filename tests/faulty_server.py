@@ -190,7 +190,7 @@ class FaultyServer:
             {
                 "token": f" w{i}",
                 "logprob": None if fault == "bad-logprobs" and i == 1 else -seed[i % 32] / 64,
-                "top_logprobs": [{"token": f"t{j}", "logprob": -(seed[i % 32] + 8 * j) / 64} for j in range(k)],
+                "top_logprobs": [{"token": f"t{j}", "logprob": -(seed[i % 32] + 320 * j) / 64} for j in range(k)],
             }
             for i in range(min(self.tokens, body.get("max_tokens", self.tokens)))
         ]

@@ -20,7 +20,7 @@ from metaprobe.routing.policy import Outcome, State
 from metaprobe.serving.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
 from metaprobe.training.crossfit.methods import Evidence
 
-GOOD, BAD = [0.1] * 8, [0.4 * i for i in range(8)]
+GOOD, BAD = [0.1 - 0.001 * i for i in range(8)], [0.4 * i for i in range(8)]
 """What each token loses in log-probability."""
 WEAK, STRONG = Price(1.0, 2.0), Price(10.0, 20.0)
 MESSAGES = [{"role": "user", "content": "plain"}]
@@ -34,8 +34,11 @@ def predictor(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> Q
 
 
 def said(model: str, losses: list[float] | None, **message: Any) -> Completion:
-    """A completion of eight tokens; without log-probabilities where there are no losses."""
-    content = None if losses is None else {"content": [{"token": " x", "logprob": -loss} for loss in losses]}
+    """A completion of eight tokens, of which the last says the text; without log-probabilities where there are
+    no losses."""
+    tokens = [*[""] * 7, message.get("content") or model]
+    entries = [{"token": token, "logprob": -loss} for token, loss in zip(tokens, losses or (), strict=False)]
+    content = None if losses is None else {"content": entries}
     choice = {"message": {"role": "assistant", "content": model, **message}, "logprobs": content}
     usage = {"prompt_tokens": 100, "completion_tokens": 50}
     return {"id": f"c-{model}", "model": "m", "choices": [choice | {"finish_reason": "stop"}], "usage": usage}
@@ -224,7 +227,7 @@ def test_a_client_of_the_other_kind_is_named(predictor: QualityPredictor) -> Non
 
 def drawn(count: int) -> Iterator[Completion]:
     """Answers from good to bad, in no order."""
-    return (said("weak", [0.1 + (index * 7919 % 1000) / 500] * 8) for index in range(count))
+    return (said("weak", [0.1 + (index * 7919 % 1000) / 500 + at / 1e4 for at in range(8)]) for index in range(count))
 
 
 def test_a_rate_is_kept_and_counted(predictor: QualityPredictor) -> None:
@@ -257,7 +260,7 @@ def test_a_rate_and_a_budget_hold_for_answers_that_cannot_be_judged(predictor: Q
         for _ in range(50):
             assert cascade.chat.completions.create(messages=MESSAGES).verdict is None
         assert cascade.counts.by_strong == 0  # all are equally unknown: more than the share would have to be asked
-    answers = iter([said("weak", [2.0] * 8)] * 9 + [said("weak", None)])
+    answers = iter([said("weak", [2.0 + at / 1e4 for at in range(8)])] * 9 + [said("weak", None)])
     client = StubClient(weak=lambda: next(answers), strong=lambda: said("strong", None))
     cascade = Cascade(Tier(client, "weak"), Tier(client, "strong"), predictor, rate=0.2)
     last = [cascade.chat.completions.create(messages=MESSAGES) for _ in range(10)][-1]

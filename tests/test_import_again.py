@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from import_lines import FULL, RESPONSE, changed, lines_of, write_lines
 
@@ -46,7 +47,7 @@ def test_corrected_labels_replace_the_stored_ones_and_nothing_else_changes(tmp_p
     assert shards[1].read_bytes() == kept, "a shard with nothing to change was written anew"
     for old, new in zip(before, after, strict=True):
         assert (old.calls[0].text, old.calls[0].tokens) == (new.calls[0].text, new.calls[0].tokens)
-        assert old.calls[0].top_logprobs.tolist() == new.calls[0].top_logprobs.tolist()
+        np.testing.assert_array_equal(old.calls[0].top_logprobs, new.calls[0].top_logprobs)
         assert (old.item, old.statements) == (new.item, new.statements)
     assert import_file(path, store).relabelled == 0
 

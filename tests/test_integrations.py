@@ -81,11 +81,15 @@ def fake_chat(*answers: dict[str, Any]) -> Any:
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
     from langchain_core.messages import AIMessage
 
-    return GenericFakeChatModel(messages=iter([AIMessage("said", response_metadata=known) for known in answers]))
+    def said(known: dict[str, Any]) -> str:
+        return "".join(entry["token"] for entry in known.get("logprobs", {}).get("content", ())) or "said"
+
+    return GenericFakeChatModel(messages=iter([AIMessage(said(known), response_metadata=known) for known in answers]))
 
 
 def metadata() -> dict[str, Any]:
-    return {"logprobs": completion({"model": "m", "logprobs": True})["choices"][0]["logprobs"], "model_name": "m"}
+    [choice] = completion({"model": "m", "logprobs": True})["choices"]
+    return {"logprobs": choice["logprobs"], "model_name": "m", "finish_reason": choice["finish_reason"]}
 
 
 def test_a_chat_model_of_langchain_is_scored_and_its_message_says_so(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import check_logprobs, parse_response, parse_text
+from metaprobe.records.logprobs import check_logprobs
+from metaprobe.records.openai_format import parse_response, parse_text
 from metaprobe.records.raw_body import parse_body
 from metaprobe.records.types import Call, Usage
 

@@ -23,7 +23,7 @@ Record = dict[str, Any]
 
 
 def line(name: str, said: str = "Answer: 42", correct: int | None = 1, loss: float = 0.2, **more: Any) -> Record:
-    tokens = [{"token": "x", "logprob": -loss * (1 + at)} for at in range(4)]
+    tokens = [{"token": said if at == 3 else "", "logprob": -loss * (1 + at)} for at in range(4)]
     choice = {"message": {"content": said}, "finish_reason": "stop", "logprobs": {"content": tokens}}
     usage = {"prompt_tokens": 100, "completion_tokens": 50}
     asked = [{"role": "user", "content": f"What is {name}?"}]

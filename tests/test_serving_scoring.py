@@ -203,9 +203,9 @@ async def long_answers(scope: Scope, receive: Receive, send: Send) -> None:
         return
     asked = (await receive())["body"]
     streams = b'"stream"' in asked
-    entries = [{"token": " w", "logprob": -0.5, "bytes": [32, 119], "top_logprobs": []}] * 20_000
+    entries = [{"token": " w", "logprob": -x, "bytes": [32, 119], "top_logprobs": []} for x in (0.5, 0.25) * 10_000]
     choice = {"index": 0, "logprobs": {"content": entries}, "finish_reason": "stop"}
-    said = {"role": "assistant", "content": " w"}
+    said = {"role": "assistant", "content": " w" * 20_000}
     body = json.dumps({"model": "m", "choices": [{**choice, "delta" if streams else "message": said}]}).encode()
     kind = b"text/event-stream" if streams else b"application/json"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
@@ -216,8 +216,8 @@ async def long_answers(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.mark.parametrize("way", ["score", "batch", "chat", "stream", "done"])
 def test_others_are_answered_while_a_large_body_is_scored(predictor: QualityPredictor, way: str) -> None:
     waits = Waits(predictor)
-    entries = [{"token": " w", "logprob": -0.5, "bytes": [32, 119]}] * 20_000
-    response = {"choices": [{"message": {"content": " w"}, "logprobs": {"content": entries}}]}
+    entries = [{"token": " w", "logprob": -x, "bytes": [32, 119]} for x in (0.5, 0.25) * 10_000]
+    response = {"choices": [{"message": {"content": " w" * 20_000}, "logprobs": {"content": entries}}]}
     path, body = {
         "score": ("/v1/score", response),
         "batch": ("/v1/score", {"responses": [LOGPROBS, response]}),

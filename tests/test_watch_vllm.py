@@ -101,7 +101,7 @@ def test_the_verdict_is_that_of_the_whole_output(predictor: QualityPredictor, ki
     [whole] = outputs(WORDS, [5], kind)
     assert watched.verdict == predictor.predict(whole) == predictor.predict(LOGPROBS)
     assert [id(one) for one in passed] == [id(one) for one in made]
-    assert (watched.scored.response_id, watched.reason, closed) == ("r-1", "", [])
+    assert (watched.scored.response_id, watched.scored.reason, closed) == ("r-1", "", [])
 
 
 @pytest.mark.parametrize("kind", ["delta", "cumulative"])

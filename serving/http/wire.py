@@ -141,7 +141,10 @@ def _without_top(logprobs: Raw) -> Raw:
 
 
 def choices_of(body: bytes) -> list[bytes]:
-    """One completion for each choice of a completion. Raises one of `UNREADABLE` for bytes that are no JSON object."""
+    """One completion for each choice of a completion. Raises one of `UNREADABLE` for bytes that are no JSON object.
+
+    Where there are several, `n` says how many choices the usage counts together.
+    """
     fields = _object.decode(body)
     try:
         choices = _array.decode(fields.get("choices", b"[]"))
@@ -149,7 +152,7 @@ def choices_of(body: bytes) -> list[bytes]:
         choices = []
     if len(choices) < 2:
         return [body]
-    return [_encode({**fields, "choices": [choice]}) for choice in choices]
+    return [_encode({**fields, "n": len(choices), "choices": [choice]}) for choice in choices]
 
 
 def with_verdicts(body: bytes, verdicts: list[dict[str, Any]]) -> bytes:
