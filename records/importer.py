@@ -72,6 +72,8 @@ class Line:
     run: Run
     place: str = ""
     """Where it stands in a log that has no lines."""
+    taken: str = ""
+    """What the reader took for `correct`, as `Sample.taken`."""
 
     def error(self, path: Path, what: str) -> ImportFileError:
         """Returns an error about it."""
@@ -130,7 +132,7 @@ def read_log(
             _hand(_at(path, sample, str(problem)), options, problem)
         else:
             places[run.id] = sample.place
-            yield Line(number, sample.line, run, "" if sample.number else sample.place)
+            yield Line(number, sample.line, run, "" if sample.number else sample.place, sample.taken)
 
 
 def _run_of_sample(
@@ -244,6 +246,14 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+def _of_batch(record: dict[str, Any]) -> bool:
+    """Whether it is a line of OpenAI's Batch output, also of a request that failed."""
+    held = record.get("response")
+    if isinstance(held, dict):
+        return isinstance(held.get("body"), dict)
+    return held is None and "custom_id" in record
+
+
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
     """What the line's response says; without log-probabilities only where it may be, or has a stated confidence."""
     try:
@@ -266,7 +276,8 @@ def id_of_line(record: dict[str, Any], default_id: str) -> str:
 
 
 def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
-    """(the line's id, its run_id, both together)."""
-    line_id = string(record, "id", number=True) or default_id
+    """(the line's id, its run_id, both together). In Batch output the user's own id is `custom_id`."""
+    own = "custom_id" if isinstance(record.get("custom_id"), str) and _of_batch(record) else "id"
+    line_id = string(record, own, number=True) or default_id
     run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id

@@ -48,7 +48,14 @@ FORMATS = (
         "promptfoo",
         "results of promptfoo",
         read_promptfoo,
-        (frozenset({"evalId", "results"}), frozenset({"testIdx", "promptIdx"})),
+        (
+            frozenset({"evalId", "results"}),
+            frozenset({"testIdx", "promptIdx"}),
+            frozenset({"version", "timestamp", "results"}),  # what `evaluate` of the Node package gives
+            frozenset({"version", "timestamp", "prompts"}),
+            frozenset({"createdAt", "config", "results"}),
+            frozenset({"results.version", "results.timestamp"}),  # older ones begin with the results
+        ),
     ),
     LogFormat(
         "openai-batch",
@@ -89,4 +96,4 @@ def _keys(path: Path) -> set[str]:
     if is_table(path):
         first = next(iter(records_of(path, LogOptions())), None)
         return set(first[1]) if first is not None else set()
-    return set(keys)
+    return {*keys, *(f"results.{key}" for key in first_keys(path, "results"))}

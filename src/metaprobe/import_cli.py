@@ -124,6 +124,8 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
     """What is to be known besides; ends with 1 where something is wrong."""
     if report.bad > len(shown):
         click.echo(f"... and {report.bad - len(shown)} more bad lines", err=True)
+    for what, count in report.taken.items():
+        click.echo(f"{report.form}: {count} x {what}", err=True)
     for reason, count in report.left_out.items():
         click.echo(f"left out: {count} x {reason}", err=True)
     if report.without_logprobs:
