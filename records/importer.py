@@ -3,7 +3,8 @@
     {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
      "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
 
-Only `response` is required; an answer without log-probabilities needs a `verbalized_confidence`.
+`correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
+`verbalized_confidence`.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from metaprobe.records.line_fields import (
     segments_of,
     statements_of,
     string,
+    with_labels,
 )
 from metaprobe.records.logs.detect import LINES, LogFormat
 from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample, without_zeros
@@ -116,7 +118,8 @@ def read_log(
             continue
         number = sample.number or count
         try:
-            run = _run_of_sample(sample, f"{name}-line-{number}", stated, plain=options.plain)
+            record = with_labels(sample.line)
+            run = _run_of_sample(replace(sample, line=record), f"{name}-line-{number}", stated, plain=options.plain)
             _check_lowest(run)
             if run.id in places:
                 raise ImportFileError(
@@ -132,7 +135,7 @@ def read_log(
             _hand(_at(path, sample, str(problem)), options, problem)
         else:
             places[run.id] = sample.place
-            yield Line(number, sample.line, run, "" if sample.number else sample.place, sample.taken)
+            yield Line(number, record, run, "" if sample.number else sample.place, sample.taken)
 
 
 def _run_of_sample(
@@ -183,7 +186,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
-    record = _checked(record)
+    record = with_labels(_checked(record))
     response = _answer(record, plain=plain)
     line_id, run_id, id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
