@@ -7,7 +7,7 @@
 `verbalized_confidence`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,7 +27,8 @@ from metaprobe.records.line_fields import (
 )
 from metaprobe.records.logs.detect import LINES, LogFormat
 from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample, without_zeros
-from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
+from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
+from metaprobe.records.openai_format import ParsedResponse, ParsedText, from_json, parse_response, parse_text
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Call, Item, Run
 
@@ -145,7 +146,7 @@ def _run_of_sample(
     try:
         return run_of_line(line, default_id)
     except NoLogprobs:
-        value = stated(parse_text(line["response"]).text) if stated is not None else None
+        value = stated(parse_text(_told(line["response"])).text) if stated is not None else None
         if value is not None:
             line = {**line, "verbalized_confidence": value}
         elif not plain:
@@ -232,6 +233,9 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
 
 def _checked(record: dict[str, Any]) -> dict[str, Any]:
     """The line with its answer under `response`, however it came."""
+    if is_ollama_chunk(record) or ("response" not in record and is_native(record)):
+        own = {key: record[key] for key in (*KEYS, "correct") if key in record and key not in ("model", "response")}
+        record = {**own, "response": record}
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
         record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
     batch = record.get("response")
@@ -267,7 +271,14 @@ def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedTe
                 f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone; with'
                 " --plain, for another model to read (metaprobe extract --logprobs MODEL)"
             ) from error
-        return parse_text(record["response"])
+        return parse_text(_told(record["response"]))
+
+
+def _told(response: Any) -> Any:
+    """The response as OpenAI's API would say it, for its text alone."""
+    if isinstance(response, (str, bytes)):
+        response = from_json(response)
+    return as_completion(response) if isinstance(response, Mapping) else response
 
 
 def id_of_line(record: dict[str, Any], default_id: str) -> str:

@@ -3,9 +3,9 @@
     for chunk in (watched := watch(stream, predictor, gates)): ...
     watched.verdict, watched.action
 
-`stream` is what the openai client returns for `stream=True` (chat completions or Responses; sync or async), or any
-other iterable of such chunks, for example LiteLLM's, or what vLLM's `AsyncLLM.generate` yields. Neither the client nor
-the stream is changed.
+`stream` is what the openai client returns for `stream=True` (chat completions, text completions or Responses; sync or
+async), or any other iterable of such chunks, for example LiteLLM's, the chunks of Ollama's own API, or what vLLM's
+`AsyncLLM.generate` yields. Neither the client nor the stream is changed.
 """
 
 import inspect
@@ -18,8 +18,10 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import refuse_error
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.formats import chunk_kind
+from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
 from metaprobe.records.openai_format import first_of
-from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
 from metaprobe.records.reading import as_list, fields, text
 from metaprobe.records.responses_format import begins_call, is_event
 from metaprobe.records.vllm_format import is_vllm
@@ -225,10 +227,10 @@ class _Watcher:
         if getattr(gate, "fired_at", None) is not None:
             raise ValueError("this gate has fired for another answer; start a new one for this")
         self._predictor = predictor
-        self._completion = StreamedCompletion()
+        self._completion: StreamedCompletion | StreamedText = StreamedCompletion()
         self._outputs: StreamedOutputs | None = None
         """Where the chunks are vLLM's own outputs."""
-        self._begun = False
+        self._begun = self._known = False
         self._events: list[Mapping[str, Any]] = []
         self._named: dict[str, str] = {}
         self._unreadable = ""
@@ -276,18 +278,26 @@ class _Watcher:
         if self._outputs is not None:
             chunk = self._outputs.chunk(chunk)
         held = fields(chunk) or {}
+        if is_ollama_chunk(held):
+            held = chunk = ollama_as_chunk(held)
         if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
             chunk = held.get("chunk")
             held = fields(chunk) or {}
         refuse_error(held)
         if "choices" not in held and "type" in held and not is_event(held):
             return ()  # its other events say the same again
+        if not self._known and (kind := chunk_kind(held)):  # a first chunk may come without choices
+            self._known = True
+            self._completion = StreamedText() if kind == "text" else self._completion
         if any((fields(choice) or {}).get("index", 0) for choice in as_list(held.get("choices")) or ()):
             self.gated.step_back()  # one of several answers must not end the others
         named = fields(held.get("response")) or held
         self._named.update({key: text(named[key]) for key in ("id", "model") if named.get(key)})
         if not is_event(held):
-            self.tokens_seen += len(self._completion.add(chunk)[1])
+            brought = self._completion.add(chunk)[1]
+            self.tokens_seen += len(brought)
+            if any(entry.get("logprob") is None for entry in brought):
+                self.gated.step_back()  # the prompt is echoed, and its tokens are not the answer's
             return [_with_alternatives(entry) for entry in self._completion.spoken]
         self._events.append(held)
         if begins_call(held):

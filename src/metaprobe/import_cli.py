@@ -49,8 +49,8 @@ def import_(file: Path, out: Path | None, form: str, explaining: bool, skip_bad:
     """Import answers into a run store.
 
     Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
-    is required. They may be compressed (.gz, .zst), or rows of a Parquet or Arrow file. Of an answer already stored,
-    what the line says (labels, group, messages, ...) replaces what was said before.
+    is required. They may be compressed (.gz, .zst), or rows of a Parquet, Arrow or CSV file. Of an answer already
+    stored, what the line says (labels, group, messages, ...) replaces what was said before.
 
     Logs are read of Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
     output) and OpenAI's Batch API (its output).
