@@ -118,6 +118,7 @@ def is_ollama_chunk(part: object) -> bool:
     return (
         isinstance(part, Mapping)
         and "done" in part
+        and "model" in part
         and "choices" not in part
         and (fields(part.get("message")) is not None or isinstance(part.get("response"), str))
     )

@@ -22,7 +22,7 @@ from metaprobe.records.formats import chunk_kind
 from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
 from metaprobe.records.openai_format import first_of
 from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
-from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.reading import as_list, fields, first_keys, text
 from metaprobe.records.responses_format import begins_call, is_event
 from metaprobe.records.vllm_format import is_vllm
 from metaprobe.records.vllm_stream import StreamedOutputs
@@ -30,6 +30,10 @@ from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
 T = TypeVar("T")
+_UNKNOWN = (
+    "the chunks of the stream have the keys {}; expected those of chat or text completions, of the Responses API, of"
+    " Ollama or of vLLM: ask an endpoint that speaks OpenAI's format, or score the whole answer"
+)
 
 
 @overload
@@ -231,6 +235,8 @@ class _Watcher:
         self._outputs: StreamedOutputs | None = None
         """Where the chunks are vLLM's own outputs."""
         self._begun = self._known = False
+        self._odd: list[str] = []
+        """The keys of the first chunk of an unknown kind."""
         self._events: list[Mapping[str, Any]] = []
         self._named: dict[str, str] = {}
         self._unreadable = ""
@@ -255,6 +261,8 @@ class _Watcher:
     def finished(self) -> Scored:
         if self._unreadable:
             return Scored(None, self._unreadable, **self._of())
+        if self._odd and not self._known:
+            return Scored(None, _UNKNOWN.format(self._odd), **self._of())
         note = "; ".join(filter(None, [first_of(1 + self._completion.has_others, 0), self.gated.note]))
         return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
 
@@ -285,10 +293,13 @@ class _Watcher:
             held = fields(chunk) or {}
         refuse_error(held)
         if "choices" not in held and "type" in held and not is_event(held):
+            self._odd = self._odd or first_keys(held)
             return ()  # its other events say the same again
         if not self._known and (kind := chunk_kind(held)):  # a first chunk may come without choices
             self._known = True
             self._completion = StreamedText() if kind == "text" else self._completion
+        elif "choices" not in held and not self._odd:
+            self._odd = first_keys(held)
         if any((fields(choice) or {}).get("index", 0) for choice in as_list(held.get("choices")) or ()):
             self.gated.step_back()  # one of several answers must not end the others
         named = fields(held.get("response")) or held

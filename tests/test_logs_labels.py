@@ -78,6 +78,7 @@ def graded(*checks: Mapping[str, Any], passed: bool, **test: Any) -> bool | None
         (a_set(check("contains", False), check("latency", True), passed=True, threshold=0.5), True, False),
         (a_set(check("cost", False), check("latency", False), passed=False), False, None),
         ([*a_set(check("contains", True), passed=True), check("equals", False)], False, False),
+        ([check("contains", True), None], True, True),
         ([], True, None),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, list) else str(value),

@@ -150,3 +150,21 @@ def test_a_text_completion_without_log_probabilities_says_what_to_ask_for(predic
     list(watched := watch(completions(given=lambda begin, end: None), predictor))
     assert watched.verdict is None
     assert "logprobs" in watched.reason
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "4"}},
+        {"candidates": [{"content": {"parts": [{"text": "4"}]}}], "modelVersion": "m"},
+        {"token": {"id": 1, "text": "4", "logprob": -0.1, "special": False}, "generated_text": None},
+    ],
+    ids=["Anthropic", "Gemini", "TGI"],
+)
+def test_chunks_of_an_unknown_kind_are_named_with_the_way_on(
+    chunk: Mapping[str, Any], predictor: QualityPredictor
+) -> None:
+    assert len(list(watched := watch([chunk] * 3, predictor))) == 3
+    assert watched.verdict is None
+    assert sorted(chunk)[0] in watched.reason
+    assert "ask an endpoint that speaks OpenAI's format" in watched.reason

@@ -78,7 +78,8 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | 
 
 
 def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
-    return [mapping(one, f"an entry of {name}") for one in sequence(values, f'"{name}"')]
+    """The entries of a list; the nulls among them stand for assertions that were made later, as `select-best`."""
+    return [mapping(one, f"an entry of {name}") for one in sequence(values, f'"{name}"') if one is not None]
 
 
 def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> Iterator[_Check]:
