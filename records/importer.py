@@ -281,6 +281,11 @@ def _told(response: Any) -> Any:
     return as_completion(response) if isinstance(response, Mapping) else response
 
 
+def response_of_line(record: dict[str, Any]) -> Any:
+    """The response of a line, however the line holds it. Raises `ImportFileError` where there is none."""
+    return _checked(record)["response"]
+
+
 def id_of_line(record: dict[str, Any], default_id: str) -> str:
     """The id that the run of this line has, or would have if the line were right."""
     try:

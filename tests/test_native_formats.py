@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.score_file import score_lines
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
 from metaprobe.records.openai_format import TOOL_CALL, parse_response
@@ -125,7 +126,7 @@ def test_a_number_for_each_token_is_read_to_the_bit(name: str, as_text: bool) ->
         (ollama_chat(done_reason="length"), "length"),
         (tgi("length"), "length"),
         (gemini("MAX_TOKENS"), "length"),
-        (gemini("SAFETY"), "SAFETY"),
+        (gemini("LANGUAGE"), "LANGUAGE"),
         (cohere("MAX_TOKENS"), "length"),
         (cohere("ERROR"), "ERROR"),
     ],
@@ -199,6 +200,13 @@ def test_tool_calls_and_thinking_are_told_apart() -> None:
     for response in (thought, gemini(content={"parts": parts})):
         kinds = [(segment.kind, segment.start, segment.end) for segment in parse_response(response).segments]
         assert kinds == [("thinking", 0, 2), ("answer", 2, 4)]
+
+
+def test_bare_lines_are_scored(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SOUND.values()))
+    scored = list(score_lines(QualityPredictor.load(), tmp_path / "a.jsonl"))
+    assert len({line["score"] for line in scored}) < len(scored), "one answer in several formats"
+    assert None not in {line["score"] for line in scored}
 
 
 def test_bare_lines_keep_labels_beside_the_answer(tmp_path: Path) -> None:
