@@ -18,7 +18,7 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.logs.detect import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
-from metaprobe.records.logs.promptfoo_grades import CONTENT, ELSEWHERE, grade_of
+from metaprobe.records.logs.promptfoo_grades import CONTENT, ELSEWHERE, NEEDED, grade_of
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
@@ -78,7 +78,12 @@ def graded(*checks: Mapping[str, Any], passed: bool, **test: Any) -> bool | None
         (a_set(check("contains", False), check("latency", True), passed=True, threshold=0.5), True, False),
         (a_set(check("cost", False), check("latency", False), passed=False), False, None),
         ([*a_set(check("contains", True), passed=True), check("equals", False)], False, False),
+        ([{**check("llm-rubric", False), "reason": "API error: 429 Too Many Requests"}], False, None),
+        ([{**check("llm-rubric", False), "reason": "The output has no output format."}], False, False),
         ([check("contains", True), None], True, True),
+        ([check("is-json", True), check("latency", False)], False, None),
+        ([check("is-json", False)], False, False),
+        ([check("is-json", True), check("equals", True)], True, True),
         ([], True, None),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, list) else str(value),
@@ -96,6 +101,10 @@ def test_a_test_that_passes_by_its_score_is_believed_where_only_content_is_score
     assert graded(*content, check("latency", True), passed=True, threshold=0.5) is None
     assert graded(*content, check("latency", True), passed=True, assertScoringFunction="file://score.js") is None
     assert graded(check("regex", True), check("latency", False), passed=False, threshold=0.9) is True
+    assert graded(check("regex", False), check("is-json", True), passed=True, threshold=0.5) is True
+    assert graded(check("regex", False), check("javascript", True), passed=True, threshold=0.5) is None
+    assert graded(check("is-json", True), passed=True, threshold=0.5) is None
+    assert graded(passed=False, threshold=0.5) is None
 
 
 def test_without_component_results_the_assertions_of_the_test_tell() -> None:
@@ -109,19 +118,18 @@ def test_without_component_results_the_assertions_of_the_test_tell() -> None:
     assert grade_of({"pass": False}, {"assert": [inside]}, False).right is None
 
 
-KINDS = st.sampled_from(sorted(CONTENT | ELSEWHERE | {"javascript", "made-up"}))
+KINDS = st.sampled_from(sorted(CONTENT | NEEDED | ELSEWHERE | {"javascript", "made-up"}))
 
 
 @given(st.lists(st.tuples(KINDS, st.booleans()), max_size=6))
 def test_no_assertion_but_one_on_the_content_makes_an_answer_wrong_or_right(kinds: list[tuple[str, bool]]) -> None:
     right = graded(*(check(*one) for one in kinds), passed=all(passed for _, passed in kinds))
     content = [passed for kind, passed in kinds if kind in CONTENT]
-    if not content:
-        assert right is None
-    elif not all(content):
+    if not all(content) or (NEEDED & {kind for kind, passed in kinds if not passed}):
         assert right is False
     else:
         assert right is not False
+        assert content or right is None
 
 
 def changed(path: Path, change: Any, folder: Path, name: str = "log.json") -> Path:

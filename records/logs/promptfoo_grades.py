@@ -1,9 +1,11 @@
 """What the assertions of a promptfoo result say about the answer: right, wrong, or nothing.
 
 promptfoo's own `pass` also covers what no answer is wrong for, such as its latency. Here an assertion counts by its
-type: some judge the content, some are known to judge something else, and of all others nothing is known.
+type: some judge the content, some a part of it, some are known to judge something else, and of all others nothing is
+known.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,13 +14,16 @@ from typing import Any, Literal
 from metaprobe.records.logs.sample import mapping, sequence, words
 
 CONTENT = frozenset(
-    "answer-relevance bertscore bleu classifier contains contains-all contains-any contains-html contains-json"
-    " contains-sql contains-xml context-faithfulness conversation-relevance ends-with equals factuality g-eval gleu"
-    " icontains icontains-all icontains-any is-html is-json is-sql is-xml levenshtein llm-rubric math-equivalent meteor"
-    " model-graded-closedqa model-graded-factuality pi regex rouge-n search-rubric similar similar:cosine similar:dot"
-    " similar:euclidean starts-with word-count".split()
+    "bertscore bleu contains contains-all contains-any ends-with equals factuality g-eval gleu icontains icontains-all"
+    " icontains-any levenshtein llm-rubric math-equivalent meteor model-graded-closedqa model-graded-factuality pi"
+    " regex rouge-n search-rubric similar similar:cosine similar:dot similar:euclidean starts-with".split()
 )
-"""Types of assertions that read the answer's text and nothing else of the answer."""
+"""Types of assertions that say whether the answer's text is right."""
+NEEDED = frozenset(
+    "answer-relevance contains-html contains-json contains-sql contains-xml context-faithfulness conversation-relevance"
+    " is-html is-json is-sql is-xml".split()
+)
+"""Types of assertions on the text that a right answer passes, and a wrong one may pass too."""
 ELSEWHERE = frozenset(
     "context-recall context-relevance cost finish-reason guardrails latency max-score perplexity perplexity-score"
     " select-best skill-used trace-error-spans trace-span-count trace-span-duration trajectory:step-count".split()
@@ -26,6 +31,10 @@ ELSEWHERE = frozenset(
 """Types of assertions that say nothing about whether the answer's text is right."""
 HUMAN = "human"
 """The type of a grade that a person gave in promptfoo's page; it overrides all others."""
+_GRADER_FAILED = re.compile(
+    r"\s*(?:API (?:call )?error|Could not extract JSON|No output\b|No grading|Error:|Timeout\b)", re.I
+)
+"""How the reason begins where a grading model failed; older versions say that in no other way."""
 _OWN = "--correct pass takes promptfoo's own verdict"
 
 Outcome = Literal["right", "wrong", "unknown", "nothing"]
@@ -94,7 +103,8 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
         kind = words(assertion.get("type"))
         said = mapping(component.get("metadata"), '"metadata"')
         passed = component.get("pass")
-        passed = passed if isinstance(passed, bool) and not said.get("graderError") else None
+        failed = said.get("graderError") or (not passed and _GRADER_FAILED.match(words(component.get("reason"))))
+        passed = passed if isinstance(passed, bool) and not failed else None
         if parts and not kind:
             told = {**next(sets, {}), **mapping(said.get("assertionSet"), "a set of assertions")}
             inside, weighed = tuple(_checks(parts, ())), told.get("threshold") is not None
@@ -133,12 +143,17 @@ def _outcome(check: _Check) -> Outcome:
     if check.kind:
         if _is(check, CONTENT):
             return "unknown" if check.passed is None else "right" if check.passed else "wrong"
+        if _is(check, NEEDED):
+            return "unknown" if check.passed is None else "nothing" if check.passed else "wrong"
         return "nothing" if _is(check, ELSEWHERE) or check.passed else "unknown"
-    if check.weighed and check.passed is not None and all(_is(leaf, CONTENT) for leaf in _leaves(check.parts)):
-        return ("right" if check.passed else "wrong") if check.parts else "nothing"
+    leaves = list(_leaves(check.parts))
+    if check.weighed and leaves and check.passed is not None and all(_is(leaf, CONTENT | NEEDED) for leaf in leaves):
+        judged = any(_is(leaf, CONTENT) for leaf in leaves)
+        return "wrong" if not check.passed else "right" if judged else "nothing"
     outcomes = {_outcome(part) for part in check.parts} - {"nothing"}
-    if check.weighed and len(outcomes) > 1:  # whether the score of the content alone would pass is not known
-        return "unknown"
+    others = any(leaf.passed and not _is(leaf, ELSEWHERE) for leaf in leaves)
+    if check.weighed and (len(outcomes) > 1 or (outcomes == {"wrong"} and others)):
+        return "unknown"  # whether the score of the content alone would pass
     for outcome in ("wrong", "unknown", "right"):
         if outcome in outcomes:
             return outcome
@@ -147,13 +162,13 @@ def _outcome(check: _Check) -> Outcome:
 
 def _taken(outcome: Outcome, leaves: Sequence[_Check], passed: bool | None) -> str:
     """What the outcome was taken from."""
-    judging = [leaf for leaf in leaves if _is(leaf, CONTENT)]
-    others = [leaf for leaf in leaves if not _is(leaf, CONTENT)]
+    judging = [leaf for leaf in leaves if _is(leaf, CONTENT) or (_is(leaf, NEEDED) and not leaf.passed)]
+    others = [leaf for leaf in leaves if leaf not in judging]
     failed = _kinds([leaf for leaf in others if leaf.passed is False])
     if outcome in ("right", "wrong"):
         beside = f"; a failed {failed} is not counted" if failed else ""
         return f"labelled by {_kinds(judging)}{beside}"
-    unsure = _kinds([leaf for leaf in others if not _is(leaf, ELSEWHERE)])
+    unsure = _kinds([leaf for leaf in others if not _is(leaf, ELSEWHERE | NEEDED)])
     if not leaves:
         return "no label: no assertion checked the answer"
     if outcome == "nothing" and not unsure:
