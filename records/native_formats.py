@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from metaprobe.records.endings import TOOL_CALL, read_end
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, read_completion
+from metaprobe.records.openai_format import ParsedResponse, read_completion
 from metaprobe.records.reading import as_list, error_message, fields, first_keys, only_choice, text
 
 RULED_OUT = -9999.0
@@ -78,7 +79,7 @@ def _completion(
     choice = {
         "index": 0,
         "message": message,
-        "finish_reason": TOOL_CALL if called else finish_reason,
+        "finish_reason": TOOL_CALL if called else read_end(finish_reason),
         "logprobs": {"content": list(entries)},
         **(ended_by or {}),
     }
@@ -153,8 +154,6 @@ def _ollama(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
 
 # Text Generation Inference
 
-_TGI_ENDS = {"eos_token": "stop", "stop_sequence": "stop"}
-
 
 def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     only_choice(choice, "an answer of TGI")
@@ -177,15 +176,13 @@ def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     return _completion(
         text(response.get("generated_text")),
         entries,
-        finish_reason=_TGI_ENDS.get(ended, ended),
+        finish_reason=ended,
         used=(None, details.get("generated_tokens"), None),
         ended_by=ended_by,
     )
 
 
 # Gemini
-
-_GEMINI_ENDS = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
 def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
@@ -214,12 +211,11 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     ]
     counted = fields(_get(response, "usageMetadata")) or {}
     thought, spoken = _get(counted, "thoughtsTokenCount"), _get(counted, "candidatesTokenCount")
-    ended = _word(_get(candidate, "finishReason"))
     return _completion(
         "".join(text(part.get("text")) for part in parts if not part.get("thought")),
         entries,
         model=_get(response, "modelVersion"),
-        finish_reason=_GEMINI_ENDS.get(ended, ended),
+        finish_reason=_word(_get(candidate, "finishReason")),
         thinking="".join(text(part.get("text")) for part in parts if part.get("thought")),
         called=any(_get(part, "functionCall") for part in parts),
         used=(_get(counted, "promptTokenCount"), spoken if len(candidates) == 1 else None, thought),
@@ -236,8 +232,6 @@ def _word(value: object) -> str:
 
 
 # Cohere
-
-_COHERE_ENDS = {"COMPLETE": "stop", "STOP_SEQUENCE": "stop", "MAX_TOKENS": "length", "TOOL_CALL": TOOL_CALL}
 
 
 def _is_cohere(response: Mapping[str, Any]) -> bool:
@@ -263,7 +257,7 @@ def _cohere(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     return _completion(
         "".join(text(part.get("text")) for part in parts),
         entries,
-        finish_reason=_COHERE_ENDS.get(ended, ended),
+        finish_reason=ended,
         thinking="".join(text(part.get("thinking")) for part in parts),
         called=bool(message.get("tool_calls")),
         used=(counted.get("input_tokens"), counted.get("output_tokens"), None),

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import score_lines
+from metaprobe.records.endings import TOOL_CALL, UNSTATED
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
-from metaprobe.records.openai_format import TOOL_CALL, parse_response
+from metaprobe.records.openai_format import parse_response
 from metaprobe.records.store import RunStore
 
 WORDS = ("It", " is", " 4", ".")
@@ -239,4 +240,6 @@ def test_the_chunks_of_an_ollama_stream_are_the_whole_answer(kind: str, cuts: li
 
 
 def test_a_cut_stream_of_ollama_is_said_to_be_cut() -> None:
-    assert "cut" in parse_response(stream("chat", [1, 2])[:-1]).note
+    chunks = stream("chat", [1, 2])[:-1]
+    assert parse_response(chunks).finish_reason == ""
+    assert UNSTATED in QualityPredictor.load().predict(chunks).reason

@@ -8,6 +8,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from metaprobe.records.compressed import opened
+from metaprobe.records.endings import TOOL_CALL, read_end
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import json_object
 from metaprobe.records.line_fields import name_value
@@ -23,7 +24,6 @@ from metaprobe.records.logs.sample import (
     words,
 )
 from metaprobe.records.logs.tables import records_of
-from metaprobe.records.openai_format import TOOL_CALL
 from metaprobe.records.responses_format import CALLS, is_response
 
 CALL = "the answer is a tool call"
@@ -132,11 +132,10 @@ def _spoken(body: Mapping[str, Any]) -> Mapping[str, Any]:
         return body
     used = mapping(body.get("usage"), '"usage"')
     reason = words(mapping(body.get("incomplete_details"), '"incomplete_details"').get("reason"))
-    reason = reason or words(body.get("status")).replace("completed", "stop")
     return completion(
         "".join(words(part.get("text")) for part in spoken),
         model=words(body.get("model")),
-        finish_reason="length" if reason == "max_output_tokens" else reason,
+        finish_reason=read_end(reason or body.get("status")),
         logprobs=None,
         prompt_tokens=used.get("input_tokens"),
         completion_tokens=used.get("output_tokens"),
@@ -150,7 +149,7 @@ def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
     message = choice.get("message")
     held = message if isinstance(message, Mapping) else {}
     called = held.get("tool_calls") or held.get("function_call")
-    if called or choice.get("finish_reason") in (TOOL_CALL, "function_call"):
+    if called or read_end(choice.get("finish_reason")) == TOOL_CALL:
         return Sample(place, None, CALL, number, line)
     given = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
     return Sample(place, line, number=number, taken=f"labelled by the line ({given})" if given else "no label")

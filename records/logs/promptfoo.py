@@ -37,6 +37,7 @@ _OLD = 2
 _THINKING = "Thinking: "
 """What promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
+COUNTED = "the log-probabilities are not as many as the tokens that the model drew"
 FEWER = "the answer has more words than log-probabilities, so they are of another"
 
 
@@ -110,6 +111,9 @@ def _check_numbers(text: str, given: Sequence[Any], used: Mapping[str, Any]) -> 
         raise NoAnswer(THOUGHT)
     if given and len(text.split()) > len(given):
         raise NoAnswer(FEWER)
+    counted = number_of(used.get("completion"))
+    if given and counted and abs(counted - len(given)) > 1:  # an end token is counted or not
+        raise NoAnswer(COUNTED)
 
 
 def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, float], str]:
