@@ -26,7 +26,7 @@ _MLFLOW_SCORE = re.compile(r"/v\d+/(?:score|justification)\Z|/(?:value|rationale
 MLFLOW = (
     "the CSV is an export of MLflow, whose cells hold no log-probabilities of tokens; expected a column `response`, or"
     ' answer lines: write what each model span returned (mlflow.search_traces(return_type="list"), then the outputs of'
-    ' its spans) as {"response": ...}; MLflow\'s assessments are read by `metaprobe feedback`'
+    ' its spans) as {"response": ...}; as JSON, MLflow\'s assessments are read by `metaprobe feedback`'
 )
 
 
@@ -44,6 +44,11 @@ def csv_lines(
     for number, row in iter_csv(path, on_error=on_error, on_bytes=on_bytes):
         if _of_mlflow(row.keys()):
             raise ImportFileError(f"{path}: {MLFLOW}")
+        if "response" not in row:
+            raise ImportFileError(
+                f"{path}: the columns are {', '.join(row)[:200]}; expected `response`, the answer's text, and beside it"
+                " `logprobs` as a JSON list: rename the column"
+            )
         try:
             yield number, _line(row)
         except ImportFileError as problem:

@@ -95,6 +95,12 @@ def test_without_a_column_of_log_probabilities_a_cell_is_a_whole_response_or_a_t
     assert (second.calls[0].text, second.calls[0].logprobs) == ("4", None)
 
 
+def test_a_table_without_responses_is_named_with_the_column_that_is_missing(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", ("question", "answer", "correct"), ("q", "4", "1"))
+    with pytest.raises(ImportFileError, match=r"question, answer, correct; expected `response`"):
+        imported(path, tmp_path, on_error="skip")
+
+
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
