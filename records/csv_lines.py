@@ -24,9 +24,9 @@ _MLFLOW_TRACES = frozenset(
 )
 _MLFLOW_SCORE = re.compile(r"/v\d+/(?:score|justification)\Z|/(?:value|rationale)\Z")
 MLFLOW = (
-    "the CSV is an export of MLflow, whose cells hold no log-probabilities of tokens; expected a column `response`, or"
-    ' answer lines: write what each model span returned (mlflow.search_traces(return_type="list"), then the outputs of'
-    ' its spans) as {"response": ...}; as JSON, MLflow\'s assessments are read by `metaprobe feedback`'
+    "the CSV is an export of MLflow, whose cells hold no log-probabilities of tokens; expected columns `response` and"
+    ' `logprobs`, or answer lines: write what each model span returned (mlflow.search_traces(return_type="list"), then'
+    ' the outputs of its spans) as {"response": ...}; as JSON, MLflow\'s assessments are read by `metaprobe feedback`'
 )
 
 
