@@ -55,7 +55,7 @@ class CollectionPlan:
     system: str
     """A name, or `MODULE:NAME` of one of your own (`metaprobe.pipelines.load_system`)."""
     task: str
-    """A name, a `.jsonl` file of items, or `MODULE:NAME` of one of your own (`metaprobe.tasks.load_task`)."""
+    """A name, a `.jsonl` or `.csv` file of items, or `MODULE:NAME` of one of your own (`metaprobe.tasks.load_task`)."""
     llm: Sequence[str] = ("smollm2-135m",)
     """`L`, the default model, and `NAME=L` for the stage or agent NAME. L: what `llms.weights.resolve` finds, or
     `openai:MODEL`, or `openai:MODEL@BASE_URL`, or `vllm:` and what `resolve` finds, answered by vLLM's engine."""

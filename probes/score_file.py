@@ -8,7 +8,7 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.importer import id_of_line, run_of_line
+from metaprobe.records.importer import id_of_line, response_of_line, run_of_line
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.reading import error_message
@@ -69,8 +69,7 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 def _note(record: dict[str, Any]) -> str:
     """What is to be known of a response that could be read, and that a call has no place for."""
-    given = record.get("response", record)
-    given = given.get("body", given) if isinstance(given, dict) else given
+    given = response_of_line(record)
     # Nearly all have one answer and nothing to be said of; only of the others it is worth reading them again.
     if isinstance(given, dict) and len(given.get("choices") or given.get("outputs") or ()) <= 1:
         return ""

@@ -6,6 +6,7 @@ from typing import Any
 
 from metaprobe.records import (
     llama_cpp_format,
+    native_formats,
     responses_format,
     sglang_format,
     transformers_format,
@@ -41,6 +42,7 @@ FORMATS = (
     Format(llama_cpp_format.is_llama_cpp, llama_cpp_format.read_llama_cpp),
     Format(transformers_format.is_generated, transformers_format.read_generated),
     Format(vllm_format.is_vllm, vllm_format.read_vllm),
+    Format(native_formats.is_native, native_formats.read_native),
 )
 """The first that recognises a response reads it."""
 
@@ -68,6 +70,8 @@ def read(response: object, choice: int, top: bool = True) -> ParsedResponse:
 
 def _unknown(response: Mapping[str, Any]) -> str:
     """What is wrong with a mapping that is no response."""
+    if known := native_formats.refusal_of(response):
+        return known
     came = f"the response has the keys {first_keys(response)}"
     for key in ("response", "body"):  # a line of an import file, or of Batch output
         if isinstance(response.get(key), (Mapping, list)):
@@ -76,7 +80,7 @@ def _unknown(response: Mapping[str, Any]) -> str:
         return f"the response is an error message ({said!r}); expected an answer: leave it out"
     return (
         f"{came}; expected a chat completion (choices), a response of the Responses API (output) or an engine's own"
-        " answer: if this is an error message, leave it out"
+        f" answer ({native_formats.NAMES}, vLLM, SGLang, llama.cpp): if this is an error message, leave it out"
     )
 
 
@@ -86,7 +90,9 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
     mappings = [part for part in held if part is not None]
     for part in mappings:
         refuse_error(part)
-    kinds = {_chunk_kind(part) for part in mappings}
+    if len(mappings) > 1 and all(map(native_formats.is_ollama_chunk, mappings)):
+        return _from_parts([native_formats.ollama_as_chunk(part) for part in mappings], choice, top)
+    kinds = {chunk_kind(part) for part in mappings}
     if "event" in kinds:
         events = [part for part in mappings if responses_format.is_event(part)]
         return responses_format.read_response(responses_format.from_events(events), choice, top)
@@ -108,7 +114,7 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
     return ParsedResponse("", (), check_logprobs(parts))
 
 
-def _chunk_kind(part: Mapping[str, Any]) -> str:
+def chunk_kind(part: Mapping[str, Any]) -> str:
     """`event`, `chat` or `text` for a piece of such a stream, else empty."""
     if responses_format.is_event(part):
         return "event"

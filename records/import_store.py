@@ -48,6 +48,8 @@ class ImportReport:
     """The format that was read."""
     without_logprobs: int = 0
     """Lines that came without log-probabilities: for their stated confidence, or for another model to read."""
+    taken: Mapping[str, int] = field(default_factory=dict)
+    """What the reader took for the label `correct`, and why answers have none, with the number of answers of each."""
 
 
 def import_file(
@@ -137,6 +139,7 @@ class _Import:
         self._skipped: list[str] = []
         self._notes: dict[str, str] = {}
         self._left_out: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
         self._groups: set[tuple[str, str]] = set()
         self._imported = self._already = self._relabelled = self._labelled = self._bare = self._bad = 0
 
@@ -184,10 +187,13 @@ class _Import:
             dict(self._left_out),
             self._form.name,
             self._bare,
+            dict(self._taken.most_common()),
         )
 
     def _count(self, line: Line) -> None:
         self._labelled += bool(line.run.labels)
+        if line.taken:
+            self._taken[line.taken] += 1
         self._bare += line.run.calls[0].logprobs is None
         self._groups.add((line.run.item.task, line.run.item.group))
         if self._form.name == LINES.name:

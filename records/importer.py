@@ -3,10 +3,11 @@
     {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
      "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
 
-Only `response` is required; an answer without log-probabilities needs a `verbalized_confidence`.
+`correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
+`verbalized_confidence`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,10 +23,12 @@ from metaprobe.records.line_fields import (
     segments_of,
     statements_of,
     string,
+    with_labels,
 )
 from metaprobe.records.logs.detect import LINES, LogFormat
 from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample, without_zeros
-from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
+from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
+from metaprobe.records.openai_format import ParsedResponse, ParsedText, from_json, parse_response, parse_text
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Call, Item, Run
 
@@ -72,6 +75,8 @@ class Line:
     run: Run
     place: str = ""
     """Where it stands in a log that has no lines."""
+    taken: str = ""
+    """What the reader took for `correct`, as `Sample.taken`."""
 
     def error(self, path: Path, what: str) -> ImportFileError:
         """Returns an error about it."""
@@ -114,7 +119,8 @@ def read_log(
             continue
         number = sample.number or count
         try:
-            run = _run_of_sample(sample, f"{name}-line-{number}", stated, plain=options.plain)
+            record = with_labels(sample.line)
+            run = _run_of_sample(replace(sample, line=record), f"{name}-line-{number}", stated, plain=options.plain)
             _check_lowest(run)
             if run.id in places:
                 raise ImportFileError(
@@ -130,7 +136,7 @@ def read_log(
             _hand(_at(path, sample, str(problem)), options, problem)
         else:
             places[run.id] = sample.place
-            yield Line(number, sample.line, run, "" if sample.number else sample.place)
+            yield Line(number, record, run, "" if sample.number else sample.place, sample.taken)
 
 
 def _run_of_sample(
@@ -140,7 +146,7 @@ def _run_of_sample(
     try:
         return run_of_line(line, default_id)
     except NoLogprobs:
-        value = stated(parse_text(line["response"]).text) if stated is not None else None
+        value = stated(parse_text(_told(line["response"])).text) if stated is not None else None
         if value is not None:
             line = {**line, "verbalized_confidence": value}
         elif not plain:
@@ -181,7 +187,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
     """
-    record = _checked(record)
+    record = with_labels(_checked(record))
     response = _answer(record, plain=plain)
     line_id, run_id, id = _ids(record, default_id)
     messages = messages_of(record.get("messages"))
@@ -227,6 +233,9 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
 
 def _checked(record: dict[str, Any]) -> dict[str, Any]:
     """The line with its answer under `response`, however it came."""
+    if is_ollama_chunk(record) or ("response" not in record and is_native(record)):
+        own = {key: record[key] for key in (*KEYS, "correct") if key in record and key not in ("model", "response")}
+        record = {**own, "response": record}
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
         record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
     batch = record.get("response")
@@ -244,6 +253,14 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+def _of_batch(record: dict[str, Any]) -> bool:
+    """Whether it is a line of OpenAI's Batch output, also of a request that failed."""
+    held = record.get("response")
+    if isinstance(held, dict):
+        return isinstance(held.get("body"), dict)
+    return held is None and "custom_id" in record
+
+
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
     """What the line's response says; without log-probabilities only where it may be, or has a stated confidence."""
     try:
@@ -254,7 +271,19 @@ def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedTe
                 f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone; with'
                 " --plain, for another model to read (metaprobe extract --logprobs MODEL)"
             ) from error
-        return parse_text(record["response"])
+        return parse_text(_told(record["response"]))
+
+
+def _told(response: Any) -> Any:
+    """The response as OpenAI's API would say it, for its text alone."""
+    if isinstance(response, (str, bytes)):
+        response = from_json(response)
+    return as_completion(response) if isinstance(response, Mapping) else response
+
+
+def response_of_line(record: dict[str, Any]) -> Any:
+    """The response of a line, however the line holds it. Raises `ImportFileError` where there is none."""
+    return _checked(record)["response"]
 
 
 def id_of_line(record: dict[str, Any], default_id: str) -> str:
@@ -266,7 +295,8 @@ def id_of_line(record: dict[str, Any], default_id: str) -> str:
 
 
 def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
-    """(the line's id, its run_id, both together)."""
-    line_id = string(record, "id", number=True) or default_id
+    """(the line's id, its run_id, both together). In Batch output the user's own id is `custom_id`."""
+    own = "custom_id" if isinstance(record.get("custom_id"), str) and _of_batch(record) else "id"
+    line_id = string(record, own, number=True) or default_id
     run_id = string(record, "run_id", number=True)
     return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id

@@ -19,7 +19,9 @@ LABEL_BOUNDS = dict.fromkeys(("q", "quality"), (0.0, 9.0))
 
 _HUGE = 1e300
 _PLACES = {
-    **dict.fromkeys((*LABEL_VALUES, "quality", "is_correct", "lables"), ("labels", '{"correct": 1}')),
+    **dict.fromkeys(
+        (*(LABEL_VALUES.keys() - {"correct"}), "quality", "is_correct", "lables"), ("labels", '{"correct": 1}')
+    ),
     **dict.fromkeys(("question", "prompt", "input", "query"), ("messages", '[{"role": "user", "content": "..."}]')),
     "confidence": ("verbalized_confidence", "0.8"),
 }
@@ -43,6 +45,26 @@ def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) 
         bounds = "a finite number" if high == _HUGE else f"a number from {low:g} to {high:g}"
         raise ImportFileError(f"{name} is {name_value(value)}; expected {bounds}")
     return float(value)
+
+
+def with_labels(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns the line with `correct` among its labels, where it stands beside them.
+
+    Raises `ImportFileError` where the labels say something else of `correct`.
+    """
+    if "correct" not in record:
+        return record
+    value, labels = record["correct"], record.get("labels")
+    if labels is not None and not isinstance(labels, dict):
+        return record  # which is refused as it is
+    held = {} if labels is None else labels
+    if held.get("correct", value) != value:
+        raise ImportFileError(
+            f'"correct" is {name_value(value)}, and "labels" has {name_value(held["correct"])}; expected the same in'
+            " both, or one of the two"
+        )
+    rest = {key: held for key, held in record.items() if key != "correct"}
+    return {**rest, "labels": {**held, "correct": value}}
 
 
 def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:

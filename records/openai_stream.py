@@ -134,23 +134,35 @@ class StreamedCompletion(_Streamed):
 class StreamedText(_Streamed):
     """The same for text completions, whose log-probabilities come as columns, or as entries from llama.cpp's server."""
 
+    declined = called = False
+    """A text completion neither refuses nor calls."""
+
     def __init__(self, choice: int = 0) -> None:
         super().__init__(choice)
         self._columns: dict[str, list[Any]] = {}
+        self._answer = AnswerTokens()
+        self.spoken: Sequence[Mapping[str, Any]] = ()
+        """As in `StreamedCompletion`."""
+        self.shown = False
+        """Whether the last chunk brought text."""
 
-    def add(self, chunk: object) -> str:
-        """The text that this chunk brings. Raises `InvalidResponse` for what is no chunk."""
+    def add(self, chunk: object) -> tuple[str, Sequence[Mapping[str, Any]]]:
+        """As `StreamedCompletion.add`."""
         choice = self._chosen(chunk)
         brought = text(choice.get("text"))
+        self.shown = bool(brought)
         self._text.append(brought)
-        for name, column in (fields(choice.get("logprobs")) or {}).items():
+        given = fields(choice.get("logprobs")) or {}
+        for name, column in given.items():
             if name in (*_COLUMNS, "content") and column is not None:
                 if as_list(column) is None:
                     raise InvalidResponse(
                         f"logprobs.{name} of a chunk came as {type(column).__name__}; expected a list"
                     )
                 self._columns.setdefault(name, []).extend(column)
-        return brought
+        entries = _entries(given["content"]) if given.get("content") else _entries_of_columns(given)
+        self.spoken = self._answer.feed(entries, thought="", brought=brought)
+        return brought, entries
 
     def completion(self) -> dict[str, Any]:
         """The text completion that the chunks so far amount to."""
@@ -162,6 +174,23 @@ class StreamedText(_Streamed):
             **self._ended_by,
         }
         return {**self._known, "choices": [choice]}
+
+
+def _entries_of_columns(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """{token, logprob, top_logprobs} of each token, from the columns of a chunk of a text completion."""
+    values = as_list(given.get("token_logprobs")) or ()
+    tokens, rows = as_list(given.get("tokens")) or (), as_list(given.get("top_logprobs")) or ()
+    entries: list[Mapping[str, Any]] = []
+    for place, value in enumerate(values):
+        row = fields(rows[place]) if place < len(rows) else None
+        entries.append(
+            {
+                "token": text(tokens[place]) if place < len(tokens) else "",
+                "logprob": value,
+                "top_logprobs": [{"token": token, "logprob": one} for token, one in (row or {}).items()],
+            }
+        )
+    return entries
 
 
 def _entries(given: object) -> list[Mapping[str, Any]]:

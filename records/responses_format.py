@@ -12,7 +12,7 @@ from metaprobe.records.reading import as_list, fields, only_choice, read_tempera
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _WORDS = ("message", "reasoning")
-_CALLS = frozenset(
+CALLS = frozenset(
     "function_call custom_tool_call computer_call local_shell_call shell_call apply_patch_call"
     " mcp_approval_request".split()
 )
@@ -63,7 +63,7 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
         )
     counted, reason = fields(response.get("usage")) or {}, fields(response.get("incomplete_details")) or {}
     ended = text(reason.get("reason")) or text(response.get("status"))
-    called = bool(_CALLS & other)
+    called = bool(CALLS & other)
     parsed = parse_entries(
         entries,
         "output_text.logprobs",

@@ -3,9 +3,9 @@
     for chunk in (watched := watch(stream, predictor, gates)): ...
     watched.verdict, watched.action
 
-`stream` is what the openai client returns for `stream=True` (chat completions or Responses; sync or async), or any
-other iterable of such chunks, for example LiteLLM's, or what vLLM's `AsyncLLM.generate` yields. Neither the client nor
-the stream is changed.
+`stream` is what the openai client returns for `stream=True` (chat completions, text completions or Responses; sync or
+async), or any other iterable of such chunks, for example LiteLLM's, the chunks of Ollama's own API, or what vLLM's
+`AsyncLLM.generate` yields. Neither the client nor the stream is changed.
 """
 
 import inspect
@@ -18,9 +18,11 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import refuse_error
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.formats import chunk_kind
+from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
 from metaprobe.records.openai_format import first_of
-from metaprobe.records.openai_stream import StreamedCompletion
-from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
+from metaprobe.records.reading import as_list, fields, first_keys, text
 from metaprobe.records.responses_format import begins_call, is_event
 from metaprobe.records.vllm_format import is_vllm
 from metaprobe.records.vllm_stream import StreamedOutputs
@@ -28,6 +30,10 @@ from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
 T = TypeVar("T")
+_UNKNOWN = (
+    "the chunks of the stream have the keys {}; expected those of chat or text completions, of the Responses API, of"
+    " Ollama or of vLLM: ask an endpoint that speaks OpenAI's format, or score the whole answer"
+)
 
 
 @overload
@@ -225,10 +231,12 @@ class _Watcher:
         if getattr(gate, "fired_at", None) is not None:
             raise ValueError("this gate has fired for another answer; start a new one for this")
         self._predictor = predictor
-        self._completion = StreamedCompletion()
+        self._completion: StreamedCompletion | StreamedText = StreamedCompletion()
         self._outputs: StreamedOutputs | None = None
         """Where the chunks are vLLM's own outputs."""
-        self._begun = False
+        self._begun = self._known = False
+        self._odd: list[str] = []
+        """The keys of the first chunk of an unknown kind."""
         self._events: list[Mapping[str, Any]] = []
         self._named: dict[str, str] = {}
         self._unreadable = ""
@@ -253,6 +261,8 @@ class _Watcher:
     def finished(self) -> Scored:
         if self._unreadable:
             return Scored(None, self._unreadable, **self._of())
+        if self._odd and not self._known:
+            return Scored(None, _UNKNOWN.format(self._odd), **self._of())
         note = "; ".join(filter(None, [first_of(1 + self._completion.has_others, 0), self.gated.note]))
         return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
 
@@ -276,18 +286,29 @@ class _Watcher:
         if self._outputs is not None:
             chunk = self._outputs.chunk(chunk)
         held = fields(chunk) or {}
+        if is_ollama_chunk(held):
+            held = chunk = ollama_as_chunk(held)
         if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
             chunk = held.get("chunk")
             held = fields(chunk) or {}
         refuse_error(held)
         if "choices" not in held and "type" in held and not is_event(held):
+            self._odd = self._odd or first_keys(held)
             return ()  # its other events say the same again
+        if not self._known and (kind := chunk_kind(held)):  # a first chunk may come without choices
+            self._known = True
+            self._completion = StreamedText() if kind == "text" else self._completion
+        elif "choices" not in held and not self._odd:
+            self._odd = first_keys(held)
         if any((fields(choice) or {}).get("index", 0) for choice in as_list(held.get("choices")) or ()):
             self.gated.step_back()  # one of several answers must not end the others
         named = fields(held.get("response")) or held
         self._named.update({key: text(named[key]) for key in ("id", "model") if named.get(key)})
         if not is_event(held):
-            self.tokens_seen += len(self._completion.add(chunk)[1])
+            brought = self._completion.add(chunk)[1]
+            self.tokens_seen += len(brought)
+            if any(entry.get("logprob") is None for entry in brought):
+                self.gated.step_back()  # the prompt is echoed, and its tokens are not the answer's
             return [_with_alternatives(entry) for entry in self._completion.spoken]
         self._events.append(held)
         if begins_call(held):

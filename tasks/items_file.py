@@ -1,23 +1,33 @@
-"""Items from a file of JSON lines."""
+"""Items from a file of JSON lines, or of CSV."""
 
 import dataclasses
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from metaprobe.records.csv_rows import is_csv, iter_csv
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.types import Check, Item
 
 _LISTS = ("gold", "choices")
+_TEXTS = ("answer", "gold")
+"""Columns of accepted answers."""
 
 
 def read_items(path: Path) -> list[Item]:
-    """Returns the items of a file, one JSON object a line. Raises `ImportFileError` that says where and what."""
+    """Returns the items of a file: a JSON object a line, or of CSV a row. Raises `ImportFileError`: where and what.
+
+    `answer` is taken for `gold`. In CSV a list (`gold`, `choices`) is a JSON list, `fields` is JSON, and a file without
+    a column `id` names its items after itself and the row, as `sums-1`.
+    """
     items: list[Item] = []
     seen: dict[str, int] = {}
-    for number, record in iter_json_lines(path):
+    task = path.name.split(".")[0]
+    for number, record in _rows(path, task) if is_csv(path) else iter_json_lines(path):
         try:
-            item = _item(record, task=path.name.split(".")[0])
+            item = _item(_with_gold(record), task=task)
             if item.id in seen:
                 raise ImportFileError(
                     f"id {item.id!r} was already used on line {seen[item.id]}; every item needs its own"
@@ -29,6 +39,44 @@ def read_items(path: Path) -> list[Item]:
     if not items:
         raise ImportFileError(f"{path} holds no items; expected one JSON object a line with id, question and gold")
     return items
+
+
+def _rows(path: Path, task: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, the row as a line of JSON would say it)."""
+    for count, (number, row) in enumerate(iter_csv(path), 1):
+        record: dict[str, Any] = {name: cell for name, cell in row.items() if cell.strip()}
+        if "id" not in row:
+            record["id"] = f"{task}-{count}"
+        for name in (*_TEXTS, "choices", "fields"):
+            if name in record:
+                record[name] = _cell(path, number, name, record[name])
+        yield number, record
+
+
+def _cell(path: Path, number: int, name: str, cell: str) -> Any:
+    """What the cell holds: JSON, or for an answer also a text, which may begin as JSON does."""
+    try:
+        held = json.loads(cell)
+    except (ValueError, RecursionError):
+        held = None
+    if name in _TEXTS:
+        return held if isinstance(held, list) and all(isinstance(part, str) for part in held) else cell
+    if not isinstance(held, list if name == "choices" else dict):
+        what = '["Paris", "Rome"]' if name == "choices" else '{"name": "text"}'
+        raise ImportFileError(f"{path}:{number}: {name} is {cell[:60]!r}; expected JSON, such as {what}")
+    return held
+
+
+def _with_gold(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with `answer` as `gold`. Raises `ImportFileError` where it has both and they differ."""
+    if "answer" not in record:
+        return record
+    rest = {name: value for name, value in record.items() if name != "answer"}
+    if rest.setdefault("gold", record["answer"]) not in (record["answer"], [record["answer"]]):
+        raise ImportFileError(
+            f"answer is {record['answer']!r} and gold {rest['gold']!r}; expected one of the two, or the same in both"
+        )
+    return rest
 
 
 def _item(record: dict[str, Any], *, task: str) -> Item:

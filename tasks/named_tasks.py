@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+from metaprobe.records.csv_rows import is_csv
 from metaprobe.records.errors import RecordError
 from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.records.types import Item
@@ -67,7 +68,7 @@ def load_task(
     data: str | Path | None = None,
     split: str | None = None,
 ) -> list[Item]:
-    """The items of a task set, or of a `.jsonl` file with one item a line (at least id, question and gold).
+    """The items of a task set, or of a `.jsonl` or `.csv` file with one item a line (at least id, question and gold).
 
     `name`: one of `task_names`, a path, or `MODULE:NAME` of a `Task` in code of your own.
 
@@ -78,7 +79,7 @@ def load_task(
     """
     if limit is not None and limit < 1:
         raise RecordError(f"limit is {limit}; expected a whole number of 1 or more, or None for every item")
-    task = None if name.endswith((".jsonl", ".jsonl.gz")) else _task(name)
+    task = None if name.endswith((".jsonl", ".jsonl.gz")) or is_csv(Path(name)) else _task(name)
     if task is not None and task.folder:
         split = split or task.default_split
         items = task.made(rows_of(task, data, split), seed, split)
@@ -98,8 +99,8 @@ def _task(name: str) -> Task:
     task = TASKS.get(name) or load_plugin(name, ENTRY_POINTS, Task, "task")
     if task is None:
         raise RecordError(
-            f"no task {name!r}; expected one of {', '.join(task_names())}, a .jsonl file of items, MODULE:NAME of a "
-            f"task of your own, or an entry point in {ENTRY_POINTS}"
+            f"no task {name!r}; expected one of {', '.join(task_names())}, a .jsonl or .csv file of items, MODULE:NAME "
+            f"of a task of your own, or an entry point in {ENTRY_POINTS}"
         )
     if TASKS.get(task.name, task) is not task:
         raise RecordError(f"task {name!r} calls itself {task.name!r}, as one of the package: give it another name")

@@ -354,7 +354,10 @@ def test_a_batch_is_joined_with_its_requests(tmp_path: Path) -> None:
         (call,) = run.calls
         assert [message.content for message in call.messages] == [m["content"] for m in asked[run.id]["messages"]]
         assert (call.sampling.temperature, call.sampling.seed, call.sampling.max_tokens) == (0.7, 3, 12)
-    with pytest.raises(ImportFileError, match=r"chat_output.jsonl: line \d: no request in .* has the custom_id"):
+    with pytest.raises(
+        ImportFileError,
+        match=r"chat_output.jsonl: line \d \(custom_id 'request-\d'\): no request in .* has the custom_id",
+    ):
         imported(folder / "chat_output.jsonl", tmp_path / "b", requests=folder / "responses_requests.jsonl")
     output, requests = folder / "responses_output.jsonl", folder / "responses_requests.jsonl"
     report, runs = imported(output, tmp_path / "c", requests=requests)

@@ -9,7 +9,7 @@ import pytest
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.logs.promptfoo import FEWER, THOUGHT
+from metaprobe.records.logs.promptfoo import COUNTED, FEWER, THOUGHT
 from metaprobe.records.logs.sample import (
     OTHER_TOKENS,
     ZEROS,
@@ -107,6 +107,7 @@ def test_helms_thinking_is_a_segment_of_its_own(tmp_path: Path) -> None:
         ("It is 45.", 11, 7, THOUGHT),  # `showThinking: false`
         ("It is certainly 45 and no other number.", 2, 0, FEWER),
         ("It is 45.", 4, 0, ""),
+        ("It is 45.", 7, 0, COUNTED),
     ],
 )
 def test_promptfoos_numbers_are_of_the_answer_or_left_out(
@@ -117,6 +118,7 @@ def test_promptfoos_numbers_are_of_the_answer_or_left_out(
     response = held[0]["response"]
     response |= {"output": output, "logProbs": [-0.1] * numbers}
     response["tokenUsage"]["completionDetails"]["reasoning"] = reasoning
+    response["tokenUsage"]["completion"] = 4 if why == COUNTED else numbers
     path = tmp_path / "log.json"
     path.write_text(json.dumps(log), encoding="utf-8")
     report, calls = imported(path, tmp_path)
@@ -134,6 +136,7 @@ def zeros_of(form: str, folder: Path, count: int) -> Path:
         log = json.loads((LOGS / "promptfoo" / "sums.json").read_text(encoding="utf-8"))
         held = log["results"]["results"] = log["results"]["results"][:1]
         held[0]["response"] |= {"output": "It is 45.", "logProbs": [0] * count}
+        held[0]["response"]["tokenUsage"]["completion"] = count
         path.write_text(json.dumps(log), encoding="utf-8")
         return path
     content = [{"token": f" {n}", "logprob": 0.0, "top_logprobs": []} for n in range(count)]

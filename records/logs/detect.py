@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from metaprobe.records.csv_lines import csv_lines
+from metaprobe.records.csv_rows import is_csv
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.logs import helm
 from metaprobe.records.logs.document import first_keys
@@ -30,12 +32,13 @@ class LogFormat:
 
 
 def read_lines(path: Path, options: LogOptions) -> Iterator[Sample]:
-    """Yields each line of a file in the import format; of a Parquet or Arrow file each row."""
+    """Yields each line of a file in the import format; of a Parquet, Arrow or CSV file each row."""
     if options.correct:
         raise ImportFileError(
             f'{path}: answer lines have "labels" and no scores, so there is none called {options.correct!r}'
         )
-    for number, record in records_of(path, options):
+    rows = csv_lines(path, on_error=options.on_error, on_bytes=options.on_bytes) if is_csv(path) else None
+    for number, record in rows if rows is not None else records_of(path, options):
         yield Sample(f"line {number}", record, number=number)
 
 
@@ -48,7 +51,14 @@ FORMATS = (
         "promptfoo",
         "results of promptfoo",
         read_promptfoo,
-        (frozenset({"evalId", "results"}), frozenset({"testIdx", "promptIdx"})),
+        (
+            frozenset({"evalId", "results"}),
+            frozenset({"testIdx", "promptIdx"}),
+            frozenset({"version", "timestamp", "results"}),  # what `evaluate` of the Node package gives
+            frozenset({"version", "timestamp", "prompts"}),
+            frozenset({"createdAt", "config", "results"}),
+            frozenset({"results.version", "results.timestamp"}),  # older ones begin with the results
+        ),
     ),
     LogFormat(
         "openai-batch",
@@ -79,6 +89,8 @@ def format_of(path: Path, name: str = "auto") -> LogFormat:
 
 def _keys(path: Path) -> set[str]:
     """The keys at the top of the document, or of the first line or row; those of a header where it is an archive."""
+    if is_csv(path):
+        return set()  # no other format is a table of texts
     keys = first_keys(path)  # says what is wrong with a file that cannot be opened
     with path.open("rb") as file:
         packed = file.read(2) == b"PK"
@@ -89,4 +101,4 @@ def _keys(path: Path) -> set[str]:
     if is_table(path):
         first = next(iter(records_of(path, LogOptions())), None)
         return set(first[1]) if first is not None else set()
-    return set(keys)
+    return {*keys, *(f"results.{key}" for key in first_keys(path, "results"))}

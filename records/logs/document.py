@@ -2,7 +2,7 @@
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,19 +17,25 @@ _NEAR = 16
 _DECODER = json.JSONDecoder()
 
 
-def elements(path: Path, *where: str, on_bytes: OnBytes | None = None) -> Iterator[tuple[dict[str, Any], Any]]:
+def elements(
+    path: Path, *where: str, on_bytes: OnBytes | None = None, absent: Callable[[dict[str, Any]], str] | None = None
+) -> Iterator[tuple[dict[str, Any], Any]]:
     """(what stands before the list, element) for each element of the list under these keys.
 
     With two keys, the list stands in the object under the first. Without one the document is the list. What stands
     before it are the members of all objects on the way, of all names the last. Raises `ImportFileError` where the
-    document is none, breaks off, or holds no such list.
+    document is none, breaks off, or holds no such list; `absent` then gives the message for a whole document whose list
+    is missing or null, from what stands before it.
     """
     with opened(path, on_bytes) as file:
         text = _Text(file, path)
         before: dict[str, Any] = {}
         try:
             for key in where:
-                if not text.enter(key, before):
+                found = text.enter(key, before)
+                if absent is not None and not (found and not text.is_null()):
+                    raise ImportFileError(f"{path}: {absent(before)}")
+                if not found:
                     raise text.error(f"there is no {key!r} in it")
             yield from ((before, element) for element in text.listed())
             text.rest(len(where))
@@ -39,8 +45,11 @@ def elements(path: Path, *where: str, on_bytes: OnBytes | None = None) -> Iterat
             raise
 
 
-def first_keys(path: Path) -> list[str]:
-    """Returns the first keys of the object that a file, plain or compressed, begins with; none where it is damaged."""
+def first_keys(path: Path, inside: str = "") -> list[str]:
+    """Returns the first keys of the object that a file, plain or compressed, begins with; none where it is damaged.
+
+    `inside`: those of the object under this key of it; none where the key is further on, or holds no object.
+    """
     with opened(path) as file:
         try:
             head = file.read(_BLOCK)
@@ -48,11 +57,14 @@ def first_keys(path: Path) -> list[str]:
             if not is_damage(error):
                 raise
             return []  # who reads all of it says where
-    return keys_at_the_top(head.decode("utf-8-sig", errors="replace"))
+    return keys_at_the_top(head.decode("utf-8-sig", errors="replace"), inside)
 
 
-def keys_at_the_top(head: str) -> list[str]:
-    """Returns the first keys of the object that a text begins with, also where the text is cut off; none for others."""
+def keys_at_the_top(head: str, inside: str = "") -> list[str]:
+    """Returns the first keys of the object that a text begins with, also where the text is cut off; none for others.
+
+    `inside` as in `first_keys`.
+    """
     found: list[str] = []
     at = _skip(head, 0)
     if head[at : at + 1] != "{":
@@ -63,11 +75,13 @@ def keys_at_the_top(head: str) -> list[str]:
             key, at = _DECODER.raw_decode(head, _skip(head, at))
             if not isinstance(key, str):
                 return found
+            if inside and key == inside:
+                return keys_at_the_top(head[_skip(head, _skip(head, at) + 1) :])
             found.append(key)
             _, at = _DECODER.raw_decode(head, _skip(head, _skip(head, at) + 1))
             at = _skip(head, at) + 1  # the comma
     except (ValueError, RecursionError):
-        return found
+        return [] if inside else found
 
 
 def _skip(text: str, at: int) -> int:
@@ -105,6 +119,10 @@ class _Text:
             before[name] = self._value()
             self._comma("}")
         return False
+
+    def is_null(self) -> bool:
+        """Returns whether a null stands here."""
+        return self._next_is("n")
 
     def listed(self) -> Iterator[Any]:
         """Yields each element of the list here."""

@@ -34,6 +34,7 @@ class Recognized:
     tasks: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
+    taken: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
 
     def add(self, run: Run) -> None:
@@ -79,6 +80,8 @@ def explain(
     lines = read_log(path, format_found, options, stated=stated, on_left_out=count)
     for line in islice(lines, answers):
         found.add(line.run)
+        if line.taken:
+            found.taken[line.taken] += 1
     whole = "all" if found.answers < answers else f"the first {answers}"
     return [
         f"recognised     {format_found.what} ({format_found.name}{'' if form != 'auto' else ', told by the content'})",
@@ -102,6 +105,8 @@ def _stored(found: Recognized, whole: str) -> Iterator[str]:
     for name, values in found.labels.items():
         shown = ", ".join(f"{value:g}: {count}" for value, count in sorted(values.items())[:6])
         yield f"               label {name}: {shown}{', ...' if len(values) > 6 else ''}"
+    for what, count in found.taken.most_common():
+        yield f"took           {count} x {what}"
     for reason, count in found.left_out.most_common():
         yield f"left out       {count} x {reason}"
     if found.bad:

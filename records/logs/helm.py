@@ -5,6 +5,7 @@ client for transformers; an answer in which all are 0 counts as one without.
 """
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from metaprobe.records.logs.sample import (
     read_sample,
     sequence,
     spoken_tokens,
+    taken_of,
     words,
 )
 
@@ -39,6 +41,13 @@ _NO_SCORES = (
     "predicted_index",
 )  # fmt: skip
 """What HELM counts and times besides; names of statistics begin so."""
+
+_WITHHELD = re.compile(r"\[encrypted_text_\d+\]|\[redacted\]")
+"""What HELM's scripts put in the place of a text that must not be public: of an answer, a prompt, a reference."""
+WITHHELD = (
+    "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back, where"
+    " encryption_data.json is there)"
+)
 
 Key = tuple[str, int, str]
 """Instance, trial and perturbation."""
@@ -108,6 +117,9 @@ def _samples(
     model = words(request.get("model")) or words(adapter.get("model"))
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *([_changed(instance)] if key[2] else [])])
     stops = [words(stop) for stop in sequence(request.get("stop_sequences"), '"stop_sequences"')]
+    if any(_WITHHELD.fullmatch(words(one.get("text")).strip()) for one in completions):
+        raise NoAnswer(WITHHELD)
+    messages = [message for message in _prompt(request) if not _WITHHELD.fullmatch(message["content"].strip())]
     for number, one in enumerate(completions):
         text = END_TOKENS_AT_END.sub("", words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
@@ -118,19 +130,20 @@ def _samples(
             if not options.plain:
                 raise
             logprobs, thinking, why = None, "", OTHER_TOKENS
+        labels = labels_from(stats.get(key, {}), "exact_match", options) if number == scored else {}
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
             "group": key[0],
             "run_id": run,
             "task": run.partition(":")[0],
             "model": model,
-            "messages": _prompt(request),
+            "messages": messages,
             "sampling": {
                 "temperature": number_of(request.get("temperature")),
                 "top_p": number_of(request.get("top_p")),
                 "max_tokens": request.get("max_tokens"),
             },
-            "labels": labels_from(stats.get(key, {}), "exact_match", options) if number == scored else {},
+            "labels": labels,
             "response": completion(
                 text,
                 model=model,
@@ -141,7 +154,10 @@ def _samples(
                 thinking=thinking,
             ),
         }
-        yield Sample(place, line, "" if logprobs else why, source=held)
+        taken = (
+            taken_of(labels, "exact_match", options) if number == scored else "no label: another completion is scored"
+        )
+        yield Sample(place, line, "" if logprobs else why, source=held, taken=taken)
 
 
 def _changed(instance: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from metaprobe.records.logs.sample import (
     read_sample,
     sequence,
     spoken_tokens,
+    taken_of,
     words,
 )
 
@@ -42,6 +44,10 @@ _ENDS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
 _ZSTANDARD = 93
 _ATTACHMENT = "attachment://"
 FURTHER = "a further choice of the model's, which no score is of"
+_UNNAMED = (
+    "the log says that samples of it were invalidated, and marks none of them; expected `invalidation` in each such"
+    " sample: write the log again with inspect_ai's invalidate_samples, or take the mark off with uninvalidate_samples"
+)
 
 
 def read_inspect(path: Path, options: LogOptions, *, own_reader: bool | None = None) -> Iterator[Sample]:
@@ -49,9 +55,31 @@ def read_inspect(path: Path, options: LogOptions, *, own_reader: bool | None = N
     if own_reader is None:
         own_reader = importlib.util.find_spec("inspect_ai") is not None
     read = _by_inspect if own_reader else _from_archive if zipfile.is_zipfile(path) else _from_document
-    for header, sample in read(path, options):
+    quiet = replace(options, on_bytes=None)
+    header: Mapping[str, Any] | None = None
+    for top, sample in read(path, options):
+        if header is None and top.get("invalidated") and not any(_invalid(one) for _, one in read(path, quiet)):
+            raise ImportFileError(f"{path}: {_UNNAMED}")
+        header = top
         place = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')}"
         yield from read_sample(path, place, partial(_samples, place, header, sample, options), options, dict(sample))
+    if header is None:
+        raise ImportFileError(f"{path}: {_bare({})}")
+
+
+def _bare(top: Mapping[str, Any]) -> str:
+    """What is wrong with a log that holds no samples; `top`: what is known of the log."""
+    status = words(top.get("status"))
+    return (
+        f"the log of Inspect holds no samples{f' (its status is {status!r})' if status else ''}; expected samples with"
+        " their outputs: a header that was read alone (header_only), or a run with --no-log-samples, keeps none, so"
+        " import the whole log, or run it again with --log-samples"
+    )
+
+
+def _invalid(sample: Mapping[str, Any]) -> bool:
+    """Whether somebody has marked the sample as invalid."""
+    return sample.get("invalidation") is not None or bool(sample.get("invalidated"))
 
 
 def _by_inspect(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -69,7 +97,7 @@ def _by_inspect(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, 
             samples = log.read_eval_log_samples(
                 str(path), all_samples_required=False, resolve_attachments=True, format=kind
             )
-        top = header.model_dump(mode="json", include={"eval", "plan"})
+        top = header.model_dump(mode="json", include={"eval", "plan", "invalidated"})
         for sample in samples:
             yield top, sample.model_dump(**kept)
     except (ValueError, KeyError, RuntimeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -77,7 +105,7 @@ def _by_inspect(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, 
 
 
 def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for before, sample in elements(path, "samples", on_bytes=options.on_bytes):
+    for before, sample in elements(path, "samples", on_bytes=options.on_bytes, absent=_bare):
         if "eval" not in before:
             raise ImportFileError(f"{path}: the samples stand before 'eval'; expected a log as Inspect writes it")
         yield before, mapping(sample, "a sample")
@@ -153,6 +181,10 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
     if sample.get("error"):
         said = mapping(sample.get("error"), "error").get("message")
         raise NoAnswer(f"the sample ended in an error ({words(said).partition('(')[0][:60]})")
+    if _invalid(sample):
+        held = sample.get("invalidation")
+        why = words(held.get("reason"))[:60] if isinstance(held, Mapping) else ""
+        raise NoAnswer(f"the sample was invalidated{f' ({why})' if why else ''}")
     identity = sample.get("id")
     if not isinstance(identity, (str, int)) or isinstance(identity, bool):
         raise ImportFileError(f"the sample's id is {name_value(identity)}; expected text or a whole number")
@@ -167,6 +199,8 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
             raise
         bare = [{**mapping(one, "a choice"), "logprobs": None} for one in sequence(output.get("choices"), "choices")]
         response = response_of({**output, "choices": bare}, limit, attached)
+    scores, right = _scores(sample)
+    labels = labels_from(scores, right, options)
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "group": str(identity),
@@ -175,10 +209,10 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         "model": words(output.get("model")) or words(spec.get("model")),
         "messages": _prompt(sample, attached),
         "sampling": _sampling(spec, plan),
-        "labels": _labels(sample, options),
+        "labels": labels,
         "response": response,
     }
-    yield Sample(place, line)
+    yield Sample(place, line, taken=taken_of(labels, right, options))
     for _ in sequence(output.get("choices"), "output.choices")[1:]:
         yield Sample(place, None, FURTHER, source=dict(sample))
 
@@ -231,8 +265,8 @@ def _logprobs(
     return {"content": list(entries[:count])}, thinking
 
 
-def _labels(sample: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
-    """Scores by scorer, or scorer and name where it gives several; the first that is a grade says `correct`."""
+def _scores(sample: Mapping[str, Any]) -> tuple[dict[str, float], str | None]:
+    """(scores by scorer, or scorer and name where it gives several; the first that is a grade: it says `correct`)."""
     scores: dict[str, float] = {}
     right = None
     for scorer, score in mapping(sample.get("scores"), "scores").items():
@@ -246,7 +280,7 @@ def _labels(sample: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
             scores[key] = number
             if right is None and not several and isinstance(single, (str, bool)):
                 right = key
-    return labels_from(scores, right, options)
+    return scores, right
 
 
 def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict[str, str]]:

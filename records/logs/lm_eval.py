@@ -3,6 +3,10 @@
 Of a multiple choice there are the log-likelihoods of the options. The answer is the likeliest option, and its one
 log-probability that of the option among the options: log softmax. What the model generates freely is logged without
 log-probabilities.
+
+A task with several filters grades each answer once for each of them. The answer is taken once, with the grades of the
+first filter in the file, or of the one that `--correct METRIC,FILTER` names. Older versions write no names: there the
+filters are called 1, 2, ... in the order of the file.
 """
 
 import json
@@ -10,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +31,18 @@ from metaprobe.records.logs.sample import (
     number_of,
     read_sample,
     sequence,
+    taken_of,
     words,
 )
 from metaprobe.records.logs.tables import records_of
 
 _NAME = re.compile(r"samples_(?P<task>.+?)_(?P<date>\d{4}-\d{2}-\d{2}T.+)")
-_FIRST = "the same answer under another filter: --correct METRIC,FILTER takes another than the first"
+EQUAL = (
+    "all options have the same log-likelihood, so none of them is the model's choice: an endpoint that cannot echo the"
+    " prompt with its log-probabilities gives such constants (take a completions endpoint with echo, or a local model)"
+)
+_EQUAL = 1e-6
+"""Nats within which log-likelihoods count as the same: what is left of rounding where all are one constant."""
 
 
 def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
@@ -39,15 +50,45 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
     score, _, wanted = options.correct.partition(",")
     run = _run(path)
     taken = wanted
+    filters = _Filters()
     for number, record in records_of(path, options):
-        held = words(record.get("filter"))
+        held = filters.name_of(record)
         taken = taken or held
         place = f"line {number}"
         if held != taken:
-            yield Sample(place, None, _FIRST, number, record)
+            again = (
+                f"the same answer under the filter {held!r}; the grades of {taken!r} are taken (--correct METRIC,FILTER"
+                " chooses)"
+            )
+            yield Sample(place, None, again, number, record)
             continue
         read = partial(_samples, place, number, record, run, score)
         yield from read_sample(path, place, read, options, record)
+    if filters.names and taken not in filters.names:
+        raise ImportFileError(f"{path}: there is no filter {taken!r}; expected one of {', '.join(filters.names)}")
+
+
+class _Filters:
+    """The filters of a file. Those without a name are counted by how often their answer came before."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self._seen: dict[object, tuple[bytes, int]] = {}
+
+    def name_of(self, record: Mapping[str, Any]) -> str:
+        """Returns the filter by which this line is graded."""
+        name = words(record.get("filter"))
+        if not name:
+            identity = record.get("doc_id")
+            answer = json.dumps(record.get("resps"), sort_keys=True, default=str).encode(errors="replace")
+            digest = sha256(answer).digest()[:16]
+            before = self._seen.get(identity) if isinstance(identity, int) else None
+            count = before[1] + 1 if before is not None and before[0] == digest else 1
+            if isinstance(identity, int):
+                self._seen[identity] = digest, count
+            name = str(count)
+        self.names[name] = None
+        return name
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -82,7 +123,8 @@ def _samples(
     if isinstance(first, str):
         yield from _generated(place, number, record, line, asked[0], answers[0], score)
     elif len(asked) > 1:
-        yield Sample(place, _chosen(record, line, asked, [given[0] for given in answers], score), "", number)
+        chosen = _chosen(record, line, asked, [given[0] for given in answers], score)
+        yield Sample(place, chosen, "", number, record, _taken(record, chosen["labels"], score, "acc"))
     else:
         raise NoAnswer(GIVEN_TEXT)
 
@@ -121,7 +163,17 @@ def _generated(
             "labels": _labels(record, score, "exact_match") if scored else {},
             "response": completion(text, model=line["model"], logprobs=None),
         }
-        yield Sample(place, one, number=number, source=record)
+        taken = (
+            _taken(record, one["labels"], score, "exact_match") if scored else "no label: a filter kept another text"
+        )
+        yield Sample(place, one, number=number, source=record, taken=taken)
+
+
+def _taken(record: Mapping[str, Any], labels: Mapping[str, float], score: str, right: str) -> str:
+    """What became `correct`, with the filter's name where it has one."""
+    name = words(record.get("filter"))
+    under = f" under the filter {name!r}" if name and name != "none" else ""
+    return taken_of(labels, right, LogOptions(correct=score)) + under
 
 
 def _chosen(
@@ -145,6 +197,8 @@ def _chosen(
     texts = [words(request[-1]).strip() if request else "" for request in options]
     if len(set(texts)) == 1:  # the options are beginnings of one text
         texts = contexts[: len(options)]
+    if len(likelihoods) > 1 and max(likelihoods) - min(likelihoods) <= _EQUAL:
+        raise NoAnswer(EQUAL)
     best = max(range(len(likelihoods)), key=likelihoods.__getitem__)
     top = likelihoods[best]
     total = top + math.log(sum(math.exp(value - top) for value in likelihoods))

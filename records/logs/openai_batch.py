@@ -8,11 +8,25 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from metaprobe.records.compressed import opened
+from metaprobe.records.endings import TOOL_CALL, read_end
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import json_object
 from metaprobe.records.line_fields import name_value
-from metaprobe.records.logs.sample import LogOptions, NoAnswer, Sample, mapping, read_sample, short_name, words
+from metaprobe.records.logs.sample import (
+    LogOptions,
+    NoAnswer,
+    Sample,
+    completion,
+    mapping,
+    read_sample,
+    sequence,
+    short_name,
+    words,
+)
 from metaprobe.records.logs.tables import records_of
+from metaprobe.records.responses_format import CALLS, is_response
+
+CALL = "the answer is a tool call"
 
 
 def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
@@ -22,7 +36,8 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
     with TemporaryFile() as kept:
         requests = _Requests(options.requests, kept) if options.requests is not None else None
         for number, record in records_of(path, options):
-            place = f"line {number}"
+            custom_id = record.get("custom_id")
+            place = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
             read = partial(_samples, place, number, record, requests)
             yield from read_sample(path, place, read, options, record)
 
@@ -68,6 +83,8 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         said = words(error.get("code")) if isinstance(error, Mapping) else words(error)
         raise NoAnswer(f"the request failed ({said[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
+    if is_response(body):
+        body = _spoken(body)
     line: dict[str, Any] = {**own, "id": custom_id, "response": body}
     if requests is not None:
         asked = requests.body(custom_id)
@@ -79,7 +96,7 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         line["sampling"] = {key: value for key, value in drawn.items() if value is not None} or None
     choices = body.get("choices")
     if not isinstance(choices, list) or len(choices) < 2:
-        yield Sample(place, line, number=number)
+        yield _sample(place, line, number)
         return
     # The tokens that were counted are of all of them.
     shared = {key: value for key, value in body.items() if key != "usage"}
@@ -92,4 +109,47 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         }
         if place_of > 1:
             one["labels"] = {}  # what the line says is of the first
-        yield Sample(place, line | one, number=number)
+        yield _sample(place, line | one, number)
+
+
+def _spoken(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a response of the Responses API; one without log-probabilities as the chat completion that says it.
+
+    Raises `NoAnswer` for a tool call, and where the response holds no text.
+    """
+    items = [mapping(item, "an item of the output") for item in sequence(body.get("output"), '"output"')]
+    if any(item.get("type") in CALLS for item in items):
+        raise NoAnswer(CALL)
+    held = [
+        part for item in items if item.get("type") == "message" for part in sequence(item.get("content"), "content")
+    ]
+    parts = [mapping(part, "a part of a message") for part in held]
+    spoken = [part for part in parts if part.get("type") == "output_text" and part.get("text")]
+    if not spoken:
+        kinds = sorted({words(part.get("type")) or "no type" for part in (*items, *parts)})
+        raise NoAnswer(f"the response holds no text (it holds {', '.join(kinds)[:60] or 'nothing'})")
+    if all(part.get("logprobs") for part in spoken):
+        return body
+    used = mapping(body.get("usage"), '"usage"')
+    reason = words(mapping(body.get("incomplete_details"), '"incomplete_details"').get("reason"))
+    return completion(
+        "".join(words(part.get("text")) for part in spoken),
+        model=words(body.get("model")),
+        finish_reason=read_end(reason or body.get("status")),
+        logprobs=None,
+        prompt_tokens=used.get("input_tokens"),
+        completion_tokens=used.get("output_tokens"),
+    )
+
+
+def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
+    """The line as a sample; a tool call is left out, because it is no answer in words."""
+    choices = line["response"].get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    message = choice.get("message")
+    held = message if isinstance(message, Mapping) else {}
+    called = held.get("tool_calls") or held.get("function_call")
+    if called or read_end(choice.get("finish_reason")) == TOOL_CALL:
+        return Sample(place, None, CALL, number, line)
+    given = ", ".join(sorted(map(str, mapping(line.get("labels"), '"labels"'))))
+    return Sample(place, line, number=number, taken=f"labelled by the line ({given})" if given else "no label")

@@ -1,4 +1,4 @@
-"""Results of promptfoo (`promptfoo eval --output results.json` or `.jsonl`).
+"""Results of promptfoo: of `promptfoo eval --output results.json` or `.jsonl`, or of `evaluate` in its Node package.
 
 It keeps the log-probabilities of an answer's tokens without the tokens, and only of providers that hand them on.
 Repeats of a test, and other prompts and providers for it, share a group: what was filled into the prompt.
@@ -13,6 +13,7 @@ from typing import Any
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.line_fields import name_value
 from metaprobe.records.logs.document import elements, first_keys
+from metaprobe.records.logs.promptfoo_grades import grade_of
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
@@ -24,15 +25,19 @@ from metaprobe.records.logs.sample import (
     read_sample,
     sequence,
     short_name,
+    taken_of,
     words,
 )
 from metaprobe.records.logs.tables import records_of
 
 _ERROR = 2
 """promptfoo's `failureReason` of a test that was not graded."""
+_OLD = 2
+"""The version of promptfoo's results that name neither themselves nor their test."""
 _THINKING = "Thinking: "
 """What promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
+COUNTED = "the log-probabilities are not as many as the tokens that the model drew"
 FEWER = "the answer has more words than log-probabilities, so they are of another"
 
 
@@ -45,19 +50,25 @@ def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
     """(place, line, name of the evaluation, result)."""
-    if "results" not in first_keys(path):
+    if "testIdx" in first_keys(path):
         for number, record in records_of(path, options):
             yield f"line {number}", number, "", record
         return
-    where = ("results", "results")
+    # Of the command line the results stand in a summary; what the Node package gives is the summary itself.
+    where = ("results", "results") if first_keys(path, "results") else ("results",)
     for number, (before, held) in enumerate(elements(path, *where, on_bytes=options.on_bytes), 1):
-        yield f"result {number}", None, words(before.get("evalId")), held
+        name = words(before.get("evalId")) or words(before.get("id")) or words(before.get("timestamp"))
+        place = f"result {number}"
+        if before.get("version") == _OLD and isinstance(held, Mapping):
+            held = {"id": place.replace(" ", "-"), **held}
+        yield place, None, name, held
 
 
 def _samples(place: str, number: int | None, evaluation: str, result: object, options: LogOptions) -> Iterator[Sample]:
     held = mapping(result, "a result")
     response = mapping(held.get("response"), '"response"')
-    if held.get("failureReason") == _ERROR or response.get("error"):
+    ungraded = held.get("error") and not held.get("gradingResult") and held.get("failureReason") is None
+    if held.get("failureReason") == _ERROR or response.get("error") or ungraded:
         error = words(response.get("error")) or words(held.get("error"))
         raise NoAnswer(f"the call or a check of it failed ({error.partition(chr(10))[0][:60]})")
     output = response.get("output")
@@ -72,13 +83,15 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
     places = [held.get("testIdx"), held.get("promptIdx")]
     if not isinstance(held.get("id"), str) and not all(type(place) is int for place in places):
         raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
+    labels, taken = _labels(held, options)
+    filled = held.get("vars") or mapping(held.get("testCase"), '"testCase"').get("vars")
     line = {
         "id": words(held.get("id")) or "test-{}-prompt-{}".format(*places),
-        "group": short_name(held["vars"]) if held.get("vars") else short_name(prompt),
+        "group": short_name(filled or prompt),
         "run_id": evaluation,
         "model": model,
         "messages": _prompt(prompt),
-        "labels": _labels(held, options),
+        "labels": labels,
         "response": completion(
             text,
             model=model,
@@ -88,7 +101,7 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
             completion_tokens=used.get("completion"),
         ),
     }
-    yield Sample(place, line, number=number)
+    yield Sample(place, line, number=number, taken=taken)
 
 
 def _check_numbers(text: str, given: Sequence[Any], used: Mapping[str, Any]) -> None:
@@ -98,10 +111,16 @@ def _check_numbers(text: str, given: Sequence[Any], used: Mapping[str, Any]) -> 
         raise NoAnswer(THOUGHT)
     if given and len(text.split()) > len(given):
         raise NoAnswer(FEWER)
+    counted = number_of(used.get("completion"))
+    if given and counted and abs(counted - len(given)) > 1:  # an end token is counted or not
+        raise NoAnswer(COUNTED)
 
 
-def _labels(held: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
-    """The grade and the named scores; without an assertion promptfoo passes whatever came, and nothing is known."""
+def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, float], str]:
+    """(labels, what `correct` was taken from): the grade of the content, promptfoo's own verdict, and named scores.
+
+    Without an assertion promptfoo passes whatever came, and nothing is known.
+    """
     graded = mapping(held.get("gradingResult"), '"gradingResult"')
     test = mapping(held.get("testCase"), '"testCase"')
     checked = bool(graded.get("componentResults") or test.get("assert"))
@@ -113,7 +132,11 @@ def _labels(held: Mapping[str, Any], options: LogOptions) -> dict[str, float]:
     if checked:
         score = number_of(held.get("score"))
         scores = {"pass": float(bool(passed)), **({} if score is None else {"score": score}), **scores}
-    return labels_from(scores, "pass", options)
+    labels = labels_from(scores, None, options)
+    if options.correct:
+        return labels, taken_of(labels, None, options)
+    grade = grade_of(graded, test, passed if checked else None)
+    return labels if grade.right is None else {"correct": float(grade.right), **labels}, grade.taken
 
 
 def _prompt(raw: str) -> list[dict[str, str]]:

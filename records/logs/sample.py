@@ -55,6 +55,8 @@ class Sample:
     """Its line in the file, where the log has lines."""
     source: object = None
     """What the log holds, for the file of bad lines; by default the line."""
+    taken: str = ""
+    """What the reader took for `correct`, or why the answer has no such label; in words to count by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,16 @@ def labels_from(scores: Mapping[str, float], right: str | None, options: LogOpti
     if right is not None and scores.get(right) in (0.0, 1.0):
         labels = {"correct": scores[right], **labels}
     return labels
+
+
+def taken_of(labels: Mapping[str, float], right: str | None, options: LogOptions) -> str:
+    """Returns the words that say which score became `correct`, for `Sample.taken`. `right` as for `labels_from`."""
+    name = options.correct or right
+    if "correct" in labels:
+        return f"labelled by {name}"
+    if name is None:
+        return "no label: none of the scores says right or wrong"
+    return f"no label: {name} says neither right nor wrong"
 
 
 def number_of(value: object) -> float | None:

@@ -42,7 +42,7 @@ class CollectCommand(click.Command):
     "--task",
     required=True,
     shell_complete=_complete_task,
-    help="Name of a task set, a .jsonl file of items, or MODULE:NAME of one of your own.",
+    help="Name of a task set, a .jsonl or .csv file of items, or MODULE:NAME of one of your own.",
 )
 @click.option("--data", help="Folder that holds the task's data, or 'hf:OWNER/NAME'; METAPROBE_DATA by default.")
 @click.option("--split", help="Split of the task set.")

@@ -49,8 +49,8 @@ def import_(file: Path, out: Path | None, form: str, explaining: bool, skip_bad:
     """Import answers into a run store.
 
     Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
-    is required. They may be compressed (.gz, .zst), or rows of a Parquet or Arrow file. Of an answer already stored,
-    what the line says (labels, group, messages, ...) replaces what was said before.
+    is required. They may be compressed (.gz, .zst), or rows of a Parquet, Arrow or CSV file. Of an answer already
+    stored, what the line says (labels, group, messages, ...) replaces what was said before.
 
     Logs are read of Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
     output) and OpenAI's Batch API (its output).
@@ -124,6 +124,8 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
     """What is to be known besides; ends with 1 where something is wrong."""
     if report.bad > len(shown):
         click.echo(f"... and {report.bad - len(shown)} more bad lines", err=True)
+    for what, count in report.taken.items():
+        click.echo(f"{report.form}: {count} x {what}", err=True)
     for reason, count in report.left_out.items():
         click.echo(f"left out: {count} x {reason}", err=True)
     if report.without_logprobs:

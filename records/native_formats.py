@@ -1,0 +1,312 @@
+"""Reads the answers of APIs that do not speak OpenAI's format: of Ollama, TGI, Gemini and Cohere.
+
+Each is told as the chat completion that says the same, and read as that. One that came without log-probabilities is
+answered with the option of its API that gives them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metaprobe.records.endings import TOOL_CALL, read_end
+from metaprobe.records.errors import InvalidResponse, NoLogprobs
+from metaprobe.records.openai_format import ParsedResponse, read_completion
+from metaprobe.records.reading import as_list, error_message, fields, first_keys, only_choice, text
+
+RULED_OUT = -9999.0
+"""Below it an alternative's log-probability is a mask: Gemini writes -1.3e30 for tokens that may not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """One such API."""
+
+    name: str
+    recognises: Callable[[Mapping[str, Any]], bool]
+    completion: Callable[[Mapping[str, Any], int], dict[str, Any]]
+    """The chat completion that says the same, of which answer."""
+    ask: str
+    """What to ask the API for, so that log-probabilities come."""
+
+
+def native_of(response: object) -> Native | None:
+    """Returns the API that an answer is of; None for any other."""
+    if not isinstance(response, Mapping) or "choices" in response:
+        return None
+    return next((native for native in NATIVES if native.recognises(response)), None)
+
+
+def is_native(response: object) -> bool:
+    """Whether this is a whole answer of one of these APIs."""
+    return native_of(response) is not None
+
+
+def as_completion(response: Mapping[str, Any], choice: int = 0) -> Mapping[str, Any]:
+    """Returns the chat completion that says the same; what is of none of these APIs as it is."""
+    native = native_of(response)
+    return response if native is None else native.completion(response, choice)
+
+
+def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
+    """What such an answer says. Raises `NoLogprobs`, with what to ask for, where it has no log-probabilities."""
+    native = native_of(response)
+    if native is None:
+        raise InvalidResponse(f"the response has the keys {first_keys(response)}; expected one of {NAMES}")
+    told = native.completion(response, choice)
+    chosen = told["choices"][0]
+    if not chosen["logprobs"]["content"] and chosen["finish_reason"] != TOOL_CALL:
+        came = "only the average of them (avgLogprobs)" if _average(response) else "no log-probabilities"
+        raise NoLogprobs(f"the answer of {native.name} holds {came}; expected one for each token: {native.ask}")
+    return read_completion(told, 0, top)
+
+
+def _completion(
+    said: str,
+    entries: Sequence[Mapping[str, Any]],
+    *,
+    model: object = "",
+    finish_reason: str = "",
+    thinking: str = "",
+    called: bool = False,
+    used: tuple[object, object, object] = (None, None, None),
+    ended_by: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """A chat completion; `used`: tokens of the prompt, of the answer, and of the thinking.
+
+    `ended_by`: `stop_reason`, as vLLM says it, where it is known what the answer ended with.
+    """
+    message = {"role": "assistant", "content": said} | ({"reasoning_content": thinking} if thinking else {})
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": TOOL_CALL if called else read_end(finish_reason),
+        "logprobs": {"content": list(entries)},
+        **(ended_by or {}),
+    }
+    prompt, answer, thought = used
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
+    if thought:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return {"object": "chat.completion", "model": text(model), "choices": [choice], "usage": usage}
+
+
+def _entry(token: object, logprob: object, top: Iterable[tuple[object, object]] = ()) -> dict[str, Any]:
+    """{token, logprob, top_logprobs}; alternatives that were ruled out are left out."""
+    kept = [
+        {"token": text(other), "logprob": value}
+        for other, value in top
+        if not isinstance(value, int | float) or value >= RULED_OUT
+    ]
+    return {"token": text(token), "logprob": logprob, "top_logprobs": kept}
+
+
+def _each(values: object) -> list[Mapping[str, Any]]:
+    return [held for held in map(fields, as_list(values) or ()) if held is not None]
+
+
+def _get(held: Mapping[str, Any], name: str) -> Any:
+    """The value under a name in camel case, or in snake case, as Google's client for Python writes it."""
+    if name in held:
+        return held[name]
+    return held.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name))
+
+
+# Ollama
+
+
+def is_ollama_chunk(part: object) -> bool:
+    """Whether this is what Ollama's `/api/chat` or `/api/generate` sends: an answer, or a chunk of its stream."""
+    return (
+        isinstance(part, Mapping)
+        and "done" in part
+        and "model" in part
+        and "choices" not in part
+        and (fields(part.get("message")) is not None or isinstance(part.get("response"), str))
+    )
+
+
+def ollama_as_chunk(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the chunk of a chat completion that says the same as a chunk of Ollama's stream."""
+    [choice] = _ollama(part, 0)["choices"]
+    message, called = choice["message"], choice["finish_reason"] == TOOL_CALL
+    choice = {
+        "index": 0,
+        "delta": message | ({"tool_calls": [{}]} if called else {}),
+        "logprobs": choice["logprobs"] if choice["logprobs"]["content"] else None,
+        "finish_reason": choice["finish_reason"] or ("unknown" if part.get("done") else None),
+    }
+    return {"object": "chat.completion.chunk", "model": text(part.get("model")), "choices": [choice]}
+
+
+def _ollama(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
+    only_choice(choice, "an answer of Ollama")
+    message = fields(response.get("message")) or {"content": response.get("response"), **response}
+    return _completion(
+        text(message.get("content")),
+        _each(response.get("logprobs")),
+        model=response.get("model"),
+        finish_reason=text(response.get("done_reason")),
+        thinking=text(message.get("thinking")),
+        called=bool(message.get("tool_calls")),
+        used=(response.get("prompt_eval_count"), response.get("eval_count"), None),
+    )
+
+
+# Text Generation Inference
+
+
+def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
+    only_choice(choice, "an answer of TGI")
+    details = fields(response.get("details")) or {}
+    tokens, rows = _each(details.get("tokens")), as_list(details.get("top_tokens")) or ()
+    if rows and len(rows) != len(tokens):
+        raise InvalidResponse(f"details has {len(tokens)} tokens and {len(rows)} top_tokens; expected as many")
+    entries = [
+        _entry(
+            token.get("text"),
+            token.get("logprob"),
+            [(other.get("text"), other.get("logprob")) for other in (_each(rows[place]) if rows else ())],
+        )
+        for place, token in enumerate(tokens)
+    ]
+    ended = text(details.get("finish_reason"))
+    ended_by: dict[str, object] = {"stop_reason": ended} if ended == "stop_sequence" else {}
+    if ended == "eos_token" and tokens and tokens[-1].get("special"):
+        ended_by = {"stop_reason": None}  # the end token is the last of the tokens
+    return _completion(
+        text(response.get("generated_text")),
+        entries,
+        finish_reason=ended,
+        used=(None, details.get("generated_tokens"), None),
+        ended_by=ended_by,
+    )
+
+
+# Gemini
+
+
+def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
+    candidates = _each(response.get("candidates"))
+    if not 0 <= choice < len(candidates):
+        blocked = _get(fields(_get(response, "promptFeedback")) or {}, "blockReason")
+        why = f", and the prompt was blocked ({_word(blocked)})" if blocked else ""
+        raise InvalidResponse(f"the answer of Gemini has {len(candidates)} candidates{why}; expected number {choice}")
+    candidate = candidates[choice]
+    parts = _each((fields(candidate.get("content")) or {}).get("parts"))
+    given = fields(_get(candidate, "logprobsResult")) or {}
+    chosen, rows = _each(_get(given, "chosenCandidates")), _each(_get(given, "topCandidates"))
+    if rows and len(rows) != len(chosen):
+        raise InvalidResponse(
+            f"logprobsResult has {len(chosen)} chosenCandidates and {len(rows)} topCandidates; expected as many"
+        )
+    entries = [
+        _entry(
+            one.get("token"),
+            _get(one, "logProbability"),
+            [(other.get("token"), _get(other, "logProbability")) for other in _each(rows[place].get("candidates"))]
+            if rows
+            else (),
+        )
+        for place, one in enumerate(chosen)
+    ]
+    counted = fields(_get(response, "usageMetadata")) or {}
+    thought, spoken = _get(counted, "thoughtsTokenCount"), _get(counted, "candidatesTokenCount")
+    return _completion(
+        "".join(text(part.get("text")) for part in parts if not part.get("thought")),
+        entries,
+        model=_get(response, "modelVersion"),
+        finish_reason=_word(_get(candidate, "finishReason")),
+        thinking="".join(text(part.get("text")) for part in parts if part.get("thought")),
+        called=any(_get(part, "functionCall") for part in parts),
+        used=(_get(counted, "promptTokenCount"), spoken if len(candidates) == 1 else None, thought),
+    )
+
+
+def _average(response: Mapping[str, Any]) -> bool:
+    return any(_get(candidate, "avgLogprobs") is not None for candidate in _each(response.get("candidates")))
+
+
+def _word(value: object) -> str:
+    """The word of a text, or of a member of an enumeration."""
+    return text(getattr(value, "value", value))
+
+
+# Cohere
+
+
+def _is_cohere(response: Mapping[str, Any]) -> bool:
+    return fields(response.get("message")) is not None and _word(response.get("finish_reason")).isupper()
+
+
+def _cohere(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
+    only_choice(choice, "an answer of Cohere")
+    message = fields(response.get("message")) or {}
+    content = message.get("content")
+    parts = [{"text": content}] if isinstance(content, str) else _each(content)
+    entries: list[dict[str, Any]] = []
+    for number, chunk in enumerate(_each(response.get("logprobs"))):
+        ids, values = as_list(chunk.get("token_ids")) or (), as_list(chunk.get("logprobs")) or ()
+        if len(ids) != len(values):
+            raise InvalidResponse(
+                f"logprobs[{number}] of Cohere's answer has {len(ids)} token_ids and {len(values)} logprobs; expected"
+                " one log-probability for each token: ask again, or leave this response out"
+            )
+        entries.extend(_entry(chunk.get("text") if place == 0 else "", value) for place, value in enumerate(values))
+    counted = fields((fields(response.get("usage")) or {}).get("tokens")) or {}
+    ended = _word(response.get("finish_reason"))
+    return _completion(
+        "".join(text(part.get("text")) for part in parts),
+        entries,
+        finish_reason=ended,
+        thinking="".join(text(part.get("thinking")) for part in parts),
+        called=bool(message.get("tool_calls")),
+        used=(counted.get("input_tokens"), counted.get("output_tokens"), None),
+        ended_by={"stop_reason": ended} if ended == "STOP_SEQUENCE" else None,
+    )
+
+
+NATIVES = (
+    Native(
+        "Ollama's own API",
+        lambda response: is_ollama_chunk(response) and bool(response["done"]),
+        _ollama,
+        "ask with logprobs=true and top_logprobs=k (Ollama 0.12.11 and later), or its endpoint /v1/chat/completions",
+    ),
+    Native(
+        "TGI's /generate",
+        lambda response: isinstance(response.get("generated_text"), str),
+        _tgi,
+        'ask with "parameters": {"details": true, "top_n_tokens": k}, or its /v1/chat/completions with logprobs',
+    ),
+    Native(
+        "Gemini's generateContent",
+        lambda response: (
+            as_list(response.get("candidates")) is not None or _get(response, "promptFeedback") is not None
+        ),
+        _gemini,
+        "ask with generationConfig.responseLogprobs=true and generationConfig.logprobs=k",
+    ),
+    Native("Cohere's /v2/chat", _is_cohere, _cohere, "ask with logprobs=true"),
+)
+NAMES = ", ".join(native.name for native in NATIVES)
+
+
+def refusal_of(response: Mapping[str, Any]) -> str:
+    """Returns why an answer of another known API cannot be read, and the way on; empty for an unknown shape."""
+    if is_ollama_chunk(response):
+        return (
+            "the response is a chunk of a stream of Ollama's (done is false); expected the whole answer: ask with"
+            " stream=false, or pass the list of all chunks"
+        )
+    if response.get("type") == "message" and "content" in response and not error_message(response):
+        return (
+            "the response is a message of Anthropic's API, which gives no log-probabilities; expected one for each"
+            ' token: as {"choices": [{"message": {"content": TEXT}}]} it can be imported with --plain, for another'
+            " model to read"
+        )
+    if "generation_id" in response and "text" in response:
+        return (
+            "the response is of Cohere's /v1/chat, which gives no log-probabilities; expected one for each token: ask"
+            " /v2/chat with logprobs=true"
+        )
+    return ""

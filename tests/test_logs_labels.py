@@ -1,0 +1,407 @@
+"""What the readers of other programs' logs take for right and wrong, and what they leave out (docs/logs.md)."""
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaprobe.cli import main
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.score_file import score_lines
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.import_store import ImportReport, import_file
+from metaprobe.records.logs.detect import format_of
+from metaprobe.records.logs.inspect_log import read_inspect
+from metaprobe.records.logs.promptfoo_grades import CONTENT, ELSEWHERE, NEEDED, grade_of
+from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+
+LOGS = Path(__file__).parent / "logs"
+SUMS = LOGS / "promptfoo" / "sums.json"
+CHOICES = LOGS / "lm-eval" / "samples_capitals_2026-11-23T13-32-30.561205.jsonl"
+WORDS = LOGS / "lm-eval" / "samples_sums_2026-11-23T13-35-06.599008.jsonl"
+
+
+def imported(path: Path, folder: Path, **options: Any) -> tuple[ImportReport, list[Run]]:
+    store = RunStore(folder / "runs")
+    report = import_file(path, store, **options)
+    return report, sorted(store, key=lambda run: run.id)
+
+
+def check(kind: str, passed: bool, **more: Any) -> dict[str, Any]:
+    return {"pass": passed, "score": float(passed), "reason": "", "assertion": {"type": kind, **more}}
+
+
+def a_set(*checks: Mapping[str, Any], passed: bool, **said: Any) -> list[Mapping[str, Any]]:
+    """A set of assertions as promptfoo writes it: the set, and once more what it holds."""
+    metadata = {"assertionSet": {"type": "assert-set", **said}}
+    return [
+        {"pass": passed, "score": 0.5, "reason": "", "componentResults": list(checks), "metadata": metadata},
+        *checks,
+    ]
+
+
+def graded(*checks: Mapping[str, Any], passed: bool, **test: Any) -> bool | None:
+    return grade_of({"pass": passed, "componentResults": list(checks)}, test, passed).right
+
+
+@pytest.mark.parametrize(
+    ("checks", "passed", "right"),
+    [
+        ([check("latency", False), check("contains", True), check("llm-rubric", True)], False, True),
+        ([check("cost", False), check("equals", False)], False, False),
+        ([check("latency", False)], False, None),
+        ([check("latency", True), check("cost", True)], True, None),
+        ([check("not-latency", False), check("not-contains", True)], False, True),
+        ([check("select-best", False), check("factuality", True)], False, True),
+        ([check("max-score", False)], False, None),
+        ([check("javascript", False)], False, None),
+        ([check("javascript", True), check("icontains", True)], True, True),
+        ([check("javascript", False), check("icontains", True)], False, None),
+        ([check("javascript", False), check("icontains", False)], False, False),
+        ([check("made-up-tomorrow", False), check("regex", True)], False, None),
+        ([check("contains", False, weight=0), check("regex", True)], True, True),
+        ([check("contains", True, weight=0)], True, None),
+        ([check("contains", False, metricOnly=True), check("latency", True)], True, None),
+        ([check("contains", False), check("human", True)], True, True),
+        ([check("contains", True), {"pass": False, "score": 0, "assertion": None}], False, None),
+        ([{**check("llm-rubric", False), "metadata": {"graderError": True}}], False, None),
+        (a_set(check("contains", True), check("latency", False), passed=False), False, True),
+        (a_set(check("contains", False), check("regex", True), passed=True, threshold=0.5), True, True),
+        (a_set(check("contains", False), check("latency", True), passed=True, threshold=0.5), True, False),
+        (a_set(check("cost", False), check("latency", False), passed=False), False, None),
+        ([*a_set(check("contains", True), passed=True), check("equals", False)], False, False),
+        ([{**check("llm-rubric", False), "reason": "API error: 429 Too Many Requests"}], False, None),
+        ([{**check("llm-rubric", False), "reason": "The output has no output format."}], False, False),
+        ([check("contains", True), None], True, True),
+        ([check("is-json", True), check("latency", False)], False, None),
+        ([check("is-json", False)], False, False),
+        ([check("is-json", True), check("equals", True)], True, True),
+        ([], True, None),
+    ],
+    ids=lambda value: str(value)[:60] if isinstance(value, list) else str(value),
+)
+def test_a_promptfoo_answer_is_right_or_wrong_by_its_content(
+    checks: Sequence[Mapping[str, Any]], passed: bool, right: bool | None
+) -> None:
+    assert graded(*checks, passed=passed) is right
+
+
+def test_a_test_that_passes_by_its_score_is_believed_where_only_content_is_scored() -> None:
+    content = [check("contains", False), check("regex", True)]
+    assert graded(*content, passed=True, threshold=0.5) is True
+    assert graded(*content, passed=False, threshold=0.9) is False
+    assert graded(*content, check("latency", True), passed=True, threshold=0.5) is None
+    assert graded(*content, check("latency", True), passed=True, assertScoringFunction="file://score.js") is None
+    assert graded(check("regex", True), check("latency", False), passed=False, threshold=0.9) is True
+    assert graded(check("regex", False), check("is-json", True), passed=True, threshold=0.5) is True
+    assert graded(check("regex", False), check("javascript", True), passed=True, threshold=0.5) is None
+    assert graded(check("is-json", True), passed=True, threshold=0.5) is None
+    assert graded(passed=False, threshold=0.5) is None
+
+
+def test_without_component_results_the_assertions_of_the_test_tell() -> None:
+    def asked(passed: bool, *kinds: str) -> bool | None:
+        return grade_of({"pass": passed}, {"assert": [{"type": kind} for kind in kinds]}, passed).right
+
+    assert (asked(True, "contains", "regex"), asked(False, "contains", "regex")) == (True, False)
+    assert (asked(True, "contains", "latency"), asked(False, "contains", "latency")) == (True, None)
+    assert (asked(True, "latency"), asked(False, "javascript")) == (None, None)
+    inside = {"type": "assert-set", "assert": [{"type": "contains"}, {"type": "cost"}]}
+    assert grade_of({"pass": False}, {"assert": [inside]}, False).right is None
+
+
+KINDS = st.sampled_from(sorted(CONTENT | NEEDED | ELSEWHERE | {"javascript", "made-up"}))
+
+
+@given(st.lists(st.tuples(KINDS, st.booleans()), max_size=6))
+def test_no_assertion_but_one_on_the_content_makes_an_answer_wrong_or_right(kinds: list[tuple[str, bool]]) -> None:
+    right = graded(*(check(*one) for one in kinds), passed=all(passed for _, passed in kinds))
+    content = [passed for kind, passed in kinds if kind in CONTENT]
+    if not all(content) or (NEEDED & {kind for kind, passed in kinds if not passed}):
+        assert right is False
+    else:
+        assert right is not False
+        assert content or right is None
+
+
+def changed(path: Path, change: Any, folder: Path, name: str = "log.json") -> Path:
+    held = json.loads(path.read_text())
+    change(held)
+    (folder / name).write_text(json.dumps(held))
+    return folder / name
+
+
+def slow_and_dear(held: Any) -> None:
+    for number, result in enumerate(held["results"]["results"]):
+        if result["gradingResult"]:
+            kinds = ("latency", "cost", "contains")
+            result["gradingResult"] |= {"pass": False, "componentResults": [check(kinds[number % 3], False)]}
+            result |= {"success": False}
+
+
+def test_answers_that_failed_on_latency_or_cost_have_no_label_and_each_kind_is_said(tmp_path: Path) -> None:
+    path = changed(SUMS, slow_and_dear, tmp_path)
+    report, runs = imported(path, tmp_path)
+    assert {run.outcome for run in runs} == {None, 0.0}
+    assert {run.label("pass", run.id) for run in runs} == {0.0}
+    said = dict(report.taken)
+    assert sum(said.values()) == len(runs) == 10
+    assert set(said) == {
+        "labelled by contains",
+        "no label: failed on latency only",
+        "no label: failed on cost only",
+    }
+    result = CliRunner().invoke(main, ["import", str(path), "--out", str(tmp_path / "shown")])
+    for what, count in said.items():
+        assert f"promptfoo: {count} x {what}" in result.stderr.splitlines()
+    explained = CliRunner().invoke(main, ["import", str(path), "--explain"]).stdout
+    assert all(what in explained for what in said)
+
+
+def test_promptfoos_own_verdict_is_taken_on_request(tmp_path: Path) -> None:
+    path = changed(SUMS, slow_and_dear, tmp_path)
+    report, runs = imported(path, tmp_path, correct="pass")
+    assert {run.outcome for run in runs} == {0.0}
+    assert dict(report.taken) == {"labelled by pass": 10}
+
+
+def test_what_promptfoos_node_package_gives_is_read_as_its_command_writes_it(tmp_path: Path) -> None:
+    held = json.loads(SUMS.read_text())
+    summary = held["results"]
+    evaluation = {"id": "e", "createdAt": 1, "config": {}, "results": summary["results"], "prompts": []}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "evaluation.json").write_text(json.dumps(evaluation))
+    _, wanted = imported(SUMS, tmp_path / "command")
+    for name, variant in (("summary", summary["timestamp"]), ("evaluation", "e")):
+        assert format_of(tmp_path / f"{name}.json").name == "promptfoo"
+        _, runs = imported(tmp_path / f"{name}.json", tmp_path / name)
+        assert [run.item.id for run in runs] == [run.item.id for run in wanted]
+        assert [run.outcome for run in runs] == [run.outcome for run in wanted]
+        assert [run.item.group for run in runs] == [run.item.group for run in wanted]
+        assert {run.variant for run in runs} == {variant}
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_promptfoos_version_2_is_read_with_ids_by_place(wrapped: bool, tmp_path: Path) -> None:
+    results = json.loads(SUMS.read_text())["results"]["results"]
+    gone = ("id", "testIdx", "promptIdx", "failureReason", "testCase")
+    old = [{key: value for key, value in result.items() if key not in gone} for result in results]
+    summary = {"version": 2, "timestamp": "2024-01-01", "results": old, "stats": {}, "table": {"head": {}, "body": []}}
+    (tmp_path / "v2.json").write_text(json.dumps({"results": summary, "config": {}} if wrapped else summary))
+    assert format_of(tmp_path / "v2.json").name == "promptfoo"
+    report, runs = imported(tmp_path / "v2.json", tmp_path)
+    assert report.imported == 10
+    assert sum(report.left_out.values()) == 2, "two results are errors"
+    assert {run.outcome for run in runs} == {1.0}
+    assert all(run.item.id.startswith("result-") for run in runs)
+
+
+def invalid(log: Any, *places: int) -> None:
+    log["invalidated"] = True
+    for place in places:
+        log["samples"][place]["invalidation"] = {"author": "a", "reason": "the sandbox was broken", "metadata": {}}
+
+
+def as_archive(log: Mapping[str, Any], path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("header.json", json.dumps({k: v for k, v in log.items() if k != "samples"}))
+        for sample in log["samples"]:
+            archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
+    return path
+
+
+@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_an_invalidated_sample_of_inspect_keeps_no_score(archive: bool, own: bool, tmp_path: Path) -> None:
+    if own:
+        pytest.importorskip("inspect_ai")
+    path = changed(LOGS / "inspect" / "graded.json", lambda log: invalid(log, 0, 3), tmp_path)
+    held = json.loads(path.read_text())
+    if archive:
+        path = as_archive(held, tmp_path / "log.eval")
+    names = {f"{held['samples'][n]['id']}-epoch-{held['samples'][n]['epoch']}" for n in (0, 3)}
+    samples = list(read_inspect(path, LogOptions(), own_reader=own))
+    assert not names & {sample.line["id"] for sample in samples if sample.line is not None}
+    assert sum(sample.left_out == "the sample was invalidated (the sandbox was broken)" for sample in samples) == 2
+
+
+def test_a_log_of_inspect_that_does_not_name_its_invalid_samples_is_refused(tmp_path: Path) -> None:
+    path = changed(LOGS / "inspect" / "graded.json", invalid, tmp_path)
+    with pytest.raises(ImportFileError, match="invalidated, and marks none"):
+        imported(path, tmp_path)
+    with pytest.raises(ImportFileError, match="invalidated, and marks none"):
+        imported(as_archive(json.loads(path.read_text()), tmp_path / "log.eval"), tmp_path)
+
+
+@pytest.mark.parametrize("samples", ["missing", None, []])
+def test_a_log_of_inspect_without_samples_is_named_with_the_way_on(samples: Any, tmp_path: Path) -> None:
+    def change(log: Any) -> None:
+        log["samples"] = samples
+        if samples == "missing":
+            del log["samples"]
+
+    path = changed(LOGS / "inspect" / "graded.json", change, tmp_path)
+    with pytest.raises(ImportFileError, match=r"holds no samples.*--log-samples"):
+        imported(path, tmp_path)
+    log = json.loads(path.read_text()) | {"samples": []}
+    with pytest.raises(ImportFileError, match=r"holds no samples.*--log-samples"):
+        imported(as_archive(log, tmp_path / "log.eval"), tmp_path)
+
+
+def lm_eval(path: Path, to: Path, *changes: Any) -> Path:
+    """The lines of a file of samples, once after each change."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    to.write_text("".join(json.dumps(line | change(line)) + "\n" for change in changes for line in lines))
+    return to
+
+
+@pytest.mark.parametrize("value", ["-1.3862943611198906", "0.0", "-9999.0"])
+def test_options_that_are_all_equally_likely_are_no_choice(value: str, tmp_path: Path) -> None:
+    def change(line: Any) -> Any:
+        equal = [[[value, "False"]] for _ in line["resps"]]
+        return {"resps": equal} if line["doc_id"] % 3 == 0 else {}
+
+    path = lm_eval(CHOICES, tmp_path / "samples.jsonl", change)
+    report, runs = imported(path, tmp_path, plain=True)
+    assert (report.imported, sum(report.left_out.values())) == (8, 4)
+    assert "echo" in next(iter(report.left_out))
+    assert not [run for run in runs if int(run.item.id) % 3 == 0]
+
+
+def test_options_of_which_some_are_equally_likely_are_read(tmp_path: Path) -> None:
+    def change(line: Any) -> Any:
+        return {"resps": [*line["resps"][:1], *([line["resps"][1]] * (len(line["resps"]) - 1))]}
+
+    report, _ = imported(lm_eval(CHOICES, tmp_path / "samples.jsonl", change), tmp_path)
+    assert (report.imported, dict(report.left_out)) == (12, {})
+
+
+STATED: Any = {"resps": [["It is 15. Confidence: 85%"]], "filtered_resps": ["15"]}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("wanted", ["", "second"])
+def test_one_answer_under_two_filters_is_one_answer(named: bool, wanted: str, tmp_path: Path) -> None:
+    def graded(name: str, right: float) -> Any:
+        return lambda line: {**STATED, "filter": name if named else None, "exact_match": right}
+
+    first = [json.loads(line) for line in WORDS.read_text().splitlines()]
+    names = {line["doc_id"] for line in first}
+    (tmp_path / "once.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in {line["doc_id"]: line for line in first}.values())
+    )
+    path = lm_eval(tmp_path / "once.jsonl", tmp_path / "s.jsonl", graded("first", 0.0), graded("second", 1.0))
+    chosen = f"exact_match,{'second' if named else '2'}" if wanted else ""
+    report, runs = imported(path, tmp_path, correct=chosen, plain=True)
+    assert (len(runs), report.bad) == (len(names), 0)
+    assert {run.outcome for run in runs} == {1.0 if wanted else 0.0}
+    (reason,) = report.left_out
+    assert "the same answer under the filter" in reason
+    assert report.left_out[reason] == len(names)
+    with pytest.raises(ImportFileError, match="there is no filter 'third'; expected one of"):
+        imported(path, tmp_path / "other", correct="exact_match,third", plain=True)
+
+
+def test_two_answers_of_one_document_are_still_an_error(tmp_path: Path) -> None:
+    other = {"resps": [["It is 16."]], "filtered_resps": ["16"], "filter": None}
+    line = json.loads(WORDS.read_text().splitlines()[0])
+    (tmp_path / "s.jsonl").write_text(
+        "".join(json.dumps(line | one) + "\n" for one in (STATED | {"filter": None}, other))
+    )
+    with pytest.raises(ImportFileError, match="was already used"):
+        imported(tmp_path / "s.jsonl", tmp_path, plain=True)
+
+
+def helm(change: Any, folder: Path) -> Path:
+    for name in ("scenario_state.json", "per_instance_stats.json"):
+        held = json.loads((LOGS / "helm" / "sampled" / name).read_text())
+        if name == "scenario_state.json":
+            for number, state in enumerate(held["request_states"]):
+                change(number, state)
+        (folder / name).write_text(json.dumps(held))
+    return folder / "scenario_state.json"
+
+
+@pytest.mark.parametrize("text", ["[encrypted_text_{}]", "[redacted]"])
+def test_a_text_that_helm_withholds_is_no_answer(text: str, tmp_path: Path) -> None:
+    def change(number: int, state: Any) -> None:
+        state["request"]["prompt"] = text.format(3 * number)
+        state["request"]["messages"] = None
+        if number < 2:
+            state["result"]["completions"][0] |= {"text": text.format(3 * number + 1), "tokens": []}
+
+    report, runs = imported(helm(change, tmp_path), tmp_path, plain=True)
+    (reason,) = report.left_out
+    assert (report.left_out[reason], report.imported) == (2, 3)
+    assert "encrypted or redacted" in reason
+    assert not [run for run in runs if "[" in run.calls[0].text or run.calls[0].messages]
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ANSWER = {"role": "assistant", "content": "4"}
+NUMBERS = {"content": [{"token": "4", "logprob": -0.1}]}
+CALLS: dict[str, dict[str, Any]] = {
+    "chat": {"choices": [{"message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]},
+    "forced": {"choices": [{"message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "stop"}]},
+    "with numbers": {
+        "choices": [{"message": ANSWER | {"tool_calls": [CALL]}, "logprobs": NUMBERS, "finish_reason": "tool_calls"}]
+    },
+    "old": {"choices": [{"message": {"content": None, "function_call": {}}, "finish_reason": "function_call"}]},
+    "response": {"object": "response", "status": "completed", "output": [{"type": "function_call", "name": "f"}]},
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_tool_call_in_a_batch_is_left_out_and_does_not_stop_the_import(
+    kind: str, plain: bool, tmp_path: Path
+) -> None:
+    bodies = {"call": CALLS[kind], "answer": {"choices": [{"message": ANSWER, "logprobs": NUMBERS}]}}
+    lines = [
+        {"id": f"batch_{name}", "custom_id": name, "response": {"status_code": 200, "body": body}, "error": None}
+        for name, body in bodies.items()
+    ]
+    (tmp_path / "out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report, runs = imported(tmp_path / "out.jsonl", tmp_path, plain=plain)
+    assert [run.id for run in runs] == ["answer"]
+    assert dict(report.left_out) == {"the answer is a tool call": 1}
+
+
+def test_a_batch_of_responses_without_log_probabilities_is_left_out_or_read_as_it_is(tmp_path: Path) -> None:
+    message = {"type": "message", "content": [{"type": "output_text", "text": "It is 4."}]}
+    refusal = {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}
+    bodies = [{"object": "response", "status": "completed", "output": [one]} for one in (message, refusal)]
+    lines = [
+        {"custom_id": f"q{n}", "response": {"status_code": 200, "body": body}, "error": None}
+        for n, body in enumerate(bodies)
+    ]
+    (tmp_path / "out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report, (run,) = imported(tmp_path / "out.jsonl", tmp_path, plain=True)
+    assert (run.id, run.calls[0].text, run.calls[0].finish_reason) == ("q0", "It is 4.", "stop")
+    assert dict(report.left_out) == {"the response holds no text (it holds message, refusal)": 1}
+    with pytest.raises(ImportFileError, match="1 x no log-probabilities"):
+        imported(tmp_path / "out.jsonl", tmp_path / "numbers")
+
+
+def test_a_failed_line_of_a_batch_is_named_by_its_custom_id(tmp_path: Path) -> None:
+    body = {"choices": [{"message": ANSWER, "logprobs": NUMBERS}]}
+    failed: list[dict[str, Any]] = [
+        {"id": "batch_1", "custom_id": "a", "response": None, "error": {"message": "expired"}},
+        {"id": "batch_2", "custom_id": "b", "response": {"status_code": 400, "body": {"error": {"message": "no"}}}},
+        {"id": "batch_3", "custom_id": "c", "response": {"status_code": 200, "body": CALLS["chat"]}, "error": None},
+        {"id": "batch_4", "custom_id": "d", "response": {"status_code": 200, "body": body}, "error": None},
+    ]
+    path = tmp_path / "out.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in failed))
+    assert [line["id"] for line in score_lines(QualityPredictor.load(), path)] == ["a", "b", "c", "d"]
+    import_file(path, RunStore(tmp_path / "runs"), bad_lines=tmp_path / "bad.jsonl")
+    reasons = [json.loads(line)["reason"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert all(f"custom_id '{name}'" in reason for name, reason in zip("abc", reasons, strict=True))
