@@ -47,21 +47,41 @@ def opened_log(url: str) -> Iterator["ScoreLog"]:
 )
 @click.option("--name", default="", help="What was judged, where FILE holds labels of several kinds.")
 @click.option("--id", "id_key", default="", help="Where in a record the answer's id stands, such as metadata.id.")
-def feedback(file: Path, where: str, form: str, name: str, id_key: str) -> None:
-    """Put labels into the score log; of one answer the latest counts.
+@click.option(
+    "--value-map",
+    "maps",
+    multiple=True,
+    metavar="VALUE=MEANING,...",
+    help="What values mean that do not say it: fine=correct,meh=unsure, or >=4=correct,<=2=wrong; repeatable.",
+)
+def feedback(file: Path, where: str, form: str, name: str, id_key: str, maps: tuple[str, ...]) -> None:
+    """Put labels into the score log; of one answer the latest counts, but no judge's before a person's.
 
     FILE is JSON lines or CSV with request_id, label (1, 0 or unsure; right and wrong will do), and if you like who and
     time; or what MLflow (assessments of traces), Langfuse (scores), Phoenix (span annotations) or OpenAI's evals
     (output items) give. The answer's id is looked for under request_id, also in the metadata, and else is the trace's
     or span's.
+
+    Before anything is stored, each kind of value in FILE is said with what it was taken for. A value without its type,
+    direction or validity is left out: --value-map says what such values mean.
     """
     from metaprobe.monitoring.label_files import read_label_file
 
-    labels = read_label_file(file, form, name=name, id_key=id_key)
+    labels = read_label_file(
+        file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
+    )
     with opened_log(where) as log:
         known = log.add_labels(labels)
+        weaker = log.passed_over(labels)
     right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
+    if weaker:
+        names = ", ".join(dict.fromkeys(one.request_id for one in weaker[:5])) + (", ..." if len(weaker) > 5 else "")
+        click.echo(
+            f"{len(weaker)} of judges or programs do not count: the log holds labels of a stronger source (a person before "
+            f"a program before a judge) for these answers: {names}",
+            err=True,
+        )
     if known < len(labels):
         click.echo(
             f"{len(labels) - known} are of answers that the log does not hold; they count once it does", err=True
