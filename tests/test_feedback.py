@@ -77,6 +77,34 @@ def test_a_sheet_is_drawn_filled_in_and_given_back(where: Path, tmp_path: Path) 
     assert "no sheet 'x' in this log" in run("sample", "--log", where, "--sheet", "x", "--out", tmp_path / "x").output
 
 
+def test_a_draw_may_be_of_a_time_and_a_checkpoint_and_warns_of_labels_that_will_not_count(
+    where: Path, tmp_path: Path
+) -> None:
+    digest = "d" * 64
+    with ScoreLog.open(where) as log:
+        for number in range(10):
+            at = NOON + 100 + number
+            log.write(Entry(request_id=f"n{number}", time=at, model="m", checkpoint=digest, score=0.5))
+    all_of_them = run("sample", "--log", where, "--budget", 20, "--out", tmp_path / "all.jsonl")
+    assert "warning: of these 20 answers 10 will not count for `promote`" in all_of_them.stderr
+    with ScoreLog.open(where) as log, log.tables.transaction() as execute:
+        execute("DELETE FROM samples")
+    some = run(
+        "sample", "--log", where, "--since", NOON + 105, "--checkpoint", "dddddddd", "--out", tmp_path / "some.jsonl"
+    )
+    assert "warning" not in some.output
+    assert {json.loads(line)["request_id"] for line in (tmp_path / "some.jsonl").read_text().splitlines()} == {
+        f"n{number}" for number in range(5, 10)
+    }
+    for words, message in [
+        (["--checkpoint", "eeeeee"], "begins no digests of the log; it holds answers of c, dddddddddddddddd"),
+        (["--checkpoint", tmp_path / "nothing"], "is not there"),
+        (["--since", NOON, "--days", 1], "give one of them"),
+    ]:
+        refused = run("sample", "--log", where, "--out", tmp_path / "x.jsonl", *words)
+        assert (refused.exit_code, message in refused.output) == (2, True), refused.output
+
+
 def test_a_sheet_takes_the_place_of_nothing_neither_of_labels_nor_of_the_log(where: Path, tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.jsonl"
     run("sample", "--log", where, "--budget", 4, "--out", sheet, "--seed", 1)
@@ -277,7 +305,7 @@ def test_labels_for_a_log_that_is_none_are_refused_and_none_is_made(tmp_path: Pa
     [
         ([], "Missing option '--out' or '--page'"),
         (["--out", "x", "--tag", "faq"], "--tag 'faq' is not NAME=VALUE"),
-        (["--out", "x", "--model", "nobody"], "none of the 0 answers of that time, model and tags"),
+        (["--out", "x", "--model", "nobody"], "none of the 0 answers of that time, model, checkpoint and tags"),
     ],
 )
 def test_a_draw_that_cannot_be_meant_is_refused(words: list[str], message: str, where: Path) -> None:

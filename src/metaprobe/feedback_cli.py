@@ -1,14 +1,15 @@
 """`metaprobe feedback` and `metaprobe sample`: labels into the score log, and whom to ask for more."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from metaprobe.terminal import Target
+from metaprobe.terminal import CHECKPOINT, Target, since_option
 
 if TYPE_CHECKING:
     from metaprobe.monitoring.log import ScoreLog
@@ -78,8 +79,8 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str, maps: tu
     if weaker:
         names = ", ".join(dict.fromkeys(one.request_id for one in weaker[:5])) + (", ..." if len(weaker) > 5 else "")
         click.echo(
-            f"{len(weaker)} of judges or programs do not count: the log holds labels of a stronger source (a person before "
-            f"a program before a judge) for these answers: {names}",
+            f"{len(weaker)} of judges or programs do not count: the log holds labels of a stronger source (a person "
+            f"before a program before a judge) for these answers: {names}",
             err=True,
         )
     if known < len(labels):
@@ -101,7 +102,11 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str, maps: tu
 @click.option("--who", default="", help="Whose labels these are, for the log.")
 @click.option("--sheet", default="", help="Take this sheet, drawn before, instead of drawing another.")
 @click.option("--days", type=click.FloatRange(0, min_open=True), help="Only answers of the last days.")
+@since_option
 @click.option("--model", help="Only answers of this model.")
+@click.option(
+    "--checkpoint", help="Only answers that this checkpoint scored: its folder, or the first digits of its digest."
+)
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Only answers with this tag; repeatable.")
 @click.option(
     "--floor",
@@ -120,7 +125,9 @@ def sample(
     who: str,
     sheet: str,
     days: float | None,
+    since: float | None,
     model: str | None,
+    checkpoint: str | None,
     tags: tuple[str, ...],
     floor: float,
     seed: int | None,
@@ -128,22 +135,29 @@ def sample(
     """Draw answers to be labelled, the doubtful ones more often, each with a propensity that the log keeps.
 
     So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
-    them (serve --log-texts), and never the score.
+    them (serve --log-texts), and never the score. Answers whose labels `promote` will not count are said.
     """
+    from metaprobe.monitoring.promotable import will_not_count
     from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows
     from metaprobe.monitoring.sheet_files import write_sheet
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
+    if days is not None and since is not None:
+        raise click.UsageError("--days and --since both say from when on; give one of them")
     wanted = dict(_named(tag) for tag in tags)
-    since = None if days is None else time.time() - days * DAY
+    since = since if days is None else time.time() - days * DAY
     with opened_log(where) as log, _claimed(out):  # before the draw: what is drawn is not drawn again
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(log, sheet), 0, 0)
         else:
-            drawn = draw_sheet(log, budget, since=since, model=model, tags=wanted, floor=floor, seed=seed)
+            digest = None if checkpoint is None else _digest(log, checkpoint)
+            choice: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": wanted}
+            drawn = draw_sheet(log, budget, **choice, floor=floor, seed=seed)
             beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
             click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{beside}", err=True)
+        if said := will_not_count(log, drawn.rows):
+            click.echo(f"warning: {said}", err=True)
         click.echo(f"sheet {drawn.name}")  # by which --sheet gives it again, should it not be written now
         if out is not None:
             write_sheet(out, drawn.rows)
@@ -181,6 +195,22 @@ def _claimed(out: Path | None) -> Iterator[None]:
             if not out.stat().st_size:
                 out.unlink()
         raise
+
+
+def _digest(log: "ScoreLog", given: str) -> str:
+    """The digest of a checkpoint that is named by where it is, or by the first digits of its digest in the log."""
+    if re.fullmatch(r"[0-9a-f]{6,64}", given) and not Path(given).exists():
+        rows = log.tables.read("SELECT DISTINCT checkpoint FROM contexts WHERE checkpoint <> ''")
+        there = sorted(str(row[0]) for row in rows)
+        if len(found := [one for one in there if one.startswith(given)]) == 1:
+            return found[0]
+        raise click.UsageError(
+            f"--checkpoint {given} begins {len(found) or 'no'} digests of the log; it holds answers of "
+            f"{', '.join(one[:16] for one in there) or 'no checkpoint'}"
+        )
+    from metaprobe.checkpoints import load_checkpoint
+
+    return load_checkpoint(str(CHECKPOINT.convert(given, None, None))).digest
 
 
 def _named(tag: str) -> tuple[str, str]:

@@ -1,40 +1,15 @@
 """What a score log says of quality: `metaprobe estimate`, `drift`, `threshold`."""
 
 import json
-from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from metaprobe.feedback_cli import log_option, opened_log
-from metaprobe.terminal import CHECKPOINT, NEW_FILE
+from metaprobe.terminal import CHECKPOINT, NEW_FILE, since_option
 
 model_option = click.option("--model", help="Only answers of this model.")
-
-
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
-    """A time, as seconds since 1970: given so, as alarms state it, or as a date or time in UTC or with a zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        with suppress(ValueError):
-            if 1e8 < (seconds := float(value)) < 1e11:  # 1973 to 5138, which holds no year, no date, no milliseconds
-                return seconds
-        try:
-            when = datetime.fromisoformat(str(value) if "-" in str(value) else "")
-        except ValueError:
-            self.fail(
-                f"{str(value)[:40]!r}; expected seconds since 1970, or 2026-11-23, or 2026-11-23T12:00:00Z", param, ctx
-            )
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-since_option = click.option(
-    "--since", type=Moment(), help="Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970."
-)
 
 
 @click.command(short_help="How many answers are right, with intervals.")
