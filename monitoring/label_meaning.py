@@ -70,7 +70,8 @@ def describe_kinds(form: str, found: Sequence[Meaning]) -> Iterator[tuple[str, b
     for (kind, name, note), ones in kinds.items():
         values = _values([one.said for one in ones]) if ASK in note else ""
         called = f' "{name[:60]}"' if name else ""
-        yield f"{form}: {len(ones)} {kind}{called}{values}: {note}", ones[0].notable
+        plural = "s" if kind == "label" and len(ones) > 1 else ""
+        yield f"{form}: {len(ones)} {kind}{plural}{called}{values}: {note}", ones[0].notable
 
 
 def _meaning(said: Said, value_map: ValueMap, wide: set[str]) -> Meaning:
