@@ -22,6 +22,11 @@ log_option = click.option(
 )
 
 
+checkpoint_option = click.option(
+    "--checkpoint", help="Only answers that this checkpoint scored: its folder, or the first digits of its digest."
+)
+
+
 @contextmanager
 def opened_log(url: str) -> Iterator["ScoreLog"]:
     """The log, closed afterwards. A file that is not there is refused: labels in a new log would be of no answer."""
@@ -104,9 +109,7 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str, maps: tu
 @click.option("--days", type=click.FloatRange(0, min_open=True), help="Only answers of the last days.")
 @since_option
 @click.option("--model", help="Only answers of this model.")
-@click.option(
-    "--checkpoint", help="Only answers that this checkpoint scored: its folder, or the first digits of its digest."
-)
+@checkpoint_option
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Only answers with this tag; repeatable.")
 @click.option(
     "--floor",
@@ -151,7 +154,7 @@ def sample(
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(log, sheet), 0, 0)
         else:
-            digest = None if checkpoint is None else _digest(log, checkpoint)
+            digest = None if checkpoint is None else digest_in_log(log, checkpoint)
             choice: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": wanted}
             drawn = draw_sheet(log, budget, **choice, floor=floor, seed=seed)
             beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
@@ -197,7 +200,7 @@ def _claimed(out: Path | None) -> Iterator[None]:
         raise
 
 
-def _digest(log: "ScoreLog", given: str) -> str:
+def digest_in_log(log: "ScoreLog", given: str) -> str:
     """The digest of a checkpoint that is named by where it is, or by the first digits of its digest in the log."""
     if re.fullmatch(r"[0-9a-f]{6,64}", given) and not Path(given).exists():
         rows = log.tables.read("SELECT DISTINCT checkpoint FROM contexts WHERE checkpoint <> ''")
