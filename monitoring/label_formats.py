@@ -128,6 +128,8 @@ def _type_of(value: object) -> tuple[str, str]:
         return YES_NO, "boolean"
     if isinstance(value, (int, float)):
         return NUMBER, "number"
+    if value is None:
+        return "", "feedback"
     return (WORD, "text") if isinstance(value, str) else ("", type(value).__name__)
 
 
