@@ -41,7 +41,7 @@ def test_the_router_stands_beside_its_controls_and_the_verdict_below() -> None:
     assert shown[4].split()[:2] == ["small", "0.600"]
     assert "+0.200 +0.100 to +0.300" in shown[4]
     assert shown[4].endswith("0.004")
-    assert "better than the strongest control, small" in shown[5]
+    assert shown[5] == "Against the strongest control, small: better."
 
 
 def test_an_estimate_from_logged_decisions_says_whether_it_may_be_relied_on() -> None:

@@ -100,7 +100,7 @@ def router_table(figures: Line) -> Iterator[str]:
             )
     yield from _aligned(rows)
     if verdict := figures.get("verdict"):
-        yield f"The router is {verdict['word']} than the strongest control, {verdict['strongest_control']}."
+        yield f"Against the strongest control, {verdict['strongest_control']}: {verdict['word']}."
     if figures.get("logged"):
         sound = "may be relied on" if figures.get("reliable") else "may not be relied on: too few decisions agree"
         yield f"Estimated from logged decisions; the estimates {sound}."
