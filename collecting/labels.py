@@ -10,9 +10,9 @@ from typing import Any
 from metaprobe.pipelines.named_systems import known_system
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Label, Run
+from metaprobe.records.types import Label, Run, label_strength
 
-HUMAN = "human"
+HUMAN, PROGRAM = "human", "program"
 FORM = 'expected {"call": ID, "correct": 0..1 or null}, perhaps with "source": "human" or "judge:NAME"'
 
 
@@ -69,8 +69,8 @@ def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
     """Put the labels to their calls; how many there were that the store did not have.
 
     One of the same source takes the earlier one's place, others stay beside it. Where a labelled answer is the final
-    one and no program has judged that, or a person now has, it is the run's outcome. Raises `RecordError` for calls
-    that the store does not hold, before anything is written.
+    one and no stronger source has judged it (a person before a program before a judge), it is the run's outcome.
+    Raises `RecordError` for calls that the store does not hold, before anything is written.
     """
     known = {call.id for run in store for call in run.calls}
     if strangers := [call for call in labels if call not in known]:
@@ -93,10 +93,12 @@ def _label(run: Run, now: list[Label]) -> Run:
     replaced = {(label.call_id, label.source) for label in now}
     kept = [label for label in run.labels if label.name != "correct" or (label.call_id, label.source) not in replaced]
     system, outcome = known_system(run.system), run.outcome
-    by_program = any(label.name == "correct" and label.source == "program" for label in kept)
     calls = {call.id: call for call in run.calls}
     for label in now:
-        if system is None or (by_program and label.source != HUMAN):
+        about = [
+            one for one in kept if one.name == "correct" and (one.call_id == label.call_id or one.source == PROGRAM)
+        ]
+        if system is None or any(label_strength(one) < label_strength(label) for one in about):
             continue
         if system.extract_answer(run.item, calls[label.call_id], run.variant) == run.final_answer:
             outcome = label.value

@@ -3,59 +3,46 @@
 import csv
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from metaprobe.monitoring.label_values import label_value
+from metaprobe.monitoring.label_formats import FORMATS, IDS, NAMES, SHEET, FeedbackFormat, Record, Said, held
+from metaprobe.monitoring.label_meaning import Meaning, describe_kinds, read_meanings
 from metaprobe.monitoring.log import FeedbackLabel
-from metaprobe.monitoring.sheet_files import ANSWERED
+from metaprobe.monitoring.value_map import ValueMap
 from metaprobe.records.compressed import is_damage, opened
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.json_lines import iter_json_lines
 
-Record = Mapping[str, Any]
 LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document holds its records."""
-IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
-"""Under which an answer's id is looked for first, also in a record's metadata."""
-SHEET = frozenset("request_id model tags question answer label".split())
-"""Keys of a line that `metaprobe sample` wrote. Before it told `ANSWERED`, the time on it was the answer's."""
 MILLISECONDS = 1e11
 """A time above that is in milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One thing that a record says."""
-
-    name: str
-    """What was judged, such as `correctness`; empty where the program has one kind only."""
-    request_id: str
-    value: Any
-    who: str
-    time: object
-
-
-@dataclass(frozen=True, slots=True)
-class FeedbackFormat:
-    """One format of labels."""
-
-    name: str
-    what: str
-    read: Callable[[Record], Iterator[Said]]
-    keys: tuple[frozenset[str], ...]
-    """Keys of its records, any of these sets of them."""
-
-
-def read_label_file(path: str | Path, form: str = "auto", *, name: str = "", id_key: str = "") -> list[FeedbackLabel]:
+def read_label_file(
+    path: str | Path,
+    form: str = "auto",
+    *,
+    name: str = "",
+    id_key: str = "",
+    value_map: str | Mapping[str, str] = "",
+    say: Callable[[str], object] | None = None,
+) -> list[FeedbackLabel]:
     """The labels in a file, in its order.
 
-    `form`: one of `NAMES`, or `auto`, which goes by the first record's keys. `name`: what was judged, where the file
-    holds labels of several kinds. `id_key`: where the answer's id stands, such as `observationId` or `metadata.id`.
-    Raises `ImportFileError` naming the record for what is no label, and where `name` is needed.
+    `form`: one of `NAMES`, or `auto`, which goes by the records' keys. `name`: what was judged, where the file holds
+    labels of several kinds. `id_key`: where the answer's id stands, such as `observationId` or `metadata.id`.
+    `value_map`: what values mean that say it neither by themselves nor by their type, as `{"fine": "correct", "<3":
+    "wrong"}` or `"fine=correct,<3=wrong"`. `say` is called with a line for each kind of value: what it was taken for,
+    or why it was left out. Without `say`, kinds that were left out or turned are said as warnings.
+
+    Raises `ImportFileError` naming the record for what is no label, where `name` is needed, where nothing in the file
+    is a label, and for a value map that contradicts a record or itself, or that fits no value.
     """
     path = Path(path)
     records = list(_records(path))
@@ -68,28 +55,60 @@ def read_label_file(path: str | Path, form: str = "auto", *, name: str = "", id_
     names = sorted({one.name for _, one in said if one.name})
     if name and name not in names:
         raise ImportFileError(f"{path}: nothing is called {name!r}; there are {', '.join(names) or 'no names'}")
-    if not name and len(names) > 1:
+    wanted = [(number, one) for number, one in said if not name or one.name == name]
+    found, notes = _meanings(path, chosen.name, wanted, value_map)
+    told = [line for line, notable in notes if notable or say is not None]
+    labelled = [(number, one) for (number, _), one in zip(wanted, found, strict=True) if one.label]
+    if not labelled:
+        raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
+    if len(names := sorted({one.said.name for _, one in labelled})) > 1:
         raise ImportFileError(f"{path} judges {', '.join(names)}: choose one (--name)")
-    return [_label(path, number, one) for number, one in said if not name or one.name == name]
+    for line in told:
+        warnings.warn(line, stacklevel=2) if say is None else say(line)
+    return [_label(path, number, one) for number, one in labelled]
+
+
+def _meanings(
+    path: Path, form: str, said: Sequence[tuple[int, Said]], value_map: str | Mapping[str, str]
+) -> tuple[list[Meaning], list[tuple[str, bool]]]:
+    """What each thing means, and a line for each kind of them with whether it should be heard."""
+    try:
+        given = ValueMap(value_map)
+        found = read_meanings([one for _, one in said], given)
+    except RecordError as error:
+        raise ImportFileError(f"{path}: {error}") from error
+    except ValueError as error:
+        place, why = error.args
+        raise ImportFileError(
+            f"{path}, record {said[place][0]}: {why}; or say what it means with --value-map"
+        ) from error
+    notes = list(describe_kinds(form, found))
+    if unmet := given.unmet():
+        missing = f"no value fits {', '.join(unmet)} of the value map"
+        if len(unmet) == len(given):
+            values = "; ".join(line for line, _ in notes)
+            raise ImportFileError(f"{path}: {missing}; expected values of the file ({values})")
+        notes.append((missing, True))
+    return found, notes
 
 
 def _read(path: Path, number: int, form: FeedbackFormat, record: Record, id_key: str) -> Iterator[Said]:
     try:
         for one in form.read(record):
             found = _at(record, id_key) if id_key else one.request_id
-            chosen = "" if found is None else str(found)
-            yield Said(one.name, chosen, one.value, one.who, one.time)
+            yield replace(one, request_id="" if found is None else str(found))
     except (TypeError, AttributeError, ValueError, LookupError) as error:
         raise ImportFileError(f"{path}, record {number}: it is no record of {form.what} ({error!r})") from error
 
 
-def _label(path: Path, number: int, said: Said) -> FeedbackLabel:
+def _label(path: Path, number: int, meaning: Meaning) -> FeedbackLabel:
+    said = meaning.said
     if not said.request_id:
         raise ImportFileError(
             f"{path}, record {number}: no id of an answer; expected one under {IDS[0]}, or say where it is (--id)"
         )
     try:
-        return FeedbackLabel(said.request_id, label_value(said.value), said.who, _time(said.time))
+        return FeedbackLabel(said.request_id, meaning.value, said.who, _time(said.time), said.source)
     except ValueError as error:
         raise ImportFileError(f"{path}, record {number}: {error}") from error
 
@@ -100,14 +119,14 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
     if text.strip() and not text.lstrip().startswith(("{", "[")):
         yield from _rows(path, text)
         return
-    held = _document(text)
-    if held is None:
+    document = _document(text)
+    if document is None:
         yield from iter_json_lines(path)
         return
     for key in LISTS:
-        if isinstance(held, Mapping) and isinstance(held.get(key), list):
-            held = held[key]
-    for number, record in enumerate(held if isinstance(held, list) else [held], 1):
+        if isinstance(document, Mapping) and isinstance(document.get(key), list):
+            document = document[key]
+    for number, record in enumerate(document if isinstance(document, list) else [document], 1):
         if not isinstance(record, Mapping):
             raise ImportFileError(f"{path}, record {number}: came {type(record).__name__}; expected an object")
         yield number, record
@@ -173,132 +192,24 @@ def _format_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> 
                 return known
         raise ImportFileError(f"there is no format {form!r}; expected auto, {', '.join(NAMES)}")
     keys = set(records[0][1])
-    for known in FORMATS:
-        if any(wanted <= keys for wanted in known.keys):
-            return known
+    for _, record in records:
+        for known in FORMATS:
+            if any(wanted <= record.keys() for wanted in known.keys):
+                return known
     raise ImportFileError(
         f"{path}: its records have {', '.join(sorted(map(str, keys))[:8])}; expected request_id and label, or an export"
         f" of {', '.join(known.what for known in FORMATS[1:])}"
     )
 
 
-def _lines(record: Record) -> Iterator[Said]:
-    value = next((record[key] for key in ("label", "value", "correct") if key in record), ...)
-    if value is ...:
-        raise KeyError("label")
-    who = record.get("who") or record.get("source") or ""
-    when = record.get("time") or record.get("when")
-    old_sheet = ANSWERED not in record and record.keys() >= SHEET
-    if value in (None, "") and (old_sheet or ANSWERED in record):
-        return  # nobody has looked at this answer yet, which is not to be unsure of it
-    if old_sheet:  # its time is the answer's
-        when = record.get("when")
-    yield Said("", _id_of(record, "id"), value, str(who), when)
-
-
-def _mlflow(record: Record) -> Iterator[Said]:
-    info = record.get("info") or record
-    trace = info.get("client_request_id") or info.get("trace_id") or info.get("request_id")
-    for one in [record] if "assessment_name" in record else _list(info.get("assessments")):
-        feedback = one.get("feedback")
-        if feedback is None or one.get("valid") is False:  # an expectation, or one that was replaced
-            continue
-        source = one.get("source") or {}
-        who = str(source.get("source_id") or source.get("source_type") or "")
-        request_id = _id_of({**one, "metadata": {**_held(info.get("tags")), **_held(one.get("metadata"))}}, "")
-        when = one.get("last_update_time") or one.get("create_time")
-        yield Said(str(one.get("assessment_name")), request_id or str(trace or ""), feedback.get("value"), who, when)
-
-
-def _langfuse(record: Record) -> Iterator[Said]:
-    value = record.get("value")
-    if record.get("dataType") == "CATEGORICAL":
-        value = record.get("stringValue")
-    who = record.get("authorUserId") or record.get("source") or ""
-    when = record.get("updatedAt") or record.get("timestamp")
-    yield Said(str(record.get("name")), _id_of(record, "traceId"), value, str(who), when)
-
-
-def _phoenix(record: Record) -> Iterator[Said]:
-    result = record.get("result") or {"score": record.get("result.score"), "label": record.get("result.label")}
-    value = result.get("score")
-    if value in (None, ""):
-        value = result.get("label")
-    who = record.get("user_id") or record.get("identifier") or record.get("annotator_kind") or ""
-    name = record.get("name") or record.get("annotation_name") or ""
-    when = record.get("updated_at") or record.get("created_at")
-    at = "span_id" if record.get("span_id") else "context.span_id"
-    yield Said(str(name), _id_of(record, at), value, str(who), when)
-
-
-def _openai_evals(record: Record) -> Iterator[Said]:
-    item = _held(record.get("datasource_item"))
-    request_id = _id_of({**item, "metadata": item.get("item")}, "id")
-    for result in _list(record.get("results")):
-        yield Said(str(result.get("name")), request_id, result["passed"], "openai-evals", record.get("created_at"))
-
-
-FORMATS = (
-    FeedbackFormat(
-        "lines",
-        "labels",
-        _lines,
-        tuple(frozenset({at, said}) for at in ("request_id", "id") for said in ("label", "correct")),
-    ),
-    FeedbackFormat(
-        "mlflow",
-        "MLflow assessments",
-        _mlflow,
-        (frozenset({"info"}), frozenset({"assessment_name"}), frozenset({"trace_id", "assessments"})),
-    ),
-    FeedbackFormat("langfuse", "Langfuse scores", _langfuse, (frozenset({"traceId", "name", "value"}),)),
-    FeedbackFormat(
-        "phoenix",
-        "Phoenix annotations",
-        _phoenix,
-        (frozenset({"span_id", "annotator_kind"}), frozenset({"annotator_kind", "result.label"})),
-    ),
-    FeedbackFormat("openai-evals", "OpenAI evals", _openai_evals, (frozenset({"datasource_item", "results"}),)),
-)
-"""The first whose keys a record has reads the file."""
-NAMES = tuple(form.name for form in FORMATS)
-
-
-def _id_of(record: Record, usual: str) -> str:
-    """The answer's id: what its caller wrote there as such, else the program's own under `usual`."""
-    metadata = _held(record.get("metadata"))
-    for key in IDS:
-        for found in (record.get(key), metadata.get(key)):
-            if found not in (None, ""):
-                return str(found)
-    found = record.get(usual)
-    return "" if found is None else str(found)
-
-
 def _at(record: Record, path: str) -> Any:
     """What stands under keys that dots join; None where nothing does."""
     if path in record:
         return record[path]
-    held: Any = record
+    found: Any = record
     for key in path.split("."):
-        held = _held(held).get(key)
-    return held
-
-
-def _held(value: object) -> Record:
-    """A mapping, also one that a table holds as JSON text."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> Sequence[Record]:
-    if isinstance(value, str):
-        value = json.loads(value)
-    return value if isinstance(value, list) else ()
+        found = held(found).get(key)
+    return found
 
 
 def _time(said: object) -> float | None:

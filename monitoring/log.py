@@ -15,9 +15,11 @@ from typing import Any, Self
 
 from metaprobe.monitoring import retention
 from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.label_values import SOURCES
 from metaprobe.monitoring.log_columns import (
     CURRENT_LABELS,
     FIRST_LABELS,
+    STRENGTH,
     LogColumns,
     chosen_contexts,
     conditions,
@@ -39,7 +41,7 @@ CLOSE_S = 20.0
 LOST = "entries_lost"
 """The kind of the event that says what a killed process has lost."""
 
-_LABEL = "INSERT INTO labels (request_id, value, who, time) VALUES (:request_id, :value, :who, :time)"
+_LABEL = "INSERT INTO labels (request_id, value, who, time, source) VALUES (:request_id, :value, :who, :time, :source)"
 _EVENT = "INSERT INTO events (time, kind, details) VALUES (:time, :kind, :details)"
 
 
@@ -53,6 +55,8 @@ class FeedbackLabel:
     who: str = ""
     time: float | None = None
     """Seconds since 1970; None stands for now."""
+    source: str = ""
+    """`human`, `program` or `judge`; empty where it is not said, which counts as a person's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +172,14 @@ class ScoreLog:
             self.tables.close()
             return whole
 
-    def label(self, request_id: str, value: float | None, *, who: str = "", time: float | None = None) -> None:
-        """Keeps what someone said of an answer; see `FeedbackLabel`. The latest label of a request counts."""
-        self.add_labels([FeedbackLabel(request_id, value, who, time)])
+    def label(
+        self, request_id: str, value: float | None, *, who: str = "", time: float | None = None, source: str = ""
+    ) -> None:
+        """Keeps what someone said of an answer; see `FeedbackLabel`.
+
+        Of one request the latest label counts, but none of a program replaces a person's, and none of a judge either's.
+        """
+        self.add_labels([FeedbackLabel(request_id, value, who, time, source)])
 
     def add_labels(self, labels: Iterable[FeedbackLabel]) -> int:
         """Keeps labels, all or none, and says how many are of requests in the log; the others count once theirs are.
@@ -185,6 +194,7 @@ class ScoreLog:
                 "value": one.value,
                 "who": one.who,
                 "time": now if one.time is None else one.time,
+                "source": one.source,
             }
             for one in labels
         ]
@@ -201,6 +211,17 @@ class ScoreLog:
     def current_labels(self) -> list[FeedbackLabel]:
         """Of every labelled request the label that counts."""
         return [FeedbackLabel(*row) for row in self.tables.read(CURRENT_LABELS)]
+
+    def passed_over(self, labels: Iterable[FeedbackLabel]) -> list[FeedbackLabel]:
+        """Returns those of these labels that do not count, because the log holds one of a stronger source."""
+        weak = [one for one in labels if one.source in SOURCES[1:]]
+        found = []
+        for one in weak:
+            asked = f"SELECT 1 FROM labels WHERE request_id = :request_id AND {STRENGTH} < :strength LIMIT 1"
+            values = {"request_id": text_of(one.request_id, MAX_NOTE), "strength": SOURCES.index(one.source)}
+            if self.tables.read(asked, values):
+                found.append(one)
+        return found
 
     def first_labels(self) -> list[FeedbackLabel]:
         """Of every labelled request the first label that says something, whatever was said later."""
@@ -302,6 +323,8 @@ def _check_label(row: Mapping[str, Any]) -> None:
         raise LogError(f"request {identity}: label {value!r}; expected 1 (right), 0 (wrong) or None (unsure)")
     if isinstance(at, str) or not 0 <= at < MAX_TIME:
         raise LogError(f"request {identity}: time {at!r}; expected seconds since 1970")
+    if row["source"] not in ("", *SOURCES):
+        raise LogError(f"request {identity}: source {row['source']!r}; expected {', '.join(SOURCES)}, or nothing")
 
 
 def _is_known(run: Execute, request_id: str) -> bool:

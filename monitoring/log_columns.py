@@ -20,14 +20,17 @@ NUMBERS = (
 ).split()
 """Columns that are float64, NaN where there is no value; flagged, in_support and label are 0 or 1."""
 
+STRENGTH = "CASE source WHEN 'judge' THEN 2 WHEN 'program' THEN 1 ELSE 0 END"
+"""Rank of a label by who gave it: 0 for a person, and for labels that do not say."""
+
 CURRENT_LABELS = (
-    "SELECT request_id, value, who, time FROM (SELECT request_id, value, who, time, ROW_NUMBER() OVER "
-    "(PARTITION BY request_id ORDER BY time DESC, id DESC) AS place FROM labels) ranked WHERE place = 1"
+    "SELECT request_id, value, who, time, source FROM (SELECT request_id, value, who, time, source, ROW_NUMBER() OVER "
+    f"(PARTITION BY request_id ORDER BY {STRENGTH}, time DESC, id DESC) AS place FROM labels) ranked WHERE place = 1"
 )
-"""Of each request the label that counts: the latest, and of two of one time the one that came last."""
+"""Of each request the label that counts: of the strongest source the latest, of one time the one that came last."""
 
 FIRST_LABELS = (
-    "SELECT request_id, value, who, time FROM (SELECT request_id, value, who, time, ROW_NUMBER() OVER "
+    "SELECT request_id, value, who, time, source FROM (SELECT request_id, value, who, time, source, ROW_NUMBER() OVER "
     "(PARTITION BY request_id ORDER BY time, id) AS place FROM labels WHERE value IS NOT NULL) ranked WHERE place = 1"
 )
 """Of each request the first label that says right or wrong; no correction changes it."""

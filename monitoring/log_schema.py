@@ -23,10 +23,11 @@ CREATE TABLE IF NOT EXISTS scores (
 """
 _LABELS = """
 CREATE TABLE IF NOT EXISTS labels (
-    id {serial}, request_id TEXT NOT NULL, value DOUBLE PRECISION, who TEXT NOT NULL, time DOUBLE PRECISION NOT NULL
+    id {serial}, request_id TEXT NOT NULL, value DOUBLE PRECISION, who TEXT NOT NULL, time DOUBLE PRECISION NOT NULL,
+    source TEXT NOT NULL DEFAULT ''
 )
 """
-"""Everything that was ever said of an answer; of one request, the latest counts."""
+"""Everything that was ever said of an answer; of one request, the latest of the strongest source counts."""
 
 _SAMPLES = """
 CREATE TABLE IF NOT EXISTS samples (
@@ -38,7 +39,7 @@ _SHEETS = """
 CREATE TABLE IF NOT EXISTS sheets (
     sheet TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, since DOUBLE PRECISION NOT NULL,
     until DOUBLE PRECISION NOT NULL, model TEXT NOT NULL, tags TEXT NOT NULL, base DOUBLE PRECISION NOT NULL,
-    slope DOUBLE PRECISION NOT NULL, stored_until BIGINT
+    slope DOUBLE PRECISION NOT NULL, stored_until BIGINT, checkpoint TEXT NOT NULL DEFAULT ''
 )
 """
 """By which rule a sheet was drawn, so that a later one over the same answers knows how likely they had been before.
@@ -63,7 +64,8 @@ SUMS = (
 
 LATER = {
     "hours": dict.fromkeys(("priced", "spared"), "DOUBLE PRECISION NOT NULL DEFAULT 0"),
-    "sheets": {"stored_until": "BIGINT"},
+    "sheets": {"stored_until": "BIGINT", "checkpoint": "TEXT NOT NULL DEFAULT ''"},
+    "labels": {"source": "TEXT NOT NULL DEFAULT ''"},
 }
 """Table -> columns that logs made before them lack, and what they are."""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import CURRENT_LABELS, chosen_contexts, conditions, in_contexts
 from metaprobe.monitoring.log_rows import SELECT, entry_of
-from metaprobe.monitoring.tables import Execute, LogError
+from metaprobe.monitoring.tables import Execute, LogError, Row
 
 FLOOR = 0.25
 """The least propensity, as a share of what it would be if every answer were equally likely."""
@@ -25,8 +25,8 @@ SETTLED_S = 2.0
 _DOUBT_WITHOUT_SCORE = 0.5
 
 _SHEET = (
-    "INSERT INTO sheets (sheet, time, since, until, model, tags, base, slope, stored_until) "
-    "VALUES (:sheet, :time, :since, :until, :model, :tags, :base, :slope, :stored_until)"
+    "INSERT INTO sheets (sheet, time, since, until, model, checkpoint, tags, base, slope, stored_until) "
+    "VALUES (:sheet, :time, :since, :until, :model, :checkpoint, :tags, :base, :slope, :stored_until)"
 )
 _SAMPLE = (
     "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:request_id, :propensity, :sheet, :time) "
@@ -126,11 +126,14 @@ def draw_sheet(
     since: float | None = None,
     until: float | None = None,
     model: str | None = None,
+    checkpoint: str | None = None,
     tags: Mapping[str, str] | None = None,
     floor: float = FLOOR,
     seed: int | None = None,
 ) -> DrawnSheet:
-    """Draws answers of that time, model and tags to be labelled, and keeps their propensities in the log.
+    """Draws answers of that time, model, checkpoint and tags to be labelled, and keeps their propensities in the log.
+
+    `checkpoint`: the digest of the checkpoint that scored them.
 
     An answer that an earlier sheet drew is not drawn again; its propensity becomes that of being on either. One that
     has a label already may be drawn and does not count against the budget. Raises `LogError` where nothing is left.
@@ -138,9 +141,22 @@ def draw_sheet(
     if budget < 1:
         raise LogError(f"budget {budget}; expected at least one answer")
     log.flush()
-    while (sheet := _draw(log, budget, since, until, model, tags, floor, seed)) is None:
+    choice = _Choice(model, checkpoint, tags)
+    while (sheet := _draw(log, budget, since, until, choice, floor, seed)) is None:
         pass  # another one was drawn meanwhile
     return sheet
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Which answers may be drawn; None for all."""
+
+    model: str | None
+    checkpoint: str | None
+    tags: Mapping[str, str] | None
+
+    def contexts(self, log: ScoreLog) -> Mapping[int, Row]:
+        return chosen_contexts(log.tables, model=self.model, checkpoint=self.checkpoint, tags=self.tags)
 
 
 def _draw(
@@ -148,8 +164,7 @@ def _draw(
     budget: int,
     since: float | None,
     until: float | None,
-    model: str | None,
-    tags: Mapping[str, str] | None,
+    choice: _Choice,
     floor: float,
     seed: int | None,
 ) -> DrawnSheet | None:
@@ -157,12 +172,12 @@ def _draw(
     drawn_before = _sheets(log.tables.read)
     now = time.time()
     start, end = since or 0.0, now - SETTLED_S if until is None else until
-    candidates = _candidates(log, since=start, until=end, model=model, tags=tags)
+    candidates = _candidates(log, since=start, until=end, choice=choice)
     free, known = ~candidates.sampled & ~candidates.labelled, ~candidates.sampled & candidates.labelled
     if not free.any():
         raise LogError(
-            f"none of the {len(free)} answers of that time, model and tags is left to be labelled: widen the choice, or"
-            " look again when more have come"
+            f"none of the {len(free)} answers of that time, model, checkpoint and tags is left to be labelled: widen "
+            "the choice, or look again when more have come"
         )
     generator = np.random.default_rng(seed)
     rule = rule_for(candidates.doubts[free], budget, floor=floor)
@@ -178,7 +193,8 @@ def _draw(
             return None
         ids = _request_ids(run, candidates.ids[changed])
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
-        given |= {"model": model or "", "tags": json.dumps(dict(tags or {}), sort_keys=True)}
+        given |= {"model": choice.model or "", "checkpoint": choice.checkpoint or ""}
+        given |= {"tags": json.dumps(dict(choice.tags or {}), sort_keys=True)}
         run(_SHEET, {**given, "stored_until": int(candidates.ids.max())})
         run(
             _SAMPLE,
@@ -220,13 +236,10 @@ class _Candidates:
     labelled: NDArray[np.bool_]
 
 
-def _candidates(
-    log: ScoreLog, *, since: float, until: float, model: str | None, tags: Mapping[str, str] | None
-) -> _Candidates:
+def _candidates(log: ScoreLog, *, since: float, until: float, choice: _Choice) -> _Candidates:
     where, values = conditions(since, until, shadow=False)
-    if model is not None or tags:
-        fitting = chosen_contexts(log.tables, model=model, checkpoint=None, tags=tags)
-        where.append(in_contexts(fitting))
+    if choice.model is not None or choice.checkpoint is not None or choice.tags:
+        where.append(in_contexts(choice.contexts(log)))
     asked = (
         "SELECT s.id, s.time, s.context, s.score, p.request_id IS NOT NULL, l.value IS NOT NULL FROM scores s "
         "LEFT JOIN samples p ON p.request_id = s.request_id "
@@ -250,10 +263,10 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
     An answer that was stored after a sheet was drawn could not be on it, whatever its own time is.
     """
     spared = np.ones(len(places))
-    for since, until, model, tags, base, slope, stored_until in log.tables.read(
-        "SELECT since, until, model, tags, base, slope, stored_until FROM sheets"
+    for since, until, model, checkpoint, tags, base, slope, stored_until in log.tables.read(
+        "SELECT since, until, model, checkpoint, tags, base, slope, stored_until FROM sheets"
     ):
-        fitting = chosen_contexts(log.tables, model=model or None, checkpoint=None, tags=_tags(tags))
+        fitting = _Choice(model or None, checkpoint or None, _tags(tags)).contexts(log)
         covered = (candidates.times[places] >= since) & (candidates.times[places] < until)
         if stored_until is not None:  # which logs of before do not say
             covered &= candidates.ids[places] <= stored_until

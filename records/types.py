@@ -165,6 +165,11 @@ class Label:
     """`program`, `human`, or the judge's name."""
 
 
+def label_strength(label: Label) -> int:
+    """Returns the rank of a label by its source: 0 for a person, 1 for a program, 2 for a judge and all others."""
+    return {"human": 0, "program": 1}.get(label.source.partition(":")[0], 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a policy chose at a named point of a pipeline."""
@@ -206,6 +211,10 @@ class Run:
         return values[-1] if values else None
 
     def label(self, name: str, call_id: str) -> float | None:
-        """The last label of that name on that call, or None."""
-        values = [label.value for label in self.labels if label.name == name and label.call_id == call_id]
-        return values[-1] if values else None
+        """The last label of that name on that call by the strongest source, or None.
+
+        A person's label goes before a program's, for who labels what a program had checked corrects it. A program's
+        goes before a judge's, which is a model's opinion.
+        """
+        found = [label for label in self.labels if label.name == name and label.call_id == call_id]
+        return min(reversed(found), key=label_strength).value if found else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Label, Run
+from metaprobe.records.types import Run
 from metaprobe.routing.actions import COLLABORATE, EXECUTE
 
 DIMENSION, DISPATCHED, PROFILE = "dimension:", "dispatched:", "profile:"
@@ -126,18 +126,9 @@ def executing(run: Run) -> tuple[str, ...]:
 
 
 def read_correctness(run: Run, agent: str) -> float | None:
-    """What is known of an agent's last answer, in [0, 1]; None where it gave none or nobody judged it.
-
-    A person's word goes before a program's, for who labels what a program had checked corrects it; a program's goes
-    before a judge's, which is a model's opinion. Of one kind, the last counts.
-    """
+    """What is known of an agent's last answer, in [0, 1]; None where it gave none or nobody judged it."""
     answers = [call.id for call in run.calls if call.stage == "answer" and call.agent == agent]
-    known = [label for label in run.labels if label.name == "correct" and label.call_id in answers[-1:]]
-    return max(reversed(known), key=_trust).value if known else None
-
-
-def _trust(label: Label) -> int:
-    return {"human": 2, "program": 1}.get(label.source.partition(":")[0], 0)
+    return run.label("correct", answers[-1]) if answers else None
 
 
 def _named(prefix: str, names: Iterable[str]) -> str | None:

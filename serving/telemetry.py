@@ -58,18 +58,32 @@ def evaluation_events(
 
 def _events(scored: Scored, name: str, heads: bool) -> Iterator[dict[str, str | float]]:
     """The attributes of each event."""
-    common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
     verdict = scored.verdict
-    main: dict[str, str | float] = {NAME: name, **common}
-    if reason := scored.as_metadata()["reason"]:
-        main[EXPLANATION] = reason
-    if verdict is None or verdict.score is None:
-        yield {**main, ERROR_TYPE: "not_scored"}
-        return
-    main[SCORE_VALUE] = verdict.score
-    if verdict.flagged is not None:
-        main[SCORE_LABEL] = "fail" if verdict.flagged else "pass"
-    yield main
-    if heads:
+    yield evaluation_attributes(
+        name,
+        score=verdict.score if verdict else None,
+        flagged=verdict.flagged if verdict else None,
+        reason=scored.as_metadata()["reason"],
+        response_id=scored.response_id,
+    )
+    if heads and verdict is not None and verdict.score is not None:
+        common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
         for head, value in verdict.heads.items():
             yield {NAME: f"{name}.{head}", SCORE_VALUE: value, **common}
+
+
+def evaluation_attributes(
+    name: str, *, score: float | None, flagged: bool | None, reason: str, response_id: str
+) -> dict[str, str | float]:
+    """Returns the attributes of one verdict's event; see `evaluation_events`."""
+    found: dict[str, str | float] = {NAME: name}
+    if response_id:
+        found[RESPONSE_ID] = response_id
+    if reason:
+        found[EXPLANATION] = reason
+    if score is None:
+        return {**found, ERROR_TYPE: "not_scored"}
+    found[SCORE_VALUE] = score
+    if flagged is not None:
+        found[SCORE_LABEL] = "fail" if flagged else "pass"
+    return found

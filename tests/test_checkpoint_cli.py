@@ -249,10 +249,10 @@ def test_labels_that_one_of_them_does_not_predict_are_refused(made, held_out):
 
 
 def test_the_command_prints_the_decision_and_exits_by_it(made, worse, held_out):
-    promoted = run("promote", made.path, "--over", worse.path, held_out)
+    promoted = run("promote", "--json", made.path, "--over", worse.path, held_out)
     assert promoted.exit_code == 0
     assert json.loads(promoted.stdout)["digest"] == made.digest
-    refused = run("promote", worse.path, "--over", made.path, held_out)
+    refused = run("promote", "--json", worse.path, "--over", made.path, held_out)
     assert refused.exit_code == 1
     assert json.loads(refused.stdout)["reasons"]
 
@@ -273,7 +273,7 @@ def with_states(folder):
 
 def test_probes_are_promoted_on_stored_hidden_states_and_against_predictors_too(with_states, worse, made, tmp_path):
     probe = hidden_checkpoint(tmp_path / "probe")
-    promoted = run("promote", probe.path, "--over", worse.path, with_states)
+    promoted = run("promote", "--json", probe.path, "--over", worse.path, with_states)
     assert promoted.exit_code == 0, promoted.output
     assert json.loads(promoted.stdout)["digest"] == probe.digest
     assert run("promote", probe.path, "--over", probe.path, with_states).exit_code == 1, "equal is not better"
@@ -296,8 +296,8 @@ def test_routers_are_promoted_on_outcomes_and_take_no_option_of_the_others(made,
     write_router(new, planted(120), folds=2, states=600)
     write_router(old, dear, folds=2, states=600)
     write_outcomes(tmp_path / "outcomes.jsonl", planted(120, seed=1))
-    promoted = run("promote", new, "--over", old, tmp_path / "outcomes.jsonl")
-    refused = run("promote", old, "--over", new, tmp_path / "outcomes.jsonl")
+    promoted = run("promote", "--json", new, "--over", old, tmp_path / "outcomes.jsonl")
+    refused = run("promote", "--json", old, "--over", new, tmp_path / "outcomes.jsonl")
     assert promoted.exit_code == 0, promoted.output
     assert refused.exit_code == 1
     assert json.loads(promoted.stdout)["digest"] == json.loads(refused.stdout)["digest"]

@@ -76,14 +76,26 @@ def test_evaluate_router_writes_its_decisions_where_they_are_asked_for(stand_in:
     router = stand_in("routing.learned.LearnedRouter.load", "router")
     stand_in("records.outcomes.read_outcomes", "questions")
     figures = stand_in("training.router.evaluate.evaluate_router", ({"accuracy": 0.5}, [{"id": 1}, {"id": 2}]))
-    result = run("evaluate", "router", "bundled:router", line_file, "--sha256", "abc", "--seconds", "3")
+    result = run("evaluate", "router", "--json", "bundled:router", line_file, "--sha256", "abc", "--seconds", "3")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"budget": None, "seconds": 3.0, "accuracy": 0.5}
     assert figures == [(("router", "questions"), {"seed": 0})]
     assert router[0][1]["sha256"] == "abc"
     place = line_file.parent / "a" / "b" / "decisions.jsonl"
     for _ in range(2):
-        told = run("evaluate", "router", "bundled:router", line_file, "--decisions", place, "--seed", 3, "--budget", 1)
+        told = run(
+            "evaluate",
+            "router",
+            "--json",
+            "bundled:router",
+            line_file,
+            "--decisions",
+            place,
+            "--seed",
+            3,
+            "--budget",
+            1,
+        )
         assert json.loads(told.stdout)["budget"] == 1
         assert place.read_text(encoding="utf-8") == '{"id": 1}\n{"id": 2}\n'
     assert figures[-1][1] == {"seed": 3}

@@ -16,11 +16,11 @@ import metaprobe
 from metaprobe import assist
 from metaprobe.cli import main
 from metaprobe.feedback_cli import feedback, sample
-from metaprobe.monitor_cli import Moment
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.pipelines.session import Models
 from metaprobe.progress import Lines, StepTimes, progress_bar
+from metaprobe.terminal import Moment
 from metaprobe.training.options import GateOptions, HiddenOptions, QualityOptions, RouterOptions
 from research.assistant.scripted_teacher import ScriptedTeacher
 
@@ -71,9 +71,19 @@ def test_feedback_reads_the_file_by_the_name_and_the_id_that_were_typed(
     file = labels(tmp_path / "labels.jsonl", "r0")
     until = caught(monkeypatch, "metaprobe.monitoring.label_files.read_label_file")
     options = {option.name: option.opts[0] for option in feedback.params if isinstance(option, click.Option)}
-    given, named = until("feedback", file, "--log", where, options["name"], "helpful", options["id_key"], "ticket")
+    said = (
+        options["name"],
+        "helpful",
+        options["id_key"],
+        "ticket",
+        options["maps"],
+        "a=wrong",
+        options["maps"],
+        "b=wrong",
+    )
+    given, named = until("feedback", file, "--log", where, *said)
     assert given[0] == file
-    assert named == {"name": "helpful", "id_key": "ticket"}
+    assert named | {"say": None} == {"name": "helpful", "id_key": "ticket", "value_map": "a=wrong,b=wrong", "say": None}
 
 
 def test_labels_of_unknown_answers_are_told_beside_the_output_and_known_ones_are_not(
@@ -82,7 +92,7 @@ def test_labels_of_unknown_answers_are_told_beside_the_output_and_known_ones_are
     some = run("feedback", labels(tmp_path / "a.jsonl", "r0", "later"), "--log", where)
     assert "1 are of answers that the log does not hold" in some.stderr
     assert some.stdout == "stored 2 labels: 2 right, 0 wrong, 0 neither\n"
-    assert run("feedback", labels(tmp_path / "b.jsonl", "r1"), "--log", where).stderr == ""
+    assert run("feedback", labels(tmp_path / "b.jsonl", "r1"), "--log", where).stderr == "lines: 1 label: 1 is right\n"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +106,7 @@ def test_a_command_on_a_log_asks_for_the_log(words: tuple[str, ...], tmp_path: P
 
 
 def test_an_estimate_of_nothing_says_so_where_no_program_reads_it(where: Path) -> None:
-    done = run("estimate", "--log", where, "--model", "another")
+    done = run("estimate", "--json", "--log", where, "--model", "another")
     assert done.stderr == "the log holds no answers of that time and model\n"
     assert all(json.loads(line) for line in done.stdout.splitlines())
 
@@ -112,20 +122,30 @@ def test_a_moment_is_in_utc_wherever_the_command_runs(monkeypatch: pytest.Monkey
         time.tzset()
 
 
+EVERYTHING = {"since": None, "model": None, "checkpoint": None, "tags": {}, "floor": 0.25, "seed": None}
+
+
 def test_days_are_of_24_hours_and_every_choice_reaches_the_draw(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:
     monkeypatch.setattr("metaprobe.feedback_cli.time.time", lambda: 1_000_000.0)
     until = caught(monkeypatch, "metaprobe.monitoring.sampling.draw_sheet")
     words = ("--budget", 7, "--days", 2, "--model", "m", "--tag", "a=b", "--floor", 0.5, "--seed", 3, "--page")
     given, named = until("sample", "--log", where, *words)
     assert given[1] == 7
-    assert named == {"since": 1_000_000.0 - 172_800, "model": "m", "tags": {"a": "b"}, "floor": 0.5, "seed": 3}
+    assert named == {
+        **EVERYTHING,
+        "since": 1_000_000.0 - 172_800,
+        "model": "m",
+        "tags": {"a": "b"},
+        "floor": 0.5,
+        "seed": 3,
+    }
 
 
 def test_without_days_the_draw_is_of_the_whole_log_and_another_each_time(
     monkeypatch: pytest.MonkeyPatch, where: Path
 ) -> None:
     _, named = caught(monkeypatch, "metaprobe.monitoring.sampling.draw_sheet")("sample", "--log", where, "--page")
-    assert named == {"since": None, "model": None, "tags": {}, "floor": 0.25, "seed": None}
+    assert named == EVERYTHING
     assert next(option for option in sample.params if option.name == "budget").default == 50
 
 

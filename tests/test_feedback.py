@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner, Result
-from test_label_files import NOON, written
+from test_label_files import FAILED, NOON, langfuse, mlflow, phoenix, written
 
 from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
@@ -75,6 +75,34 @@ def test_a_sheet_is_drawn_filled_in_and_given_back(where: Path, tmp_path: Path) 
     assert again.exit_code == 0
     assert (tmp_path / "left" / "again.jsonl").read_text() == ""  # nothing of it is left
     assert "no sheet 'x' in this log" in run("sample", "--log", where, "--sheet", "x", "--out", tmp_path / "x").output
+
+
+def test_a_draw_may_be_of_a_time_and_a_checkpoint_and_warns_of_labels_that_will_not_count(
+    where: Path, tmp_path: Path
+) -> None:
+    digest = "d" * 64
+    with ScoreLog.open(where) as log:
+        for number in range(10):
+            at = NOON + 100 + number
+            log.write(Entry(request_id=f"n{number}", time=at, model="m", checkpoint=digest, score=0.5))
+    all_of_them = run("sample", "--log", where, "--budget", 20, "--out", tmp_path / "all.jsonl")
+    assert "warning: of these 20 answers 10 will not count for `promote`" in all_of_them.stderr
+    with ScoreLog.open(where) as log, log.tables.transaction() as execute:
+        execute("DELETE FROM samples")
+    some = run(
+        "sample", "--log", where, "--since", NOON + 105, "--checkpoint", "dddddddd", "--out", tmp_path / "some.jsonl"
+    )
+    assert "warning" not in some.output
+    assert {json.loads(line)["request_id"] for line in (tmp_path / "some.jsonl").read_text().splitlines()} == {
+        f"n{number}" for number in range(5, 10)
+    }
+    for words, message in [
+        (["--checkpoint", "eeeeee"], "begins no digests of the log; it holds answers of c, dddddddddddddddd"),
+        (["--checkpoint", tmp_path / "nothing"], "is not there"),
+        (["--since", NOON, "--days", 1], "give one of them"),
+    ]:
+        refused = run("sample", "--log", where, "--out", tmp_path / "x.jsonl", *words)
+        assert (refused.exit_code, message in refused.output) == (2, True), refused.output
 
 
 def test_a_sheet_takes_the_place_of_nothing_neither_of_labels_nor_of_the_log(where: Path, tmp_path: Path) -> None:
@@ -190,6 +218,77 @@ def test_a_label_of_the_future_can_be_corrected(where: Path) -> None:
         assert [one.value for one in log.current_labels()] == [0]
 
 
+CASES = {
+    "direction_minimize": {
+        "data": [
+            phoenix("hallucination", score, label, span_id=name, metadata={"direction": "minimize"})
+            for name, score, label in [("r1", 1.0, "hallucinated"), ("r2", 0.0, "grounded")]
+        ]
+    },
+    "text_value_0": {"data": [langfuse("TEXT", 0, "Great answer, exactly right", name="feedback")]},
+    "failed_judge": {"traces": [{"info": {"trace_id": "r1", "assessments": [mlflow(None, feedback=FAILED)]}}]},
+}
+
+
+def test_a_score_to_be_minimised_is_turned_and_that_is_said_before_it_is_stored(where: Path, tmp_path: Path) -> None:
+    done = run("feedback", written(tmp_path / "labels.json", CASES["direction_minimize"]), "--log", where)
+    assert done.exit_code == 0
+    assert 'phoenix: 2 HUMAN score "hallucination": turned: 1 is wrong' in done.stderr
+    assert done.output.index("turned") < done.output.index("stored 2 labels: 1 right, 1 wrong")
+    with ScoreLog.open(where) as log:
+        assert {one.request_id: one.value for one in log.current_labels()} == {"r1": 0, "r2": 1}
+
+
+@pytest.mark.parametrize("case", ["text_value_0", "failed_judge"])
+def test_what_is_no_label_neither_becomes_one_nor_erases_a_persons(case: str, where: Path, tmp_path: Path) -> None:
+    with ScoreLog.open(where) as log:
+        log.label("r1", 1, who="ada", source="human")
+    refused = run("feedback", written(tmp_path / "labels.json", CASES[case]), "--log", where)
+    assert (refused.exit_code, "left out" in refused.output) == (1, True), refused.output
+    with ScoreLog.open(where) as log:
+        assert [(one.request_id, one.value) for one in log.current_labels()] == [("r1", 1)]
+
+
+def test_a_judges_label_never_takes_the_place_of_a_persons_and_is_said(where: Path, tmp_path: Path) -> None:
+    judge = {"source": {"source_type": "LLM_JUDGE", "source_id": "gpt"}, "last_update_time": "2030-01-01T00:00:00Z"}
+    held = [mlflow(False, trace_id=name, **judge) for name in ("r1", "r2", "r3", "r4")]
+    with ScoreLog.open(where) as log:
+        log.label("r1", 1, who="ada")  # by a way that does not say by whom: as before, a person
+        log.label("r2", 1, who="ada", source="human")
+        log.label("r3", 1, who="tests", source="program")
+        log.label("r4", 1, who="other", source="judge", time=NOON)
+    done = run("feedback", written(tmp_path / "labels.json", held), "--log", where)
+    assert "3 of judges or programs do not count" in done.stderr
+    assert "for these answers: r1, r2, r3\n" in done.stderr
+    with ScoreLog.open(where) as log:
+        assert {one.request_id: one.value for one in log.current_labels()} == {"r1": 1, "r2": 1, "r3": 1, "r4": 0}
+        assert len(log.tables.read("SELECT 1 FROM labels")) == 8, "what was said stays in the log"
+        log.label("r4", 1, who="ada", source="human", time=NOON)
+        assert [one.value for one in log.current_labels() if one.request_id == "r4"] == [1], "however early it was"
+
+
+@pytest.mark.parametrize("maps", [["4=correct,<=2=wrong"], ["4=correct", "<=2=wrong"]])
+def test_values_mean_what_the_user_says(maps: list[str], where: Path, tmp_path: Path) -> None:
+    held = [langfuse("NUMERIC", stars, traceId=f"r{stars}", name="stars") for stars in (1, 2, 3, 4)]
+    path = written(tmp_path / "labels.json", held)
+    unknown = run("feedback", path, "--log", where)
+    assert (unknown.exit_code, "1..4: left out" in unknown.output) == (1, True)
+    done = run("feedback", path, "--log", where, *(word for one in maps for word in ("--value-map", one)))
+    assert "stored 3 labels: 1 right, 2 wrong" in done.stdout
+
+
+def test_a_log_of_before_takes_labels_and_their_sources(where: Path) -> None:
+    with ScoreLog.open(where) as log:
+        log.label("r1", 0, who="ada")
+        with log.tables.transaction() as execute:
+            execute("ALTER TABLE labels DROP COLUMN source")
+    with ScoreLog.open(where) as log:
+        log.label("r1", 1, who="gpt", source="judge")
+        log.label("r2", 1, who="gpt", source="judge")
+        found = {one.request_id: (one.value, one.source) for one in log.current_labels()}
+    assert found == {"r1": (0, ""), "r2": (1, "judge")}
+
+
 @pytest.mark.parametrize("empty", [False, True])
 def test_labels_for_a_log_that_is_none_are_refused_and_none_is_made(tmp_path: Path, empty: bool) -> None:
     path, none = written(tmp_path / "labels.jsonl", [{"request_id": "r1", "label": 1}]), tmp_path / "typo.sqlite"
@@ -206,7 +305,7 @@ def test_labels_for_a_log_that_is_none_are_refused_and_none_is_made(tmp_path: Pa
     [
         ([], "Missing option '--out' or '--page'"),
         (["--out", "x", "--tag", "faq"], "--tag 'faq' is not NAME=VALUE"),
-        (["--out", "x", "--model", "nobody"], "none of the 0 answers of that time, model and tags"),
+        (["--out", "x", "--model", "nobody"], "none of the 0 answers of that time, model, checkpoint and tags"),
     ],
 )
 def test_a_draw_that_cannot_be_meant_is_refused(words: list[str], message: str, where: Path) -> None:

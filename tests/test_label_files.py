@@ -1,11 +1,15 @@
-"""Labels out of files: what people write for right and wrong, and what each program exports."""
+"""Labels out of files: what people write for right and wrong, what each program exports, and what is no label."""
 
 import csv
 import json
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metaprobe.monitoring.label_files import read_label_file
 from metaprobe.monitoring.label_values import label_value
@@ -80,7 +84,7 @@ MLFLOW = {
             },
             "data": {"spans": []},
         }
-        for name, value in [("a", True), ("b", False), ("c", None)]
+        for name, value in [("a", True), ("b", "no"), ("c", "unsure")]
     ]
 }
 LANGFUSE = {
@@ -146,23 +150,292 @@ EVALS = {
         for name, passed in [("a", True), ("b", False)]
     ],
 }
-EXPECTED = [FeedbackLabel(name, value, "ada", NOON) for name, value in [("a", 1.0), ("b", 0.0), ("c", None)]]
+EXPECTED = [("a", 1.0), ("b", 0.0), ("c", None)]
+
+
+def read(path: Path, *form: str, **more: Any) -> tuple[list[FeedbackLabel], list[str]]:
+    """The labels, and the lines that were said of them."""
+    said: list[str] = []
+    return read_label_file(path, *form, **more, say=said.append), said
 
 
 @pytest.mark.parametrize(
     ("form", "held"), [("lines", LINES), ("mlflow", MLFLOW), ("langfuse", LANGFUSE), ("phoenix", PHOENIX)]
 )
 def test_each_programs_labels_are_known_by_their_content(form: str, held: Any, tmp_path: Path) -> None:
+    source = "" if form == "lines" else "human"
+    expected = [FeedbackLabel(name, value, "ada", NOON, source) for name, value in EXPECTED]
     path = written(tmp_path / "labels.json", held)
-    assert read_label_file(path) == EXPECTED
-    assert read_label_file(path, form) == EXPECTED
+    assert read(path)[0] == expected
+    assert read(path, form)[0] == expected
     listed = next(iter(held.values())) if isinstance(held, dict) else held
-    assert read_label_file(written(tmp_path / "labels.jsonl", listed)) == EXPECTED
+    assert read(written(tmp_path / "labels.jsonl", listed))[0] == expected
 
 
 def test_evals_of_openai_are_read_by_the_items_own_id(tmp_path: Path) -> None:
     found = read_label_file(written(tmp_path / "labels.json", EVALS))
-    assert found == [FeedbackLabel("a", 1.0, "openai-evals", NOON), FeedbackLabel("b", 0.0, "openai-evals", NOON)]
+    assert found == [FeedbackLabel(name, value, "openai-evals", NOON, "judge") for name, value in EXPECTED[:2]]
+
+
+# A value without its type, direction or validity is no label
+
+
+def langfuse(kind: str | None = "BOOLEAN", value: object = 1, text: str | None = None, **more: Any) -> dict[str, Any]:
+    held = {"traceId": "a", "name": "correct", "value": value, "dataType": kind, "source": "ANNOTATION", **more}
+    return held | ({} if text is None else {"stringValue": text})
+
+
+def phoenix(name: str, score: object = None, label: str | None = None, **more: Any) -> dict[str, Any]:
+    result = {"score": score, "label": label, "explanation": "x"}
+    return {"span_id": "a", "name": name, "annotator_kind": "HUMAN", "result": result, **more}
+
+
+def mlflow(value: object, name: str = "correctness", **more: Any) -> dict[str, Any]:
+    given = {"trace_id": "a", "assessment_name": name, "source": {"source_type": "HUMAN", "source_id": "ada"}}
+    return {**given, "feedback": {"value": value}, "valid": True, **more}
+
+
+def evals(passed: object = True, status: str = "pass", **more: Any) -> dict[str, Any]:
+    result = {"name": "Match", "type": "string_check", "passed": passed, "score": 1.0, **more}
+    return {"id": "o", "datasource_item": {"request_id": "a"}, "results": [result], "status": status}
+
+
+FAILED = {"value": None, "error": {"error_code": "X", "error_message": "judge failed"}}
+NO_LABELS = {
+    "a text": langfuse("TEXT", 0, "Great answer, exactly right"),
+    "a correction": langfuse("CORRECTION", 0, "4"),
+    "a text of the newer interface": langfuse("TEXT", "right", subject={"kind": "trace", "id": "a"}),
+    "a number of an unknown range": langfuse("NUMERIC", 1),
+    "a number without a type": langfuse(None, 1),
+    "a type that nobody knows": langfuse("STARS", 1),
+    "a boolean that is none": langfuse("BOOLEAN", 0.5),
+    "a boolean whose text says the opposite": langfuse("BOOLEAN", 1, "False"),
+    "a category without its name": langfuse("CATEGORICAL", 1),
+    "a category that is a rank": langfuse("CATEGORICAL", 1, "1"),
+    "a category that nobody knows": langfuse("CATEGORICAL", 0, "so so"),
+    "a boolean of something without a direction": langfuse(name="polite"),
+    "a boolean of a negated name": langfuse(name="not_correct"),
+    "a score of a session": langfuse(traceId=None, sessionId="s"),
+    "a score of a data set's run": langfuse(traceId=None, subject={"kind": "experiment", "id": "r"}),
+    "a verdict of our own": langfuse(name="metaprobe.correct"),
+    "a deleted score": langfuse(isDeleted=True),
+    "a deleted score of the database": langfuse(is_deleted=1),
+    "an archived score": langfuse(archived="2026-08-01T10:00:00Z"),
+    "a score without a direction": phoenix("tone", 1.0),
+    "a score of no direction": phoenix("correctness", 1.0, metadata={"direction": "neutral"}),
+    "a score whose metadata cannot be read": phoenix("correctness", 1.0, metadata="{'direction': <object>}"),
+    "a score of another range": phoenix("correctness", 87.0),
+    "a label that nobody knows": phoenix("tone", None, "warm"),
+    "a label and a score that contradict each other": phoenix("correctness", 0.0, "correct"),
+    "a note": phoenix("note"),
+    "an annotation without a result": {"span_id": "a", "annotator_kind": "HUMAN", "name": "correctness"},
+    "an annotation of a document": phoenix("relevance", 1.0, document_position=0),
+    "an annotation of a session": {**phoenix("correctness", 1.0), "span_id": None, "session_id": "s"},
+    "a failed judge": mlflow(None, feedback=FAILED),
+    "a failed judge with a value": mlflow(None, feedback=FAILED | {"value": True}),
+    "a failed judge of older versions": mlflow(True, error={"error_code": "X"}),
+    "an overridden assessment": mlflow(True, valid=False),
+    "an overridden assessment in a table": mlflow(True, valid="False"),
+    "an assessment without a value": mlflow(None),
+    "a rating": mlflow(1),
+    "a rating as text": mlflow("4"),
+    "several values": mlflow(["correct"]),
+    "an expectation": {"assessment_name": "correct", "expectation": {"value": True}, "trace_id": "a"},
+    "an issue": {"assessment_name": "correct", "issue": {"issue_name": "x"}, "trace_id": "a"},
+    "a grader that failed": evals(sample={"error": {"code": "x", "message": "y"}}),
+    "an item that failed": evals(False, "error"),
+    "an item that was skipped": evals(False, "skipped"),
+    "a grader without a result": evals(None),
+    "a draft": {"request_id": "a", "label": 1, "status": "draft"},
+    "a discarded label": {"request_id": "a", "label": 1, "state": "discarded"},
+    "a superseded label": {"request_id": "a", "label": 1, "superseded_by": "l2"},
+    "an invalid label": {"request_id": "a", "label": 1, "valid": False},
+    "a label of no direction": {"request_id": "a", "label": 1, "direction": "sideways"},
+    "a label of a failed judge": {"request_id": "a", "label": 0, "error": "timeout"},
+}
+
+
+SOUND = {
+    "dataType": langfuse(traceId="b"),
+    "annotator_kind": phoenix("correctness", 1.0, span_id="b"),
+    "assessment_name": mlflow(True, trace_id="b"),
+    "datasource_item": evals() | {"datasource_item": {"request_id": "b"}},
+    "label": {"request_id": "b", "label": 1},
+}
+"""What marks a program's record, and one of it that is a label."""
+
+
+@pytest.mark.parametrize("held", NO_LABELS.values(), ids=NO_LABELS)
+def test_a_value_without_type_direction_or_validity_is_no_label(held: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ImportFileError, match=r"holds no label: .*left out"):
+        read(written(tmp_path / "labels.json", held))
+    [beside] = [one for key, one in SOUND.items() if key in held]
+    if "87" not in str(held):  # scores of one name are read alike
+        labels, said = read(written(tmp_path / "labels.jsonl", [held, beside]))
+        assert [label.request_id for label in labels] == ["b"]
+        assert any("left out" in line for line in said)
+
+
+LABELS = {
+    "a yes": (langfuse("BOOLEAN", 1, "True"), 1.0),
+    "a boolean of the newer interface": (langfuse("BOOLEAN", False, subject={"kind": "trace", "id": "a"}), 0.0),
+    "a boolean that says what is bad": (langfuse(name="hallucination"), 0.0),
+    "a category": (langfuse("CATEGORICAL", 7, "incorrect"), 0.0),
+    "a category of the newer interface": (langfuse("CATEGORICAL", "Correct"), 1.0),
+    "a category of what is bad": (langfuse("CATEGORICAL", 1, "no", name="is_toxic"), 1.0),
+    "a score of an annotation's trace": (phoenix("correctness", 1.0, span_id=None, trace_id="a"), 1.0),
+    "a score to be minimised": (phoenix("tone", 1.0, "harsh", metadata={"direction": "minimize"}), 0.0),
+    "a share to be minimised": (phoenix("tone", 0.25, metadata={"optimization_direction": "MINIMIZE"}), 0.75),
+    "a score to be maximised": (phoenix("tone", 1.0, metadata={"direction": "maximize"}), 1.0),
+    "a direction that Python wrote": (phoenix("tone", 1.0, metadata="{'direction': 'minimize', 'x': None}"), 0.0),
+    "a score that its name explains": (phoenix("Hallucination", 0.0), 1.0),
+    "a label whose score has no direction": (phoenix("tone", 0.0, "correct"), 1.0),
+    "a label and its score": (phoenix("errors", 1.0, "incorrect", metadata={"direction": "minimize"}), 0.0),
+    "a truth": (mlflow(True), 1.0),
+    "a word": (mlflow("yes"), 1.0),
+    "a word for what is bad": (mlflow("yes", "hallucination"), 0.0),
+    "an older assessment, which does not say that it is valid": (mlflow(False, valid=None), 0.0),
+    "a grader": (evals(False, "fail"), 0.0),
+    "a label that was handed in": ({"request_id": "a", "label": 1, "status": "submitted", "deleted": False}, 1.0),
+    "a label with its direction": ({"request_id": "a", "label": 1, "direction": "minimize"}, 0.0),
+}
+
+
+@pytest.mark.parametrize(("held", "value"), LABELS.values(), ids=LABELS)
+def test_a_value_that_says_what_it_means_is_read_by_that(held: dict[str, Any], value: float, tmp_path: Path) -> None:
+    labels, said = read(written(tmp_path / "labels.json", held))
+    assert [(one.request_id, one.value) for one in labels] == [("a", value)]
+    assert len(said) == 1
+    assert "left out" not in said[0]
+
+
+def meant(kind: str | None, value: object, text: str | None, name: str) -> float | None:
+    """What a Langfuse score means, by the rules of its types; None where it means nothing."""
+    yes: object = None
+    if str(kind).upper() == "BOOLEAN" and not isinstance(value, str | None):
+        agreed = text in (None, "") or (text == "True") == (value == 1)
+        yes = {0.0: False, 1.0: True}.get(float(value)) if agreed else None  # type: ignore[arg-type]
+    elif kind == "CATEGORICAL":
+        word = text or (value if value in ("good", "x") else None)
+        if word in ("good", "bad"):
+            return float(word == "good")
+        yes = {"True": True, "False": False}.get(str(word))
+    if yes is None or name not in ("correct", "hallucination"):
+        return None
+    return float(yes is (name == "correct"))
+
+
+@given(
+    kind=st.sampled_from(["BOOLEAN", "CATEGORICAL", "NUMERIC", "TEXT", "CORRECTION", "", None, "STARS", "boolean"]),
+    value=st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.floats(-1, 9), st.sampled_from(["good", "x"])),
+    text=st.sampled_from([None, "", "True", "False", "good", "bad", "so so", "3"]),
+    name=st.sampled_from(["correct", "polite", "hallucination", "not_correct", "tone correct"]),
+    state=st.sampled_from([{}, {"isDeleted": True}, {"status": "draft"}, {"valid": False}, {"error": "x"}]),
+)
+def test_only_known_combinations_of_type_name_and_state_make_a_label(
+    kind: str | None, value: object, text: str | None, name: str, state: dict[str, Any]
+) -> None:
+    held = langfuse(kind, value, text, name=name, **state)
+    found = None
+    with TemporaryDirectory() as folder, suppress(ImportFileError):
+        [label], _ = read(written(Path(folder) / "labels.json", held))
+        found = label.value
+    assert found == (None if state else meant(kind, value, text, name))
+
+
+def test_kinds_are_said_one_line_each_and_without_a_listener_those_that_were_not_taken_are_warned_of(
+    tmp_path: Path,
+) -> None:
+    held = [langfuse(traceId=str(i)) for i in range(3)]
+    held += [langfuse("NUMERIC", i, traceId=str(i), name="score") for i in range(6)]
+    held += [langfuse("TEXT", 0, "fine", name="feedback")]
+    path = written(tmp_path / "scores.jsonl", held)
+    labels, said = read(path)
+    assert (len(labels), len(said)) == (3, 3)
+    assert said[0] == 'langfuse: 3 BOOLEAN "correct": 1 is right, by the name'
+    assert said[1].startswith('langfuse: 6 NUMERIC "score" 0..5: left out, ')
+    assert "--value-map" in said[1]
+    assert said[2].startswith('langfuse: 1 TEXT "feedback": left out, a text')
+    with pytest.warns(UserWarning, match="left out") as warned:
+        assert read_label_file(path) == labels
+    assert len(warned) == 2
+
+
+def test_a_weaker_assessment_neither_overrides_nor_erases_a_persons(tmp_path: Path) -> None:
+    """Only what may be a label takes the place of another one, and a judge's never of a person's."""
+
+    def assessed(*more: dict[str, Any]) -> list[tuple[float | None, str]]:
+        mine = mlflow(True, assessment_id="mine")
+        labels, _ = read(written(tmp_path / "a.json", {"traces": [{"info": {"assessments": [mine, *more]}}]}))
+        return [(one.value, one.source) for one in labels]
+
+    judge = {"source": {"source_type": "LLM_JUDGE", "source_id": "gpt"}, "overrides": "mine"}
+    assert assessed({**mlflow(None), "feedback": FAILED, **judge}) == [(1, "human")]
+    assert assessed(mlflow(False, **judge)) == [(1, "human"), (0, "judge")]
+    assert assessed(mlflow(False, overrides="mine")) == [(0, "human")]
+
+
+def test_labels_of_several_parts_of_one_trace_say_nothing_of_its_answer(tmp_path: Path) -> None:
+    held = [langfuse(value=value, observationId=f"o{value}") for value in (0, 1)]
+    path = written(tmp_path / "scores.jsonl", held)
+    with pytest.raises(ImportFileError, match="several parts of its trace"):
+        read(path)
+    assert [one.request_id for one in read(path, id_key="observationId")[0]] == ["o0", "o1"]
+    whole = written(path, [*held, langfuse(value=0)])
+    assert [(one.request_id, one.value) for one in read(whole)[0]] == [("a", 0)]
+
+
+STARS = [langfuse("NUMERIC", value, traceId=f"r{value}", name="stars") for value in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (">=4=correct,<=2=wrong", {"r1": 0, "r2": 0, "r4": 1, "r5": 1}),
+        ({"5": "correct", "<3": "wrong", "3": "unsure"}, {"r1": 0, "r2": 0, "r3": None, "r5": 1}),
+        ("1=wrong", {"r1": 0}),
+    ],
+)
+def test_a_value_map_says_what_nobody_else_can_know(
+    given: Any, expected: dict[str, float | None], tmp_path: Path
+) -> None:
+    labels, said = read(written(tmp_path / "scores.jsonl", STARS), value_map=given)
+    assert {one.request_id: one.value for one in labels} == expected
+    assert any("by the value map" in line for line in said)
+    assert any("left out" in line for line in said) == (len(expected) < 5)
+
+
+def test_a_value_map_reads_words_and_says_which_of_its_values_were_not_met(tmp_path: Path) -> None:
+    held = [phoenix("tone", None, label, span_id=label) for label in ("warm, kind", "harsh", "good")]
+    path = written(tmp_path / "tones.jsonl", held)
+    labels, said = read(path, value_map="Warm, kind=correct,harsh=wrong,a=b=unsure")
+    assert [(one.request_id, one.value) for one in labels] == [("warm, kind", 1), ("harsh", 0), ("good", 1)]
+    assert any("no value fits a=b=unsure" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("held", "given", "message"),
+    [
+        (STARS, ">=3=correct,<=3=wrong", "both fit"),
+        (STARS, "3=correct,3=wrong", "is both correct and wrong"),
+        (STARS, "7=correct", "no value fits 7=correct"),
+        (STARS, "5=great", "expected VALUE=correct"),
+        (STARS, "correct", "expected VALUE=correct"),
+        ([langfuse("CATEGORICAL", 1, "incorrect")], "incorrect=correct", "says the opposite"),
+        ([phoenix("tone", 1.0, metadata={"direction": "minimize"})], "1=correct", "says the opposite"),
+    ],
+)
+def test_a_value_map_that_contradicts_or_fits_nothing_is_refused(
+    held: list[dict[str, Any]], given: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ImportFileError, match=message):
+        read(written(tmp_path / "scores.jsonl", held), value_map=given)
+
+
+def test_no_map_makes_a_label_of_what_is_invalid_or_no_judgement(tmp_path: Path) -> None:
+    for held in (langfuse("TEXT", 0, "fine"), mlflow(True, valid=False), langfuse(isDeleted=True)):
+        with pytest.raises(ImportFileError, match=r"left out|no value fits"):
+            read(written(tmp_path / "labels.json", held), value_map="fine=correct,1=correct,0=wrong")
 
 
 def test_a_table_is_read_as_its_program_writes_it(tmp_path: Path) -> None:
@@ -187,17 +460,19 @@ def test_a_table_of_tabs_is_read_by_its_name(tmp_path: Path) -> None:
 
 
 def test_one_of_several_things_judged_is_chosen_by_name(tmp_path: Path) -> None:
-    held = [{"traceId": "a", "name": name, "value": value} for name, value in [("correct", 1), ("polite", 0)]]
+    judged = [("correct", 1), ("helpful", 0)]
+    held = [{"traceId": "a", "name": name, "value": value, "dataType": "BOOLEAN"} for name, value in judged]
     path = written(tmp_path / "scores.jsonl", held)
-    with pytest.raises(ImportFileError, match=r"judges correct, polite: choose one \(--name\)"):
+    with pytest.raises(ImportFileError, match=r"judges correct, helpful: choose one \(--name\)"):
         read_label_file(path)
-    assert [one.value for one in read_label_file(path, name="polite")] == [0]
-    with pytest.raises(ImportFileError, match="nothing is called 'kind'; there are correct, polite"):
+    assert [one.value for one in read_label_file(path, name="helpful")] == [0]
+    with pytest.raises(ImportFileError, match="nothing is called 'kind'; there are correct, helpful"):
         read_label_file(path, name="kind")
 
 
 def test_the_id_may_stand_anywhere(tmp_path: Path) -> None:
-    held = [{"traceId": "t", "name": "x", "value": 1, "metadata": {"ours": {"id": "a"}}, "observationId": "o"}]
+    metadata = {"metadata": {"ours": {"id": "a"}}, "observationId": "o"}
+    held = [{"traceId": "t", "name": "correct", "value": 1, "dataType": "BOOLEAN", **metadata}]
     path = written(tmp_path / "scores.jsonl", held)
     assert [read_label_file(path, id_key=key)[0].request_id for key in ("metadata.ours.id", "observationId")] == [
         "a",

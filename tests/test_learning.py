@@ -253,6 +253,18 @@ def test_profiles_learn_from_answers_that_a_person_or_a_judge_has_labelled(unche
     assert right[0] < right[1]  # it begins with the one who is right
 
 
+def test_a_judges_label_does_not_replace_a_persons_in_a_store(unchecked: Path, tmp_path: Path) -> None:
+    [call] = [json.loads(line)["call"] for line in by_command("label", unchecked).splitlines()][:1]
+    filled, given = tmp_path / "filled.jsonl", []
+    for value, source in [(1, "judge:a"), (0, "judge:a"), (1, "human"), (0, "judge:b"), (0, "human"), (1, "judge:a")]:
+        filled.write_text(json.dumps({"call": call, "correct": value, "source": source}))
+        by_command("label", unchecked, filled)
+        [run] = [run for run in RunStore(unchecked) if run.label("correct", call) is not None]
+        given.append(run.label("correct", call))
+        assert run.outcome in (None, given[-1]), "the outcome is what the strongest source says"
+    assert given == [1, 0, 1, 1, 0, 0]
+
+
 def test_a_corrected_label_corrects_the_profile(tmp_path: Path) -> None:
     gathered(tmp_path / "runs", ITEMS[:3], tmp_path / "profiles")
     (call, *_) = [c for run in RunStore(tmp_path / "runs") for c in run.calls if c.stage == "answer"]

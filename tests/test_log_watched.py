@@ -81,7 +81,7 @@ def lines(done: Result) -> list[dict[str, object]]:
 
 
 def test_estimates_are_of_the_whole_log_or_of_its_parts(url: Path) -> None:
-    whole = lines(run("estimate", "--log", url))
+    whole = lines(run("estimate", "--json", "--log", url))
     assert [(line["of"], line["method"]) for line in whole] == [
         ("accuracy", "scores"),
         ("accuracy", "powered"),
@@ -97,14 +97,14 @@ def test_estimates_are_of_the_whole_log_or_of_its_parts(url: Path) -> None:
     assert whole[1]["rows"] == 1000
     assert whole[1]["labels"] == pytest.approx(200, abs=40)
     by = {
-        name: {line["part"] for line in lines(run("estimate", "--log", url, "--by", name))}
+        name: {line["part"] for line in lines(run("estimate", "--json", "--log", url, "--by", name))}
         for name in ("model", "task", "prompt", "week")
     }
     assert by["model"] == {"big", "small"}
     assert by["task"] == {"faq", "sums"}
     assert by["prompt"] == {"v1", "v2"}
     assert by["week"] == {"2025-W46"}
-    some = lines(run("estimate", "--log", url, "--model", "small", "--since", "2025-11-10T12:00:00"))
+    some = lines(run("estimate", "--json", "--log", url, "--model", "small", "--since", "2025-11-10T12:00:00"))
     assert 60 < int(str(some[0]["rows"])) < 110  # of 280
 
 
@@ -119,7 +119,8 @@ def test_answers_to_one_question_or_of_one_tag_are_counted_together(tmp_path: Pa
         assert log.flush()
         log.add_labels([FeedbackLabel(f"r{i}", float((i // 30) % 2), "ada") for i in range(300) if rng.random() < 0.5])
     plain, talk, question = (
-        lines(run("estimate", "--log", where, *more)) for more in ([], ["--group", "talk"], ["--group", "question"])
+        lines(run("estimate", "--json", "--log", where, *more))
+        for more in ([], ["--group", "talk"], ["--group", "question"])
     )
     assert talk == question
     assert [one["value"] for one in talk] == [one["value"] for one in plain]
@@ -136,7 +137,7 @@ def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_r
     assert "no alarm; most evidence" in first.stderr
     with ScoreLog.open(url) as log:
         write(log, 300, first=1000, longer=2.0)
-    [alarm] = lines(run("drift", "--log", url, "--state", state))
+    [alarm] = lines(run("drift", "--json", "--log", url, "--state", state))
     assert (alarm["stream"], alarm["moved"], alarm["what"]) == ("tokens", "higher", "mean tokens")
     assert alarm["before"] == pytest.approx(110, rel=0.1)
     assert alarm["after"] == pytest.approx(220, rel=0.15)
@@ -240,13 +241,41 @@ def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
 
 
 def test_lines_of_json_are_all_that_stands_on_stdout(url: Path, tmp_path: Path) -> None:
-    done = run("estimate", "--log", url, "--model", "nobody")
+    done = run("estimate", "--json", "--log", url, "--model", "nobody")
     assert done.exit_code == 0
     assert "no answers of that time and model" in done.stderr
     assert all(json.loads(line) for line in done.stdout.splitlines())
     (tmp_path / "labels.csv").write_text("request_id,label\nr1,right\nr2,wrong\n")
     known = run("feedback", tmp_path / "labels.csv", "--log", url)
-    assert (known.stdout, known.stderr) == ("stored 2 labels: 1 right, 1 wrong, 0 neither\n", "")
+    assert (known.stdout, known.stderr) == (
+        "stored 2 labels: 1 right, 1 wrong, 0 neither\n",
+        "lines: 2 labels: 1 is right\n",
+    )
+
+
+def test_a_table_for_people_holds_what_the_lines_of_json_hold(url: Path) -> None:
+    held = lines(run("estimate", "--json", "--log", url))
+    shown = run("estimate", "--log", url).stdout.splitlines()
+    assert shown[0].split()[:3] == ["share", "method", "value"]
+    for line, row in zip(held, shown[2:], strict=False):
+        assert row.split()[:3] == [line["of"], line["method"], f"{line['value']:.3f}"]
+        assert f"{line['low']:.3f} to {line['high']:.3f}" in row
+    below = " ".join(" ".join(shown[2 + len(held) :]).split())
+    for line in held:
+        assert str(line["reason"]) in below
+        assert str(line["assumption"]) in below, "what has to be true stands below the numbers"
+    parts = run("estimate", "--log", url, "--by", "model").stdout
+    assert {row.split()[0] for row in parts.splitlines()[2:9]} == {"big"}
+
+
+def test_alarms_are_a_table_for_people(url: Path) -> None:
+    assert run("drift", "--log", url, "--state", url.with_name("drift.json")).stdout == ""
+    with ScoreLog.open(url) as log:
+        write(log, 300, first=1000, longer=2.0)
+    shown = run("drift", "--log", url, "--state", url.with_name("drift.json")).stdout.splitlines()
+    assert shown[0].split() == ["stream", "moved", "began", "before", "after", "evidence"]
+    assert shown[2].startswith("tokens  mean tokens higher  2025-11-10 ")
+    assert "picture" not in "".join(shown)
 
 
 def test_midnight_is_the_first_hour_of_every_day(tmp_path: Path) -> None:
@@ -367,7 +396,7 @@ def test_who_watches_answers_that_are_none_is_told(url: Path, tmp_path: Path) ->
     "given", ["1762776000", "1762776000.0", "2025-11-10T12:00", "2025-11-10T12:00:00Z", "2025-11-10T13:00+01:00"]
 )
 def test_a_time_may_be_given_as_an_alarm_states_it(url: Path, given: str) -> None:
-    assert lines(run("estimate", "--log", url, "--since", given))[0]["rows"] == 1000 - 12 * 60
+    assert lines(run("estimate", "--json", "--log", url, "--since", given))[0]["rows"] == 1000 - 12 * 60
 
 
 def test_a_time_that_is_none_is_refused(url: Path) -> None:

@@ -106,9 +106,10 @@ def test_a_sheet_is_drawn_and_labelled_as_was_said(
     given, named = reach("metaprobe.monitoring.sampling.draw_sheet", *sample, *said)
     assert given[1] == 9
     since = pytest.approx(1e9 + 50 - 8.64, rel=0, abs=0.01)
-    assert named == {"since": since, "model": "m", "tags": {"a": "b=c"}, "floor": 0.5, "seed": 3}
-    _, named = reach("metaprobe.monitoring.sampling.draw_sheet", *sample)
-    assert named == {"since": None, "model": None, "tags": {}, "floor": 0.25, "seed": None}
+    chosen = {"model": "m", "checkpoint": None, "tags": {"a": "b=c"}}
+    assert named == {"since": since, **chosen, "floor": 0.5, "seed": 3}
+    _, named = reach("metaprobe.monitoring.sampling.draw_sheet", *sample, "--since", "2025-11-30")
+    assert named == {"since": NOVEMBER, **chosen, "model": None, "tags": {}, "floor": 0.25, "seed": None}
     monkeypatch.undo()
     page = ["sample", "--log", log, "--budget", 4, "--page", "--port", 8123, "--who", "ada"]
     given, named = reach("metaprobe.serving.labelling.page.label_on_page", *page)

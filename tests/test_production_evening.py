@@ -71,7 +71,8 @@ class Evening:
 
     def run(self, *words: str, code: int | None = 0) -> list[dict[str, Any]]:
         """What a command prints as JSON, a line or a document; the log is named for it."""
-        done = CliRunner().invoke(main, [*words, "--log", self.log])
+        as_json = ["--json"] * (words[0] in ("estimate", "drift", "promote"))
+        done = CliRunner().invoke(main, [*words, *as_json, "--log", self.log])
         assert code is None or done.exit_code == code, done.output
         text = done.stdout.strip()
         try:

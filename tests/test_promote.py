@@ -66,21 +66,21 @@ def test_recalibrated_probabilities_are_promoted_on_later_labels_and_taken_back(
         _week(log, old, 300, seed=2)
     pins = tmp_path / "pins"
     pins.write_text(f"llama=elsewhere {'b' * 64}\nm={running} {old.checkpoint.digest}\n")
-    done = run("promote", recalibrated, "--over", running, "--log", url, "--pins", pins)
+    done = run("promote", "--json", recalibrated, "--over", running, "--log", url, "--pins", pins)
     assert done.exit_code == 0, done.output
     assert pins.read_text() == f"llama=elsewhere {'b' * 64}\nm={recalibrated} {new.checkpoint.digest}\n"
     decided = json.loads(done.stdout)
     assert decided["digest"] == new.checkpoint.digest
     assert decided["brier_gain"]["low"] > 0
     assert decided["brier_gain"]["n"] == 300, "it learned from the first week"
-    back = run("promote", "--rollback", "--log", url, "--pins", pins)
+    back = run("promote", "--json", "--rollback", "--log", url, "--pins", pins)
     told = {"digest": old.checkpoint.digest, "path": str(running), "was": new.checkpoint.digest}
     assert json.loads(back.stdout) == told
     assert pins.read_text() == f"llama=elsewhere {'b' * 64}\nm={running} {old.checkpoint.digest}\n"
     with pytest.raises(RecordError, match=f"pins no checkpoint of digest {new.checkpoint.digest[:16]}"):
         swap_pin(pins, new.checkpoint.digest, "x", "y")
     assert QualityPredictor.load(running, sha256=json.loads(back.stdout)["digest"])
-    again = run("promote", "--rollback", "--log", url)
+    again = run("promote", "--json", "--rollback", "--log", url)
     assert again.exit_code == 1
     assert "no promotion that could be taken back" in again.output
     with ScoreLog.open(url) as log:
@@ -95,9 +95,14 @@ def test_what_is_not_better_is_not_promoted_and_nothing_is_written(
     url, old = tmp_path / "log.sqlite", QualityPredictor.load(running)
     with ScoreLog.open(url) as log:
         _week(log, old, 300, seed=3, right=0.5)  # the model is again what it was: the running version is right
-    refused = run("promote", recalibrated, "--over", running, "--log", url)
-    assert refused.exit_code == 1
+    shown = run("promote", recalibrated, "--over", running, "--log", url)
+    refused = run("promote", "--json", recalibrated, "--over", running, "--log", url)
+    assert (refused.exit_code, shown.exit_code) == (1, 1)
     decided = json.loads(refused.stdout)
+    table = " ".join(shown.stdout.split())
+    assert table.startswith("refused gain of the new version")
+    assert f"Brier score {decided['brier_gain']['estimate']:+.3f}" in table
+    assert all(" ".join(reason.split()) in table for reason in decided["reasons"])
     assert decided["digest"] == old.checkpoint.digest
     assert "Brier gain" in decided["reasons"][0]
     with ScoreLog.open(url) as log:
@@ -118,7 +123,7 @@ def test_a_promotion_whose_pin_is_nowhere_is_not_in_the_log_and_neither_is_its_e
 ) -> None:
     url, pins = _promotable(tmp_path, running)
     others = tmp_path / "others"
-    words = ("promote", recalibrated, "--over", running, "--log", url, "--pins")
+    words = ("promote", "--json", recalibrated, "--over", running, "--log", url, "--pins")
     for text, said in ((b"elsewhere " + b"b" * 64 + b"\n", "pins no checkpoint of digest"), (b"\xff\n", "no text in")):
         others.write_bytes(text)
         refused = run(*words, others)
@@ -128,10 +133,12 @@ def test_a_promotion_whose_pin_is_nowhere_is_not_in_the_log_and_neither_is_its_e
         assert log.events(PROMOTED) == []
     assert run(*words, pins).exit_code == 0
     others.write_text(f"elsewhere {'b' * 64}\n")
-    assert run("promote", "--rollback", "--log", url, "--pins", others).exit_code == 1
+    assert run("promote", "--json", "--rollback", "--log", url, "--pins", others).exit_code == 1
     with ScoreLog.open(url) as log:
         assert log.events(ROLLED_BACK) == []
-    assert run("promote", "--rollback", "--log", url, "--pins", pins).exit_code == 0, "the way back is still there"
+    assert run("promote", "--json", "--rollback", "--log", url, "--pins", pins).exit_code == 0, (
+        "the way back is still there"
+    )
 
 
 @pytest.mark.parametrize("when", ["begins", "ends"])
@@ -153,7 +160,7 @@ def test_a_promotion_that_the_log_cannot_keep_leaves_the_pin(
 
     with monkeypatch.context() as patched:
         patched.setattr(SqliteTables, "transaction", full)
-        refused = run("promote", recalibrated, "--over", running, "--log", url, "--pins", pins)
+        refused = run("promote", "--json", recalibrated, "--over", running, "--log", url, "--pins", pins)
     assert (refused.exit_code, "disk is full" in refused.output) == (1, True), refused.output
     assert pins.read_text() == before
     with ScoreLog.open(url) as log:
@@ -248,7 +255,7 @@ def test_answers_that_were_chosen_are_thinned_before_they_decide(
     ],
 )
 def test_what_was_not_understood_is_said(words: list[str], said: str, running: Path) -> None:
-    refused = run("promote", *(str(running) if word == "C" else word for word in words))
+    refused = run("promote", "--json", *(str(running) if word == "C" else word for word in words))
     assert refused.exit_code == 2
     assert said in refused.output
 

@@ -8,6 +8,7 @@ import pytest
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.promotable import will_not_count
 from metaprobe.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows
 from metaprobe.monitoring.tables import LogError
 
@@ -95,7 +96,7 @@ def test_nobody_is_asked_twice_and_a_sheet_can_be_read_again(tmp_path: Path) -> 
         assert sheet_rows(log, first.name) == first.rows[1:]
         last = draw_sheet(log, 4)
         assert len(last.rows) == 1
-        with pytest.raises(LogError, match="none of the 9 answers of that time, model and tags is left"):
+        with pytest.raises(LogError, match="none of the 9 answers of that time, model, checkpoint and tags is left"):
             draw_sheet(log, 4)
         assert (log.columns().propensity == 1).all()  # in the end everybody was certain to be asked
         with pytest.raises(LogError, match=f"no sheet 'other' in this log; the latest are {last.name}"):
@@ -140,6 +141,66 @@ def test_only_answers_of_that_model_tag_and_time_are_drawn(tmp_path: Path) -> No
         assert [row.request_id for row in draw_sheet(log, 99, model="other").rows] == ["x"]
         assert len(draw_sheet(log, 99, tags={"task": "faq"}, since=START + 2, until=START + 4).rows) == 2
         assert {row.request_id for row in draw_sheet(log, 99).rows} == {"r0", "r1", "r4", "r5"}
+
+
+def test_answers_of_one_checkpoint_are_drawn_and_another_sheet_knows_how_likely_they_were(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log.sqlite", [0.5] * 20)
+    for number in range(20):
+        log.write(Entry(request_id=f"new{number}", time=START + number, model="m", checkpoint="d", score=0.5))
+    assert log.flush()
+    drawn_first = draw_sheet(log, 10, checkpoint="d")
+    assert (drawn_first.candidates, {row.request_id[:3] for row in drawn_first.rows}) == (20, {"new"})
+    sheet = draw_sheet(log, 15)
+    likely = dict(log.tables.read("SELECT request_id, propensity FROM samples WHERE sheet = :s", {"s": sheet.name}))
+    first, second = 10 / 20, 15 / 30
+    expected = {True: 1 - (1 - first) * (1 - second), False: second}
+    assert {name: float(p) for name, p in likely.items()} == {
+        name: pytest.approx(expected[name.startswith("new")]) for name in likely
+    }
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("events", "checkpoints", "said"),
+    [
+        ([], "cc", None),
+        (
+            [("recalibrated", {"from": "c", "to": "n", "until": START + 9})],
+            "cc",
+            ("10", "--since 2023-11-14T22:13:30Z"),
+        ),
+        ([("recalibrated", {"from": "c", "to": "n"})], "cc", ("20", "--since")),
+        ([("retrained", {"to": "n", "until": START + 4})], "cc", ("5", "--since 2023-11-14T22:13:25Z")),
+        ([("recalibrated", {"from": "other", "to": "n", "until": START + 9})], "cc", None),
+        ([], "cd", ("10", "--checkpoint d")),
+        ([("recalibrated", {"from": "c", "to": "d", "until": START + 9})], "cd", ("10", "--checkpoint d")),
+        ([("recalibrated", {"from": "d", "to": "n", "until": START + 14})], "cd", ("15", "--since")),
+    ],
+)
+def test_labels_that_promotion_will_not_count_are_said(
+    events: list[tuple[str, dict[str, object]]], checkpoints: str, said: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    """Ten answers by each checkpoint, a second apart; all are drawn."""
+    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+        for number in range(20):
+            checkpoint = checkpoints[number // 10]
+            log.write(Entry(request_id=f"r{number}", time=START + number, model="m", checkpoint=checkpoint, score=0.5))
+        assert log.flush()
+        for kind, details in events:
+            log.event(kind, details, time=START + 30)
+        found = will_not_count(log, draw_sheet(log, 99).rows)
+    if said is None:
+        assert found == ""
+    else:
+        assert found.startswith(f"of these 20 answers {said[0]} will not count for `promote`: ")
+        assert said[1] in found
+
+
+def test_models_with_a_checkpoint_each_are_in_service_side_by_side(tmp_path: Path) -> None:
+    with filled(tmp_path / "log.sqlite", [0.5] * 6) as log:
+        log.write(Entry(request_id="x", time=START, model="other", checkpoint="d", score=0.5))
+        assert log.flush()
+        assert will_not_count(log, draw_sheet(log, 99).rows) == ""
 
 
 @pytest.mark.parametrize(

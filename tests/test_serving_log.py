@@ -129,8 +129,10 @@ def test_feedback_comes_back_and_a_later_one_wins(logged: Logged) -> None:
     assert (answer.status_code, answer.json()) == (200, {"stored": 1, "unknown": 0})
     several = [{"request_id": request_id, "label": False, "who": "bob"}, {"request_id": "never-seen", "label": None}]
     assert logged.post("/v1/feedback", {"feedback": several}).json() == {"stored": 2, "unknown": 1}
+    judged = {"request_id": request_id, "label": 1, "who": "gpt", "source": "judge", "comment": "fine"}
+    assert logged.post("/v1/feedback", judged).json() == {"stored": 1, "unknown": 0}
     (label,) = [one for one in logged.log.current_labels() if one.request_id == request_id]
-    assert (label.value, label.who) == (0, "bob")
+    assert (label.value, label.who) == (0, "bob"), "a judge's label does not take the place of a person's"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,11 @@ def test_feedback_comes_back_and_a_later_one_wins(logged: Logged) -> None:
         ({"request_id": "a", "label": 1, "time": "now"}, 422, "expected seconds since 1970"),
         ({"request_id": "a", "label": 1, "time": -1}, 422, "expected seconds since 1970"),
         ({"request_id": "a", "label": 1, "when": 1e9}, 422, "`when` is not read; expected `time`"),
+        ({"request_id": "a", "label": 1, "direction": "minimize"}, 422, "`direction` is not read; expected only"),
+        ({"request_id": "a", "label": 1, "valid": False}, 422, "`valid` is not read"),
+        ({"request_id": "a", "label": 0, "error": "timeout"}, 422, "`error` is not read"),
+        ({"request_id": "a", "label": 1, "source": "oracle"}, 422, "source 'oracle'; expected human, program, judge"),
+        ({"request_id": "a", "label": 1, "source": ["human"]}, 422, "expected human"),
         ({"request_id": "", "label": 1}, 422, "the id that came with the verdict"),
         ({"request_id": "a" * 2001, "label": 1}, 422, "a request id has 2001 characters"),
         ({"feedback": [{"request_id": "a", "label": 1}] * 1025}, 413, "at most 1024"),

@@ -47,7 +47,7 @@ def comparison_table(comparison: Comparison) -> str:
     )
     lines = [
         *textwrap.wrap(about.strip(), WIDTH),
-        *(line for block in (first, second, third) for line in ("", *_align(block))),
+        *(line for block in (first, second, third) for line in ("", *align(block))),
         "",
         "^ higher is better, v lower. * interval overlaps no other. Unclear: the interval of the difference holds 0.",
     ]
@@ -78,9 +78,14 @@ def _difference(value: Interval | None) -> str:
     return f"{number(value.estimate, signed=True)} {bounds(value, signed=True)} {verdict(value)}"
 
 
-def _align(rows: list[list[str]]) -> list[str]:
+def align(rows: list[list[str]], name_width: int | None = None) -> list[str]:
+    """Lines of a table of fixed-width columns, whose first row is the head.
+
+    The first column is shortened to `name_width` characters, by default to what the width of the table leaves for it.
+    """
     rest = sum(2 + max(map(len, column)) for column in list(zip(*rows, strict=True))[1:])
-    rows = [[shorten(row[0], min(NAME_WIDTH, WIDTH - rest)), *row[1:]] for row in rows]
+    most = min(NAME_WIDTH, WIDTH - rest) if name_width is None else name_width
+    rows = [[shorten(row[0], most), *row[1:]] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]

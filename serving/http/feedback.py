@@ -7,13 +7,15 @@ from typing import Any
 
 import msgspec
 
-from metaprobe.monitoring.label_values import label_value
+from metaprobe.monitoring.label_values import SOURCES, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.wire import UNREADABLE
 
 SHAPE = '{"request_id": "...", "label": 1, "who": "ada"}, or {"feedback": [...]} with several'
+KEYS = frozenset(("request_id", "label", "who", "time", "source", "comment"))
+"""What a label may say. `comment` is not stored. Any other key might change what the label means, and is refused."""
 _WAIT_S = 1.0
 """How long labels wait for their answers to be stored, so that an answer just given is known."""
 MOST_WAITING = 8
@@ -21,7 +23,7 @@ MOST_WAITING = 8
 RETRY_AFTER_S = 5
 
 _threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
-_MISNAMED = frozenset({"when", "at", "timestamp", "date"})
+_TIMES = frozenset({"when", "at", "timestamp", "date"})
 
 
 class FeedbackDesk:
@@ -83,12 +85,17 @@ def _label(one: Mapping[str, Any]) -> FeedbackLabel:
     if "label" not in one or not isinstance(one.get("request_id"), str):
         raise Refusal(400, "invalid_feedback", f"a label has no `request_id`, or no `label`; expected {SHAPE}")
     identity, at = one["request_id"][:200], one.get("time")
-    if misnamed := sorted(one.keys() & _MISNAMED):
-        said = f"request {identity}: `{misnamed[0]}` is not read; expected `time`, in seconds since 1970"
+    if unknown := sorted(map(str, one.keys() - KEYS)):
+        wanted = "`time`, in seconds since 1970" if unknown[0] in _TIMES else f"only {', '.join(sorted(KEYS))}"
+        said = f"request {identity}: `{unknown[0][:40]}` is not read; expected {wanted}"
+        raise Refusal(422, "invalid_feedback", said)
+    source = one.get("source") or ""
+    if source not in ("", *SOURCES):
+        said = f"request {identity}: source {str(source)[:40]!r}; expected {', '.join(SOURCES)}, or none"
         raise Refusal(422, "invalid_feedback", said)
     if at is not None and (isinstance(at, bool) or not isinstance(at, (int, float))):
         raise Refusal(422, "invalid_feedback", f"request {identity}: `time` is no number; expected seconds since 1970")
     try:
-        return FeedbackLabel(one["request_id"], label_value(one["label"]), str(one.get("who") or "")[:200], at)
+        return FeedbackLabel(one["request_id"], label_value(one["label"]), str(one.get("who") or "")[:200], at, source)
     except ValueError as error:
         raise Refusal(422, "invalid_feedback", f"request {identity}: {error}") from error

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import Any
 
-from metaprobe.monitoring.label_values import EXPECTED
+from metaprobe.monitoring.label_values import EXPECTED, SOURCES
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
 _VERDICT = {
@@ -28,7 +28,13 @@ _LABEL = {
         "label": {"type": ["number", "boolean", "string", "null"], "description": f"{EXPECTED}."},
         "who": {"type": "string", "description": "Who says so; a later label of the same request counts."},
         "time": {"type": "number", "description": "Seconds since 1970; now where it is left out."},
+        "source": {
+            "enum": list(SOURCES),
+            "description": "What gave the label. One of a judge never replaces a person's; without it: a person.",
+        },
+        "comment": {"type": "string", "description": "Not stored."},
     },
+    "additionalProperties": False,
 }
 _LABELS = {
     "type": "object",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from metaprobe.monitoring.label_values import label_value
+from metaprobe.monitoring.label_values import HUMAN, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import SheetRow
 from metaprobe.records.errors import RecordError
@@ -58,7 +58,7 @@ class LabelServer:
         if given.get("request_id") not in self._known:
             raise ValueError("that answer is not on this sheet")
         value = label_value(given.get("label"))
-        self._log.add_labels([FeedbackLabel(given["request_id"], value, self._who, time.time())])
+        self._log.add_labels([FeedbackLabel(given["request_id"], value, self._who, time.time(), HUMAN)])
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from metaprobe.progress import steps
+from metaprobe.shown import json_option, promotion_table, rollback_table, show_lines, show_result
 from metaprobe.terminal import (
     CHECKPOINT,
     CHECKPOINT_OR_RUNS,
@@ -115,6 +116,7 @@ def diff(a: str, b: str, as_json: bool) -> None:
     type=click.FloatRange(0, min_open=True),
     help="For routers: accuracy that a US dollar for 1,000 questions must bring.  [default: the running one's]",
 )
+@json_option
 @click.pass_context
 def promote(
     context: click.Context,
@@ -125,19 +127,21 @@ def promote(
     log: str | None,
     rollback: bool,
     pins: Path | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
 
     DATA are run stores for predictors and probes (kinds quality and hidden); for routers it is one file of outcomes,
     and of the options --over and --lambda are theirs. Other kinds have no such guard. With --log two predictors are
-    compared on labelled answers, and a promotion is written into the log with the digest to go back to. The decision
-    is JSON on stdout. Exit code 0 where it is promoted, 1 where it is refused.
+    compared on labelled answers, and a promotion is written into the log with the digest to go back to.
+
+    Exit code 0 where it is promoted, 1 where it is refused.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
 
     if rollback:
-        return _roll_back(log, new, data, pins)
+        return show_lines([_roll_back(log, new, data, pins)], as_json, lambda found: rollback_table(found[0]))
     if new is None or running is None or bool(data) == (log is not None):
         raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
     if pins is not None and log is None:
@@ -164,7 +168,7 @@ def promote(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
             "(quality, hidden), or two routers"
         )
-    click.echo(json.dumps(asdict(decided), indent=1))
+    show_result(asdict(decided), as_json, promotion_table)
     if not decided.promoted:
         sys.exit(1)
     return None
@@ -198,15 +202,14 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
         return promote_in_log(versions[0], versions[1], opened, pins=pins, location=new, **options)
 
 
-def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> None:
+def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> dict[str, str]:
     from metaprobe.feedback_cli import opened_log
     from metaprobe.training.promotion.scored import roll_back
 
     if log is None or new is not None or data:
         raise click.UsageError("--rollback takes --log URL, and nothing else")
     with opened_log(log) as opened:
-        found = roll_back(opened, pins=pins)
-    click.echo(json.dumps(found))
+        return roll_back(opened, pins=pins)
 
 
 def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:

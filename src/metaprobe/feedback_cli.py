@@ -1,14 +1,15 @@
 """`metaprobe feedback` and `metaprobe sample`: labels into the score log, and whom to ask for more."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from metaprobe.terminal import Target
+from metaprobe.terminal import CHECKPOINT, Target, since_option
 
 if TYPE_CHECKING:
     from metaprobe.monitoring.log import ScoreLog
@@ -18,6 +19,11 @@ DAY = 86400.0
 
 log_option = click.option(
     "--log", "where", required=True, metavar="LOG", help="The score log: a SQLite file, or the URL of a database."
+)
+
+
+checkpoint_option = click.option(
+    "--checkpoint", help="Only answers that this checkpoint scored: its folder, or the first digits of its digest."
 )
 
 
@@ -47,21 +53,41 @@ def opened_log(url: str) -> Iterator["ScoreLog"]:
 )
 @click.option("--name", default="", help="What was judged, where FILE holds labels of several kinds.")
 @click.option("--id", "id_key", default="", help="Where in a record the answer's id stands, such as metadata.id.")
-def feedback(file: Path, where: str, form: str, name: str, id_key: str) -> None:
-    """Put labels into the score log; of one answer the latest counts.
+@click.option(
+    "--value-map",
+    "maps",
+    multiple=True,
+    metavar="VALUE=MEANING,...",
+    help="What values mean that do not say it: fine=correct,meh=unsure, or >=4=correct,<=2=wrong; repeatable.",
+)
+def feedback(file: Path, where: str, form: str, name: str, id_key: str, maps: tuple[str, ...]) -> None:
+    """Put labels into the score log; of one answer the latest counts, but no judge's before a person's.
 
     FILE is JSON lines or CSV with request_id, label (1, 0 or unsure; right and wrong will do), and if you like who and
     time; or what MLflow (assessments of traces), Langfuse (scores), Phoenix (span annotations) or OpenAI's evals
     (output items) give. The answer's id is looked for under request_id, also in the metadata, and else is the trace's
     or span's.
+
+    Before anything is stored, each kind of value in FILE is said with what it was taken for. A value without its type,
+    direction or validity is left out: --value-map says what such values mean.
     """
     from metaprobe.monitoring.label_files import read_label_file
 
-    labels = read_label_file(file, form, name=name, id_key=id_key)
+    labels = read_label_file(
+        file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
+    )
     with opened_log(where) as log:
         known = log.add_labels(labels)
+        weaker = log.passed_over(labels)
     right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
+    if weaker:
+        names = ", ".join(dict.fromkeys(one.request_id for one in weaker[:5])) + (", ..." if len(weaker) > 5 else "")
+        click.echo(
+            f"{len(weaker)} of judges or programs do not count: the log holds labels of a stronger source (a person "
+            f"before a program before a judge) for these answers: {names}",
+            err=True,
+        )
     if known < len(labels):
         click.echo(
             f"{len(labels) - known} are of answers that the log does not hold; they count once it does", err=True
@@ -81,7 +107,9 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str) -> None:
 @click.option("--who", default="", help="Whose labels these are, for the log.")
 @click.option("--sheet", default="", help="Take this sheet, drawn before, instead of drawing another.")
 @click.option("--days", type=click.FloatRange(0, min_open=True), help="Only answers of the last days.")
+@since_option
 @click.option("--model", help="Only answers of this model.")
+@checkpoint_option
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="Only answers with this tag; repeatable.")
 @click.option(
     "--floor",
@@ -100,7 +128,9 @@ def sample(
     who: str,
     sheet: str,
     days: float | None,
+    since: float | None,
     model: str | None,
+    checkpoint: str | None,
     tags: tuple[str, ...],
     floor: float,
     seed: int | None,
@@ -108,22 +138,29 @@ def sample(
     """Draw answers to be labelled, the doubtful ones more often, each with a propensity that the log keeps.
 
     So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
-    them (serve --log-texts), and never the score.
+    them (serve --log-texts), and never the score. Answers whose labels `promote` will not count are said.
     """
+    from metaprobe.monitoring.promotable import will_not_count
     from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows
     from metaprobe.monitoring.sheet_files import write_sheet
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
+    if days is not None and since is not None:
+        raise click.UsageError("--days and --since both say from when on; give one of them")
     wanted = dict(_named(tag) for tag in tags)
-    since = None if days is None else time.time() - days * DAY
+    since = since if days is None else time.time() - days * DAY
     with opened_log(where) as log, _claimed(out):  # before the draw: what is drawn is not drawn again
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(log, sheet), 0, 0)
         else:
-            drawn = draw_sheet(log, budget, since=since, model=model, tags=wanted, floor=floor, seed=seed)
+            digest = None if checkpoint is None else digest_in_log(log, checkpoint)
+            choice: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": wanted}
+            drawn = draw_sheet(log, budget, **choice, floor=floor, seed=seed)
             beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
             click.echo(f"drew {len(drawn.rows)} of {drawn.candidates} answers{beside}", err=True)
+        if said := will_not_count(log, drawn.rows):
+            click.echo(f"warning: {said}", err=True)
         click.echo(f"sheet {drawn.name}")  # by which --sheet gives it again, should it not be written now
         if out is not None:
             write_sheet(out, drawn.rows)
@@ -161,6 +198,22 @@ def _claimed(out: Path | None) -> Iterator[None]:
             if not out.stat().st_size:
                 out.unlink()
         raise
+
+
+def digest_in_log(log: "ScoreLog", given: str) -> str:
+    """The digest of a checkpoint that is named by where it is, or by the first digits of its digest in the log."""
+    if re.fullmatch(r"[0-9a-f]{6,64}", given) and not Path(given).exists():
+        rows = log.tables.read("SELECT DISTINCT checkpoint FROM contexts WHERE checkpoint <> ''")
+        there = sorted(str(row[0]) for row in rows)
+        if len(found := [one for one in there if one.startswith(given)]) == 1:
+            return found[0]
+        raise click.UsageError(
+            f"--checkpoint {given} begins {len(found) or 'no'} digests of the log; it holds answers of "
+            f"{', '.join(one[:16] for one in there) or 'no checkpoint'}"
+        )
+    from metaprobe.checkpoints import load_checkpoint
+
+    return load_checkpoint(str(CHECKPOINT.convert(given, None, None))).digest
 
 
 def _named(tag: str) -> tuple[str, str]:

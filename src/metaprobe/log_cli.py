@@ -1,16 +1,19 @@
 """`metaprobe log`: what leaves the score log: old answers, a request that is to be forgotten, log-probabilities."""
 
+import json
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from metaprobe.feedback_cli import log_option, opened_log
-from metaprobe.terminal import FOLDER, RUNS
+from metaprobe.feedback_cli import checkpoint_option, digest_in_log, log_option, opened_log
+from metaprobe.terminal import FOLDER, NEW_FILE, RUNS, since_option
 
 
-@click.group("log", short_help="What leaves the score log: old answers, one request, log-probabilities.")
+@click.group("log", short_help="What leaves the score log: old answers, one request, verdicts for other programs.")
 def log_command() -> None:
-    """Take answers out of a score log. A server may write into it meanwhile."""
+    """Take answers out of a score log, or verdicts to other programs. A server may write into it meanwhile."""
 
 
 @log_command.command(short_help="Take away old answers.")
@@ -69,3 +72,67 @@ def rotate(where: str, days: float, out: Path) -> None:
     with opened_log(where) as opened:
         count = opened.rotate(out, days=days)
     click.echo(f"moved {count} answers older than {days:g} days into {out}")
+
+
+@log_command.command(short_help="Verdicts to where traces are: Langfuse, MLflow, OpenTelemetry.")
+@log_option
+@click.option(
+    "--to",
+    required=True,
+    type=click.Choice(["langfuse", "mlflow", "otel"]),
+    help="As Langfuse scores, MLflow assessments, or OpenTelemetry log records.",
+)
+@click.option("--out", type=NEW_FILE, help="File for the request bodies, one a line.")
+@click.option("--post", "posted", is_flag=True, help="Post them. Address and keys come from environment variables.")
+@since_option
+@click.option("--model", help="Only answers of this model.")
+@checkpoint_option
+@click.option(
+    "--trace-tag", default="", metavar="TAG", help="Tag that holds an answer's trace id, in place of its request id."
+)
+def export(
+    where: str,
+    to: str,
+    out: Path | None,
+    posted: bool,
+    since: float | None,
+    model: str | None,
+    checkpoint: str | None,
+    trace_tag: str,
+) -> None:
+    """Write or post the verdicts of a score log to the program that keeps the traces.
+
+    --post reads LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY; MLFLOW_TRACKING_URI with
+    MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; OTEL_EXPORTER_OTLP_ENDPOINT and
+    OTEL_EXPORTER_OTLP_HEADERS. Exit code 1 where a verdict was not taken.
+    """
+    from metaprobe.records.posting import NotPosted
+    from metaprobe.serving.verdict_export import entries_of, poster, requests_for
+
+    if out is None and not posted:
+        raise click.UsageError("Missing option '--out' or '--post': where the verdicts go.")
+    send = poster(to) if posted else None
+    counts, failed = Counter[str](), ""
+    with opened_log(where) as opened, nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
+        digest = None if checkpoint is None else digest_in_log(opened, checkpoint)
+        entries = entries_of(opened, since=since, model=model, checkpoint=digest)
+        counted = (counts.update(["answers"]) or entry for entry in entries)
+        for one in requests_for(to, counted, trace_tag=trace_tag):
+            counts["verdicts"] += one.verdicts
+            if file is not None:
+                file.write(json.dumps(one.body) + "\n")
+            if send is not None and not failed:
+                try:
+                    counts["refused"] += (bad := send(one))
+                    counts["taken"] += one.verdicts - bad
+                except NotPosted as error:
+                    failed = str(error)
+    if left := counts["answers"] - counts["verdicts"]:
+        click.echo(f"{left} answers without a score are left out: {to} takes none without a value", err=True)
+    if out is not None:
+        click.echo(f"wrote {counts['verdicts']} verdicts for {to}")
+    if send is not None:
+        click.echo(f"posted {counts['taken']} of {counts['verdicts']} verdicts to {to}")
+        if counts["taken"] < counts["verdicts"]:
+            after = f"; then a request was not taken ({failed}), and nothing more was sent" if failed else ""
+            raise click.ClickException(f"{to} refused {counts['refused']} verdicts{after}")

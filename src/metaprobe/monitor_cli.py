@@ -1,40 +1,16 @@
 """What a score log says of quality: `metaprobe estimate`, `drift`, `threshold`."""
 
 import json
-from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from metaprobe.feedback_cli import log_option, opened_log
-from metaprobe.terminal import CHECKPOINT, NEW_FILE
+from metaprobe.shown import alarm_table, estimate_table, json_option, show_lines
+from metaprobe.terminal import CHECKPOINT, NEW_FILE, since_option
 
 model_option = click.option("--model", help="Only answers of this model.")
-
-
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
-    """A time, as seconds since 1970: given so, as alarms state it, or as a date or time in UTC or with a zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        with suppress(ValueError):
-            if 1e8 < (seconds := float(value)) < 1e11:  # 1973 to 5138, which holds no year, no date, no milliseconds
-                return seconds
-        try:
-            when = datetime.fromisoformat(str(value) if "-" in str(value) else "")
-        except ValueError:
-            self.fail(
-                f"{str(value)[:40]!r}; expected seconds since 1970, or 2026-11-23, or 2026-11-23T12:00:00Z", param, ctx
-            )
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-since_option = click.option(
-    "--since", type=Moment(), help="Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970."
-)
 
 
 @click.command(short_help="How many answers are right, with intervals.")
@@ -47,8 +23,11 @@ since_option = click.option(
 )
 @model_option
 @since_option
-def estimate(where: str, by: str | None, group: str | None, model: str | None, since: float | None) -> None:
-    """Accuracy, flagged share and risk among the accepted, one JSON object a line, with 95 % intervals.
+@json_option
+def estimate(
+    where: str, by: str | None, group: str | None, model: str | None, since: float | None, as_json: bool
+) -> None:
+    """Accuracy, flagged share and risk among the accepted, with 95 % intervals: a table, or with --json a line each.
 
     Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
     line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
@@ -61,8 +40,7 @@ def estimate(where: str, by: str | None, group: str | None, model: str | None, s
         groups = None if group is None else groups_of_log(opened, columns, group)
     if not len(columns):
         click.echo("the log holds no answers of that time and model", err=True)
-    for line in estimate_log(columns, by=by, group=groups):
-        click.echo(json.dumps(line))
+    show_lines(estimate_log(columns, by=by, group=groups), as_json, estimate_table)
 
 
 @click.command(short_help="Whether answers are as they were.")
@@ -72,8 +50,13 @@ def estimate(where: str, by: str | None, group: str | None, model: str | None, s
 @click.option("--within", metavar="TAG", help="Compare within a tag's values, or within 'hour' of the day.")
 @click.option("--batch", type=click.IntRange(1), help="Answers averaged into one value.  [default: 1]")
 @click.option("--lag", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds left for late entries.")
-def drift(where: str, state: Path, model: str | None, within: str | None, batch: int | None, lag: float) -> None:
-    """Reads what came into the log since the last call, and rings where it is not as before: one JSON line an alarm.
+@json_option
+def drift(
+    where: str, state: Path, model: str | None, within: str | None, batch: int | None, lag: float, as_json: bool
+) -> None:
+    """Reads what came into the log since the last call, and gives an alarm where it is not as before.
+
+    Alarms are a table, or with --json a line each.
 
     Each alarm is stored in the log as an event, with a picture. Over a whole stream, however often this is called, the
     probability of a false alarm is at most 5 %, for answers whose order says nothing.
@@ -84,8 +67,8 @@ def drift(where: str, state: Path, model: str | None, within: str | None, batch:
 
     with kept_watch(state, model=model, within=within, batch=batch) as watch, opened_log(where) as opened:
         alarms = watch.read(opened, until=time.time() - lag)
-    for alarm in alarms:
-        click.echo(json.dumps({name: value for name, value in alarm.items() if name != "picture"}))
+    told = [{name: value for name, value in alarm.items() if name != "picture"} for alarm in alarms]
+    show_lines(told, as_json, alarm_table)
     if not alarms and nothing_watched(watch):
         of_model = "" if watch.model is None else f" of model {watch.model}"
         click.echo(f"nothing is watched yet: the log holds no answers{of_model} that are {lag:g} s old", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metaprobe.feedback_cli import log_option, opened_log
-from metaprobe.monitor_cli import model_option, since_option
+from metaprobe.monitor_cli import model_option
 from metaprobe.progress import say, steps
 from metaprobe.terminal import (
     CHECKPOINT,
@@ -19,6 +19,7 @@ from metaprobe.terminal import (
     folds_option,
     say_checkpoint,
     seed_option,
+    since_option,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def recalibrate(
     """
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
+    from metaprobe.monitoring.promotable import RECALIBRATED
+    from metaprobe.training.quality.adapt import LEARNED_UNTIL
     from metaprobe.training.quality.recalibrate import recalibrate_quality
 
     if (log is None) == (labels is None):
@@ -79,8 +82,9 @@ def recalibrate(
         _refuse_served(opened, out)
         found = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
         made = recalibrate_quality(checkpoint, found, out=out, sha256=sha256, seed=seed, command=command_line())
-        details = {"from": digest, "to": made.digest, "labels": len(found), "path": str(out)}
-        opened.event("recalibrated", details, time=time.time())
+        until = made.manifest.contract.get(LEARNED_UNTIL, time.time())
+        details = {"from": digest, "to": made.digest, "labels": len(found), "path": str(out), "until": until}
+        opened.event(RECALIBRATED, details, time=time.time())
     return say_checkpoint(made)
 
 

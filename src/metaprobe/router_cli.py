@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 import click
 
 from metaprobe.progress import lines_done, say, steps
+from metaprobe.shown import json_option, router_table, show_result
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option
 
 
@@ -129,15 +130,17 @@ def evaluate() -> None:
 @click.option("--decisions", type=click.Path(dir_okay=False, path_type=Path), help="File for one decision a question.")
 @digest_option
 @seed_option
+@json_option
 def evaluate_router_command(
     checkpoint: str,
     outcomes: Path,
     decisions: Path | None,
     sha256: str | None,
     seed: int,
+    as_json: bool,
     **means: Unpack[Means],
 ) -> None:
-    """Accuracy, cost, hull and controls as JSON, with intervals; all agents asked are paid for.
+    """Accuracy and cost beside controls, with intervals; all agents asked are paid for. --json has the hull too.
 
     Lambda comes from the checkpoint's curve, never from the file that is evaluated.
     """
@@ -151,7 +154,7 @@ def evaluate_router_command(
     if decisions is not None:
         decisions.parent.mkdir(parents=True, exist_ok=True)
         decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")
-    click.echo(json.dumps({"budget": means["budget"], "seconds": means["seconds"], **figures}, indent=1))
+    show_result({"budget": means["budget"], "seconds": means["seconds"], **figures}, as_json, router_table)
 
 
 def _means(given: Means) -> Means:

@@ -3,6 +3,8 @@
 import os
 import shlex
 import sys
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,29 @@ _LOCATION = "a checkpoint folder, bundled:NAME or hub:OWNER/NAME@REVISION"
 CHECKPOINT = Location()
 NAMED_CHECKPOINT = NamedLocation()
 CHECKPOINT_OR_RUNS = Location(or_runs=True)
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
+    """A time, as seconds since 1970: given so, as alarms state it, or as a date or time in UTC or with a zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        with suppress(ValueError):
+            if 1e8 < (seconds := float(value)) < 1e11:  # 1973 to 5138, which holds no year, no date, no milliseconds
+                return seconds
+        try:
+            when = datetime.fromisoformat(str(value) if "-" in str(value) else "")
+        except ValueError:
+            self.fail(
+                f"{str(value)[:40]!r}; expected seconds since 1970, or 2026-11-23, or 2026-11-23T12:00:00Z", param, ctx
+            )
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+since_option = click.option(
+    "--since", type=Moment(), help="Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970."
+)
 
 
 seed_option = click.option(

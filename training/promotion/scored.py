@@ -20,6 +20,7 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.plain import plain
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.promotable import RETRAINED
 from metaprobe.monitoring.thinning import thin
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -28,7 +29,6 @@ from metaprobe.training.promotion.pins import put_back, swap_pin
 from metaprobe.training.promotion.predictors import MARGIN, Promotion, find_reasons
 from metaprobe.training.quality.adapt import LEARNED_UNTIL, RECALIBRATED
 from metaprobe.training.quality.recalibrate import score_again
-from metaprobe.training.quality.retrain import RETRAINED
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 """Kinds of events."""

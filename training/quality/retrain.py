@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.table import answer_table
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.promotable import RETRAINED
 from metaprobe.monitoring.retention import run_of
 from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError
@@ -27,8 +28,6 @@ from metaprobe.training.crossfit.evidence import load_runs
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.quality.train import train_quality
 
-RETRAINED = "retrained"
-"""The kind of the event that says until when a new version has learned from the log."""
 TARGET = "correct"
 HELD_BACK = 0.3
 """Share of the labelled answers, the latest ones, that are left for the guard."""

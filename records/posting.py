@@ -1,0 +1,78 @@
+"""JSON posted to another program's address, by the standard library alone, so that nothing of a secret is told."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from metaprobe.records.errors import RecordError
+
+TIMEOUT_S = 20.0
+"""How long one request may take in all."""
+MOST_BYTES = 1 << 20
+"""Bytes of an answer that are read."""
+
+
+class NotPosted(RecordError):
+    """A request was not taken. The message holds no URL, no header and nothing of the answer."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would send the credentials to another address."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def checked_base(url: str, named: str) -> str:
+    """Returns the address without a slash at its end. Raises `RecordError`, which does not show it, for none.
+
+    `named`: the setting that it comes from.
+    """
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        sound = sound and not parts.username and not parts.password and not parts.query and not parts.fragment
+    except ValueError:
+        sound = False
+    if not sound or not url.isascii() or any(letter.isspace() for letter in url):
+        raise RecordError(
+            f"{named} is no address; expected a URL that begins with https:// or http://, without user, password and "
+            "query"
+        )
+    return url.rstrip("/")
+
+
+def post_json(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the answer's JSON object, empty where it has none. Raises `NotPosted` where the request was not taken."""
+    data = json.dumps(body, allow_nan=False).encode()
+    given = {"Content-Type": "application/json", "User-Agent": "metaprobe", **headers}
+    said: list[str] = ["no answer in time"]
+    answered: list[bytes] = []
+
+    def send() -> None:
+        try:
+            asked = urllib.request.Request(url, data, given, method="POST")
+            with urllib.request.build_opener(_NoRedirect).open(asked, timeout=TIMEOUT_S) as answer:
+                answered.append(answer.read(MOST_BYTES))
+            said[0] = ""
+        except urllib.error.HTTPError as error:
+            said[0] = f"status {error.code}"
+        except Exception as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            said[0] = type(reason).__name__
+
+    # Each read has a timeout of its own: a server that sends a byte now and then would hold us for ever.
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    sending.join(TIMEOUT_S)
+    if said[0]:
+        raise NotPosted(said[0])
+    try:
+        found = json.loads(answered[0] or b"{}")
+    except (ValueError, RecursionError):
+        found = {}
+    return found if isinstance(found, dict) else {}

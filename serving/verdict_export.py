@@ -1,0 +1,221 @@
+"""Verdicts of a score log to where traces are: as Langfuse scores, MLflow assessments, or OpenTelemetry log records.
+
+A file holds one request body a line, and `poster` sends such bodies to the product itself. Labels come back the other
+way (`metaprobe.monitoring.label_files`), by the same ids.
+"""
+
+import base64
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+from urllib.parse import quote, unquote
+
+from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.label_formats import OURS
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log_columns import chosen_contexts, conditions, in_contexts
+from metaprobe.monitoring.log_rows import SELECT, entry_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.posting import checked_base, post_json
+from metaprobe.serving.telemetry import EVENT, SCOPE, evaluation_attributes
+
+BATCH = 100
+"""Verdicts in one request of Langfuse and OpenTelemetry; Langfuse takes 3.5 MB, and a verdict is below 10 kB."""
+_SPACE = uuid.UUID("6d706c47-0000-5000-8000-000000000000")
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One request."""
+
+    path: str
+    """Below the product's address."""
+    body: Mapping[str, Any]
+    verdicts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A product that verdicts go to."""
+
+    requests: Callable[[Iterable[Entry], str], Iterator[Outgoing]]
+    """Given the entries, and the tag that names an answer's trace (empty: its request id is the trace's)."""
+    address: Callable[[], tuple[str, dict[str, str]]]
+    """Where it is and the headers that it wants, from environment variables. Raises `RecordError`."""
+    refused: Callable[[Mapping[str, Any]], int]
+    """How many verdicts of a request its answer refuses."""
+
+
+def entries_of(
+    log: ScoreLog, *, since: float | None = None, model: str | None = None, checkpoint: str | None = None
+) -> Iterator[Entry]:
+    """Yields the entries of the log, without shadows, in the order of their times."""
+    where, values = conditions(since, None, shadow=False)
+    if model is not None or checkpoint is not None:
+        where.append(in_contexts(chosen_contexts(log.tables, model=model, checkpoint=checkpoint, tags=None)))
+    for rows in log.tables.read_chunks(f"{SELECT} WHERE {' AND '.join(where)} ORDER BY s.time, s.id", values):
+        yield from map(entry_of, rows)
+
+
+def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:
+    """Yields what is to be posted to `langfuse`, `mlflow` or `otel`.
+
+    `trace_tag`: the tag under which an answer's trace is named; without it the answer's request id is the trace's. An
+    answer that has no such tag keeps its request id. Langfuse has no score without a value: answers without a verdict
+    are left out for it. Raises `RecordError` for another destination.
+    """
+    return _destination(to).requests(entries, trace_tag)
+
+
+def poster(to: str) -> Callable[[Outgoing], int]:
+    """Returns a function that posts a request and returns how many verdicts of it the product refused.
+
+    Raises `RecordError` where the environment names no address or no key. The function raises `NotPosted` where a
+    request was not taken.
+    """
+    destination = _destination(to)
+    base, headers = destination.address()
+    return lambda one: destination.refused(post_json(base + one.path, one.body, headers))
+
+
+def _langfuse(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
+    for some in _batches(one for one in entries if one.score is not None):
+        events = []
+        for entry in some:
+            # By its id, a score that is sent again takes the place of the one before.
+            own = str(uuid.uuid5(_SPACE, f"{entry.request_id}\n{entry.checkpoint}"))
+            body = {
+                "id": own,
+                "traceId": _trace_of(entry, trace_tag),
+                "name": OURS,
+                "value": entry.score,
+                "dataType": "NUMERIC",
+                "metadata": _about(entry),
+                **({"comment": entry.reason} if entry.reason else {}),
+            }
+            events.append({"id": str(uuid.uuid4()), "type": "score-create", "timestamp": _moment(entry), "body": body})
+        yield Outgoing("/api/public/ingestion", {"batch": events}, len(events))
+
+
+def _mlflow(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
+    for entry in entries:
+        trace_id = _trace_of(entry, trace_tag)
+        error = {"error": {"error_code": "not_scored", "error_message": entry.reason or "the answer has no score"}}
+        assessment = {
+            "assessment_name": OURS,
+            "trace_id": trace_id,
+            "source": {"source_type": "CODE", "source_id": OURS},
+            "create_time": _moment(entry),
+            "last_update_time": _moment(entry),
+            "feedback": error if entry.score is None else {"value": entry.score},
+            "metadata": {name: str(value) for name, value in _about(entry).items()},
+            **({"rationale": entry.reason} if entry.reason else {}),
+        }
+        path = f"/api/3.0/mlflow/traces/{quote(trace_id, safe='')}/assessments"
+        yield Outgoing(path, {"assessment": assessment}, 1)
+
+
+def _otel(entries: Iterable[Entry], trace_tag: str) -> Iterator[Outgoing]:
+    for some in _batches(entries):
+        records = []
+        for entry in some:
+            trace_id, now = _trace_of(entry, trace_tag), str(round(entry.time * 1e9))
+            told = evaluation_attributes(
+                OURS, score=entry.score, flagged=entry.flagged, reason=entry.reason, response_id=entry.request_id
+            )
+            attributes = [
+                {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}}
+                for key, value in told.items()
+            ]
+            record = {"timeUnixNano": now, "observedTimeUnixNano": now, "eventName": EVENT, "attributes": attributes}
+            records.append(record | ({"traceId": trace_id} if _TRACE_ID.fullmatch(trace_id) else {}))
+        service = {"key": "service.name", "value": {"stringValue": OURS}}
+        scoped = [{"scope": {"name": SCOPE}, "logRecords": records}]
+        body = {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": scoped}]}
+        yield Outgoing("", body, len(records))
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    left = iter(entries)
+    while some := list(islice(left, BATCH)):
+        yield some
+
+
+def _about(entry: Entry) -> dict[str, Any]:
+    known = {"request_id": entry.request_id, "checkpoint": entry.checkpoint, "model": entry.model}
+    flagged = {} if entry.flagged is None else {"flagged": entry.flagged}
+    return {name: value for name, value in known.items() if value} | flagged
+
+
+def _trace_of(entry: Entry, tag: str) -> str:
+    return (entry.tags.get(tag) if tag else "") or entry.request_id
+
+
+def _moment(entry: Entry) -> str:
+    return datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _langfuse_address() -> tuple[str, dict[str, str]]:
+    base = checked_base(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL")
+    return base, _basic(_needed("LANGFUSE_PUBLIC_KEY"), _needed("LANGFUSE_SECRET_KEY"))
+
+
+def _mlflow_address() -> tuple[str, dict[str, str]]:
+    base = checked_base(_needed("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI")
+    if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
+        return base, {"Authorization": f"Bearer {token}"}
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+    return base, _basic(user, _needed("MLFLOW_TRACKING_PASSWORD")) if user else {}
+
+
+def _otel_address() -> tuple[str, dict[str, str]]:
+    own = os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+    if own:
+        base = checked_base(own, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+    else:
+        name = "OTEL_EXPORTER_OTLP_ENDPOINT"
+        base = checked_base(_needed(name), name) + "/v1/logs"
+    pairs = (one.partition("=") for one in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if one.strip())
+    return base, {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+
+
+def _needed(*names: str) -> str:
+    for name in names:
+        if value := os.environ.get(name):
+            return value
+    raise RecordError(
+        f"the environment variable {' or '.join(names)} is not set; --post reads addresses and keys there"
+    )
+
+
+def _basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def _refused_by_langfuse(answer: Mapping[str, Any]) -> int:
+    errors = answer.get("errors")
+    return len(errors) if isinstance(errors, list) else 0
+
+
+def _refused_by_otel(answer: Mapping[str, Any]) -> int:
+    partial = answer.get("partialSuccess")
+    return int(partial.get("rejectedLogRecords") or 0) if isinstance(partial, Mapping) else 0
+
+
+DESTINATIONS: Mapping[str, Destination] = {
+    "langfuse": Destination(_langfuse, _langfuse_address, _refused_by_langfuse),
+    "mlflow": Destination(_mlflow, _mlflow_address, lambda _: 0),
+    "otel": Destination(_otel, _otel_address, _refused_by_otel),
+}
+
+
+def _destination(to: str) -> Destination:
+    if to not in DESTINATIONS:
+        raise RecordError(f"there is no destination {to!r}; expected {', '.join(DESTINATIONS)}")
+    return DESTINATIONS[to]

@@ -1,0 +1,141 @@
+"""Results on stdout: a short table for people, or with `--json` the JSON that programs read."""
+
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+Line = Mapping[str, Any]
+WIDTH = 110
+NAMED = 48
+"""Characters of a name in the first column: more than most models and controls have."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON for programs, in place of a table.")
+
+
+def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:
+    """Prints results: each as a line of JSON, or all of them as `table` writes them."""
+    if as_json:
+        for line in lines:
+            click.echo(json.dumps(line))
+    elif found := list(lines):
+        click.echo("\n".join(table(found)))
+
+
+def show_result(result: Line, as_json: bool, table: Callable[[Line], Iterable[str]]) -> None:
+    """Prints one result: as an indented JSON document, or as `table` writes it."""
+    click.echo(json.dumps(result, indent=1) if as_json else "\n".join(table(result)))
+
+
+def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
+    """A row for each estimate; below them what is assumed, and why an estimate is missing."""
+    several = len({line.get("version") or line["part"] for line in lines}) > 1
+    head = ["share", "method", "value", "95 % interval", "labels", "answers", "labels to halve it"]
+    rows = [["part", *head] if several else head]
+    for line in lines:
+        interval = f"{_number(line['low'])} to {_number(line['high'])}"
+        more = "-" if line["next_halving"] is None else f"{line['next_halving']} more"
+        own = [line["of"], line["method"], _number(line["value"]), interval, line["labels"], line["rows"], more]
+        part = " ".join(str(line[key]) for key in ("version", "part") if line.get(key))
+        rows.append([str(cell) for cell in ([part, *own] if several else own)])
+    yield from _aligned(rows)
+    yield from _notes((f"{line['of']} by {line['method']}", line["reason"]) for line in lines)
+    yield from _notes((f"{line['method']} assumes", line["assumption"]) for line in lines)
+
+
+def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
+    """A row for each alarm: what moved, which way, since when, and the means before and after."""
+    rows = [["stream", "moved", "began", "before", "after", "evidence"]]
+    for one in alarms:
+        moved = " ".join(str(one[key]) for key in ("what", "moved") if one.get(key))
+        means = [_number(one.get(key)) for key in ("before", "after", "evidence")]
+        rows.append([str(one.get("stream", "")), moved, _moment(one.get("began")), *means])
+    yield from _aligned(rows)
+    yield from _notes((str(one.get("stream", "")), one.get("text")) for one in alarms)
+
+
+def promotion_table(decided: Line) -> Iterator[str]:
+    """The decision, the gains with their intervals, the digest to run, and why not."""
+    rows = [["gain of the new version", "value", "95 % interval", "answers"]]
+    for key, name in (("auroc_gain", "AUROC"), ("brier_gain", "Brier score"), ("gain", "accuracy minus price")):
+        if held := decided.get(key):
+            ends = _interval(held, sign=True)
+            rows.append([name, _number(held["estimate"], sign=True), ends, str(held.get("n", "-"))])
+    yield "promoted" if decided["promoted"] else "refused"
+    yield from _aligned(rows)
+    yield f"run       {decided['digest']}"
+    reasons = decided.get("reasons") or [decided.get("reason")]
+    yield from _notes(("reason", one) for one in reasons)
+
+
+def rollback_table(found: Line) -> Iterator[str]:
+    """What runs again, and what ran."""
+    yield f"rolled back {found['was']}"
+    yield f"run         {found['digest']}"
+    yield f"folder      {found['path']}"
+
+
+def router_table(figures: Line) -> Iterator[str]:
+    """The router and each control: accuracy, cost, and how much more accurate the router is."""
+    agents = ", ".join(figures.get("agents") or ["unknown"])
+    yield f"{figures.get('questions')} questions of {figures.get('groups')} groups, agents {agents}"
+    rows = [["who decides", "accuracy", "95 % interval", "$ / 1,000", "95 % interval", "router minus it", "p (Holm)"]]
+    for name, one in {"router": figures, **(figures.get("controls") or {})}.items():
+        accuracy, cost = one.get("accuracy") or {}, one.get("cost_per_1000") or {}
+        by_method = accuracy if "estimate" not in accuracy else {"": accuracy}
+        for method, held in by_method.items() or [("", {})]:
+            gained = (one.get("router_minus_control") or {}).get("accuracy")
+            p = one.get("p_holm")
+            rows.append(
+                [
+                    f"{name} ({method})" if method else name,
+                    *(_number(held.get("estimate")), _interval(held)),
+                    *(_number(cost.get("estimate"), 4), _interval(cost, 4)),
+                    _number(gained["estimate"], sign=True) + " " + _interval(gained, sign=True) if gained else "-",
+                    "-" if p is None else _number(p),
+                ]
+            )
+    yield from _aligned(rows)
+    if verdict := figures.get("verdict"):
+        yield f"Against the strongest control, {verdict['strongest_control']}: {verdict['word']}."
+    if figures.get("logged"):
+        sound = "may be relied on" if figures.get("reliable") else "may not be relied on: too few decisions agree"
+        yield f"Estimated from logged decisions; the estimates {sound}."
+    yield "--json has the curve, the calibration and all intervals."
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    from metaprobe.eval.report.text import align
+
+    return align(rows, NAMED)
+
+
+def _notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """A sentence below the table for each different thing that is to be known."""
+    held: dict[str, list[str]] = {}
+    for name, note in named:
+        if note:
+            held.setdefault(str(note), []).append(name)
+    for note, names in held.items():
+        yield from textwrap.wrap(f"{', '.join(dict.fromkeys(names))}: {note}", WIDTH, subsequent_indent="  ")
+
+
+def _number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
+    from metaprobe.eval.wording import number
+
+    if value is None or isinstance(value, str):
+        return str(value or "-")
+    if abs(value) >= 1000:
+        return f"{value:.3g}"
+    return number(float(value), digits, signed=sign)
+
+
+def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
+    return f"{_number(held.get('low'), digits, sign=sign)} to {_number(held.get('high'), digits, sign=sign)}"
+
+
+def _moment(seconds: Any) -> str:
+    return "-" if seconds is None else datetime.fromtimestamp(float(seconds), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
