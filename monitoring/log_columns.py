@@ -22,15 +22,17 @@ NUMBERS = (
 
 CURRENT_LABELS = (
     "SELECT request_id, value, who, time FROM (SELECT request_id, value, who, time, ROW_NUMBER() OVER "
-    "(PARTITION BY request_id ORDER BY time DESC, id DESC) AS place FROM labels) ranked WHERE place = 1"
+    "(PARTITION BY request_id ORDER BY id DESC) AS place FROM labels) ranked WHERE place = 1"
 )
-"""Of each request the label that counts: the latest, and of two of one time the one that came last."""
+"""Of each request the label that counts: the one that came last. The clocks of those who label play no part."""
 
 FIRST_LABELS = (
-    "SELECT request_id, value, who, time FROM (SELECT request_id, value, who, time, ROW_NUMBER() OVER "
-    "(PARTITION BY request_id ORDER BY time, id) AS place FROM labels WHERE value IS NOT NULL) ranked WHERE place = 1"
+    "SELECT request_id, value, who, time FROM (SELECT id, request_id, value, who, time, ROW_NUMBER() OVER "
+    "(PARTITION BY request_id ORDER BY id) AS place FROM labels WHERE value IS NOT NULL) ranked WHERE place = 1 "
+    "ORDER BY id"
 )
-"""Of each request the first label that says right or wrong; no correction changes it."""
+"""Of each request the first label that came and says right or wrong, in the order in which they came; no correction
+changes it."""
 
 _FROM = (
     f"FROM scores s LEFT JOIN ({CURRENT_LABELS}) l ON l.request_id = s.request_id "
@@ -145,12 +147,7 @@ def in_contexts(contexts: Mapping[int, Row]) -> str:
 
 
 def conditions(
-    since: float | None,
-    until: float | None,
-    *,
-    shadow: bool,
-    labelled: bool = False,
-    stored: tuple[int, int] | None = None,
+    since: float | None, until: float | None, *, shadow: bool, labelled: bool = False
 ) -> tuple[list[str], dict[str, Any]]:
     """Returns conditions on rows `s` of the table of scores, and their values."""
     where, values = [f"s.shadow_of IS {'NOT ' * shadow}NULL"], {}
@@ -160,9 +157,6 @@ def conditions(
     if until is not None:
         where.append("s.time < :until")
         values["until"] = float(until)
-    if stored is not None:
-        where.append("s.id > :after AND s.id <= :last")
-        values["after"], values["last"] = stored
     if labelled:
         where.append("s.request_id IN (SELECT request_id FROM labels UNION SELECT request_id FROM samples)")
     return where, values

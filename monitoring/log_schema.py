@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS labels (
     id {serial}, request_id TEXT NOT NULL, value DOUBLE PRECISION, who TEXT NOT NULL, time DOUBLE PRECISION NOT NULL
 )
 """
-"""Everything that was ever said of an answer; of one request, the latest counts."""
+"""Everything that was ever said of an answer; of one request, what came last counts."""
 
 _SAMPLES = """
 CREATE TABLE IF NOT EXISTS samples (
@@ -54,6 +54,11 @@ _IDENTITY = """
 CREATE TABLE IF NOT EXISTS identity (identity TEXT PRIMARY KEY)
 """
 """One row, by which a file that has read a log part of the way knows it again."""
+
+_MARKS = """
+CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value BIGINT NOT NULL)
+"""
+"""Numbers that outlive the rows they are of: see `monitoring.log_numbers` and `monitoring.pruning`."""
 
 SUMS = (
     "answers scored score_sum doubt_sum flagged abstained outside stopped escalated cut tokens tokens_saved cost_usd "
@@ -95,6 +100,7 @@ FURTHER = (
     _SHEETS,
     _EVENTS,
     _IDENTITY,
+    _MARKS,
     _HOURS,
     _BINS,
 )

@@ -23,13 +23,16 @@ def log_command() -> None:
     type=click.FloatRange(0, min_open=True),
     help="Answers that ended so many days ago.",
 )
-def prune(where: str, days: float) -> None:
+@click.option("--yes", is_flag=True, help="Also where the clock seems to have jumped, or most answers would go.")
+def prune(where: str, days: float, yes: bool) -> None:
     """Take away answers older than --older-than DAYS, with their labels. Alarms and promotions stay.
 
-    `metaprobe serve --log-days` does the same every hour.
+    `metaprobe serve --log-days` does the same every hour. Nothing is taken away where the clock is more than 7 days
+    after the last prune (before the first one: after the newest answer), nor where more than half of all answers would
+    go at once; then --yes is needed. A clock that is months ahead would otherwise empty the log.
     """
     with opened_log(where) as opened:
-        count = opened.prune(days)
+        count = opened.prune(days, sure=yes)
     click.echo(f"took away {count} answers older than {days:g} days")
 
 
