@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +87,11 @@ steps = st.lists(
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str]]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """Gives a new, empty log each time that it is asked."""
     names = iter(range(10_000))
     url = None if request.param == "sqlite" else request.getfixturevalue("server")
-    yield lambda: str(tmp_path / f"{next(names)}.sqlite") if url is None else database(url)
+    return lambda: str(tmp_path / f"{next(names)}.sqlite") if url is None else database(url)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

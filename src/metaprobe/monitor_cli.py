@@ -11,7 +11,13 @@ import click
 from metaprobe.feedback_cli import log_option, opened_log
 from metaprobe.terminal import CHECKPOINT, NEW_FILE
 
+ALARM = 3
+"""Exit code of `drift` where there is a new alarm."""
+
 model_option = click.option("--model", help="Only answers of this model.")
+checkpoint_option = click.option(
+    "--checkpoint", metavar="VERSION", help="Only this version: its folder, or the beginning of its digest."
+)
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
@@ -69,30 +75,58 @@ def estimate(where: str, by: str | None, group: str | None, model: str | None, s
 @log_option
 @click.option("--state", type=NEW_FILE, required=True, help="File that holds what was seen; made where there is none.")
 @model_option
+@checkpoint_option
 @click.option("--within", metavar="TAG", help="Compare within a tag's values, or within 'hour' of the day.")
 @click.option("--batch", type=click.IntRange(1), help="Answers averaged into one value.  [default: 1]")
-@click.option("--lag", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds left for late entries.")
-def drift(where: str, state: Path, model: str | None, within: str | None, batch: int | None, lag: float) -> None:
+@click.option("--webhook", metavar="URL", help="Post each new alarm there, as JSON.")
+def drift(
+    where: str,
+    state: Path,
+    model: str | None,
+    checkpoint: str | None,
+    within: str | None,
+    batch: int | None,
+    webhook: str | None,
+) -> None:
     """Reads what came into the log since the last call, and rings where it is not as before: one JSON line an alarm.
 
-    Each alarm is stored in the log as an event, with a picture. Over a whole stream, however often this is called, the
-    probability of a false alarm is at most 5 %, for answers whose order says nothing.
+    What a checkpoint says is compared with what the same checkpoint said before, and its labels with its own scores.
+    The first 200 values are the reference. Each alarm is stored in the log as an event, with a picture. Over a whole
+    stream, however often this is called, the probability of a false alarm is at most 5 % for one version, for answers
+    whose order says nothing.
+
+    Exit code 0: no new alarm; 3: an alarm; 1: an error, or the webhook did not take an alarm. Such an alarm stays in
+    the state, and the next call posts it.
     """
-    import time
+    from metaprobe.monitoring.drift_of_log import kept_watch, say_progress
+    from metaprobe.monitoring.versions import find_version
+    from metaprobe.monitoring.webhook import checked_url, post_pending
 
-    from metaprobe.monitoring.drift_of_log import kept_watch, nothing_watched
-
-    with kept_watch(state, model=model, within=within, batch=batch) as watch, opened_log(where) as opened:
-        alarms = watch.read(opened, until=time.time() - lag)
+    url = None if webhook is None else checked_url(webhook)
+    with opened_log(where) as opened:
+        version = None if checkpoint is None else find_version(opened, checkpoint)
+        with kept_watch(state, model=model, checkpoint=version, within=within, batch=batch) as watch:
+            alarms = watch.read(opened)
+            failed = ""
+            if url is not None:
+                watch.pending += [{name: one for name, one in alarm.items() if name != "picture"} for alarm in alarms]
+                watch.save(state)  # before anything is posted: a killed process then posts twice, and never not at all
+                failed = post_pending(url, watch.pending)
     for alarm in alarms:
         click.echo(json.dumps({name: value for name, value in alarm.items() if name != "picture"}))
-    if not alarms and nothing_watched(watch):
-        of_model = "" if watch.model is None else f" of model {watch.model}"
-        click.echo(f"nothing is watched yet: the log holds no answers{of_model} that are {lag:g} s old", err=True)
-    elif not alarms:
-        highest = max(watch.watch.evidence.items(), key=lambda pair: pair[1])
-        said = f"no alarm; most evidence {highest[1]:.2g} of {highest[0]}, rings at {watch.watch.threshold:g}"
-        click.echo(said, err=True)
+    if not alarms:
+        click.echo(say_progress(watch), err=True)
+    if watch.waiting:
+        click.echo(f"{watch.waiting} answers are read later: a transaction of the database has not ended", err=True)
+    if watch.pending:
+        why = f"the webhook failed ({failed})" if failed else "no --webhook was given"
+        click.echo(
+            f"{len(watch.pending)} alarms wait in {state}: {why}; the next call with --webhook posts them", err=True
+        )
+    if alarms:
+        raise SystemExit(ALARM)
+    if failed:
+        raise SystemExit(1)
 
 
 @click.command(short_help="A flag threshold that follows the labels.")
