@@ -92,6 +92,12 @@ class LogColumns:
         """What the gate did: empty, `stop` or `escalate`."""
         return self._text("action")
 
+    def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
+        """The answers at which the mask (n,) is true."""
+        ids = self.request_id[chosen] if len(self.request_id) == len(self) else self.request_id
+        arrays = {name: getattr(self, name)[chosen] for name in NUMBERS}
+        return LogColumns(**arrays, request_id=ids, _context=self._context[chosen], _contexts=self._contexts)
+
     def tag(self, name: str) -> Texts:
         """Each answer's tag of that name; empty where it was not given."""
         place = CONTEXT.index("tags")

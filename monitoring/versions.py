@@ -4,8 +4,10 @@ A score means something for one version only: figures of two versions are never 
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 
 from metaprobe.checkpoints import CheckpointError, load_checkpoint
 from metaprobe.checkpoints.bundle import FOLDER, bundled_names
@@ -18,21 +20,28 @@ LEAST = 4
 """Digits by which a version may be chosen, at least."""
 _PAIRS = (("from", "from_path"), ("to", "to_path"), ("digest", "path"), ("to", "path"))
 """Details of events that name a digest and its folder."""
+_KINDS = "'promoted', 'rolled back', 'recalibrated'"
 
 
 def version_names(log: ScoreLog) -> dict[str, str]:
-    """Returns digest -> folder of the versions whose folder is known: from promotions, and of those that come with
-    metaprobe."""
-    found = {
+    """Returns digest -> folder of the versions whose folder is known: from promotions and recalibrations in the log,
+    and of those that come with metaprobe."""
+    found = dict(_bundled())
+    for (held,) in log.tables.read(f"SELECT details FROM events WHERE kind IN ({_KINDS}) ORDER BY time, id"):
+        details = json.loads(held)
+        for digest, path in _PAIRS:
+            version, folder = details.get(digest), details.get(path)
+            if isinstance(version, str) and isinstance(folder, str) and folder:
+                found[version] = folder
+    return found
+
+
+@cache
+def _bundled() -> dict[str, str]:
+    return {
         hashlib.sha256((FOLDER / name / "manifest.json").read_bytes()).hexdigest(): f"bundled:{name}"
         for name in bundled_names()
     }
-    for event in log.events():
-        for digest, path in _PAIRS:
-            held, folder = event.details.get(digest), event.details.get(path)
-            if isinstance(held, str) and isinstance(folder, str) and folder:
-                found[held] = folder
-    return found
 
 
 def name_version(checkpoint: str, names: Mapping[str, str]) -> str:
@@ -42,7 +51,7 @@ def name_version(checkpoint: str, names: Mapping[str, str]) -> str:
 
 
 def find_version(log: ScoreLog, given: str) -> str:
-    """Returns the digest of the version that somebody names by the beginning of its digest, its folder, or both ends.
+    """Returns the digest of the version that somebody names by the beginning of its digest, or by its folder.
 
     Raises `RecordError` where no version of the log is meant, or several are.
     """

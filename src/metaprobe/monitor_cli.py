@@ -45,29 +45,36 @@ since_option = click.option(
 
 @click.command(short_help="How many answers are right, with intervals.")
 @log_option
-@click.option("--by", metavar="PART", help="Also apart: by model, checkpoint, task, week, or a tag of that name.")
+@click.option("--by", metavar="PART", help="Also apart: by model, task, week, or a tag of that name.")
 @click.option(
     "--group",
     metavar="TAG",
     help="Answers that belong together: of one value of this tag, such as a conversation, or of one 'question'.",
 )
 @model_option
+@checkpoint_option
 @since_option
-def estimate(where: str, by: str | None, group: str | None, model: str | None, since: float | None) -> None:
+def estimate(
+    where: str, by: str | None, group: str | None, model: str | None, checkpoint: str | None, since: float | None
+) -> None:
     """Accuracy, flagged share and risk among the accepted, one JSON object a line, with 95 % intervals.
 
+    Each version of the checkpoint stands apart, the newest first: a score of one says nothing of another's.
     Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
     line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
     conversation, resemble each other: without --group their intervals are too short.
     """
     from metaprobe.monitoring.estimates_of_log import QUESTION, estimate_log, groups_of_log
+    from metaprobe.monitoring.versions import find_version, version_names
 
     with opened_log(where) as opened:
-        columns = opened.columns(since=since, model=model, ids=group == QUESTION)
+        version = None if checkpoint is None else find_version(opened, checkpoint)
+        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION)
         groups = None if group is None else groups_of_log(opened, columns, group)
+        names = version_names(opened)
     if not len(columns):
-        click.echo("the log holds no answers of that time and model", err=True)
-    for line in estimate_log(columns, by=by, group=groups):
+        click.echo("the log holds no answers of that time, model and checkpoint", err=True)
+    for line in estimate_log(columns, by=by, group=groups, names=names):
         click.echo(json.dumps(line))
 
 
