@@ -266,12 +266,16 @@ def browser() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("each", "shown"), [(0.0000012, "$ 0.0000012"), (0.0042, "$ 0.0042"), (0.5, "$ 0.50"), (0.0, "$ 0.00")]
 )
-def test_costs_below_a_cent_are_shown(checkpoint: Path, tmp_path: Path, browser: Any, each: float, shown: str) -> None:
+def test_costs_below_a_cent_are_shown(
+    checkpoint: Path, tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch, each: float, shown: str
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
     where = tmp_path / "scores.sqlite"
     with ScoreLog.open(where) as log:
         log.write(Entry(request_id="r", time=time.time(), model="m", checkpoint=NEW, score=0.5, cost_usd=each))
     with running(create_app(Settings(checkpoint=checkpoint, log=str(where))), lifespan="on") as (url, _):
         page = browser.new_page()
+        page.add_init_script(f"sessionStorage.setItem('metaprobe-key', '{KEY}')")
         page.goto(f"{url}/dashboard")
         page.locator("#tiles", has_text=f"{shown} for the 1 answer whose cost is known").wait_for()
 
