@@ -72,6 +72,7 @@ def by_commit(run: "Execute", *, begun: bool) -> None:
         run(_SET, {"name": BASE, "value": base})
     if not begun:
         run("ALTER TABLE scores ADD COLUMN written BIGINT")
+        run(f"UPDATE sheets SET stored_until = stored_until - {_EARLIER}")  # which said ids
     if restored or not begun:
         run(f"ALTER TABLE scores ALTER COLUMN written SET DEFAULT {base} + txid_current()")
     run(_INDEX)

@@ -179,7 +179,7 @@ def _draw(
         ids = _request_ids(run, candidates.ids[changed])
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
         given |= {"model": model or "", "tags": json.dumps(dict(tags or {}), sort_keys=True)}
-        run(_SHEET, {**given, "stored_until": int(candidates.ids.max())})
+        run(_SHEET, {**given, "stored_until": int(candidates.numbers.max())})
         run(
             _SAMPLE,
             [
@@ -213,6 +213,8 @@ class _Candidates:
     """Answers that may be drawn; arrays of shape (n,)."""
 
     ids: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    """In the order of commits; see `monitoring.log_numbers`."""
     times: Floats
     contexts: NDArray[np.int64]
     doubts: Floats
@@ -227,15 +229,20 @@ def _candidates(
     if model is not None or tags:
         fitting = chosen_contexts(log.tables, model=model, checkpoint=None, tags=tags)
         where.append(in_contexts(fitting))
+    number = log.tables.number  # an answer of which an earlier one may still come is left for the next sheet
+    where, values = [*where, f"{number} <= :last"], {**values, "last": log.settled()}
     asked = (
-        "SELECT s.id, s.time, s.context, s.score, p.request_id IS NOT NULL, l.value IS NOT NULL FROM scores s "
+        "SELECT s.id, s.time, s.context, s.score, p.request_id IS NOT NULL, l.value IS NOT NULL, "
+        f"{number} FROM scores s "
         "LEFT JOIN samples p ON p.request_id = s.request_id "
         f"LEFT JOIN ({CURRENT_LABELS}) l ON l.request_id = s.request_id WHERE {' AND '.join(where)}"
     )
-    parts = [np.array(rows, dtype=np.float64).reshape(-1, 6) for rows in log.tables.read_chunks(asked, values)]
+    chunks = list(log.tables.read_chunks(asked, values))
+    parts = [np.array([row[:6] for row in rows], dtype=np.float64).reshape(-1, 6) for rows in chunks]
     held = np.concatenate(parts) if parts else np.empty((0, 6))
     return _Candidates(
         held[:, 0].astype(np.int64),
+        np.array([row[6] for rows in chunks for row in rows], dtype=np.int64),
         held[:, 1],
         held[:, 2].astype(np.int64),
         doubt(held[:, 3]),
@@ -256,7 +263,7 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
         fitting = chosen_contexts(log.tables, model=model or None, checkpoint=None, tags=_tags(tags))
         covered = (candidates.times[places] >= since) & (candidates.times[places] < until)
         if stored_until is not None:  # which logs of before do not say
-            covered &= candidates.ids[places] <= stored_until
+            covered &= candidates.numbers[places] <= stored_until
         covered &= np.isin(candidates.contexts[places], list(fitting))
         likely = DrawRule(float(base), float(slope)).propensities(candidates.doubts[places])
         spared *= np.where(covered, 1 - likely, 1.0)

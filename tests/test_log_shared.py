@@ -19,6 +19,8 @@ from metaprobe.monitoring.drift_of_log import LogWatch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, overview
+from metaprobe.monitoring.sampling import draw_sheet
+from metaprobe.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -196,6 +198,28 @@ def test_rows_that_commit_after_higher_numbers_are_read(where: str) -> None:
         read: list[str] = []
         read_on(other, -(1 << 62), read)
         assert "late" in read
+
+
+def test_an_answer_that_commits_after_a_sheet_was_drawn_could_not_be_on_it(server: str) -> None:
+    where = database(server)
+    insert = (
+        "INSERT INTO scores (request_id, time, context, score) SELECT 'late', time, context, score FROM scores LIMIT 1"
+    )
+    with ScoreLog.open(where) as one, ScoreLog.open(where) as other:
+        store(one, [entry(number, score=0.5) for number in range(2)])
+        with one.tables.transaction() as run:
+            run(insert)
+            store(other, [entry(number, score=0.5) for number in range(2, 4)])  # with higher ids, and there earlier
+            with pytest.raises(LogError, match="none of the 0 answers"):
+                draw_sheet(other, 1, since=START + 2, until=START + 9)
+            drawn = draw_sheet(other, 1, until=START + 9, seed=0)
+            assert drawn.candidates == 2, "what is not settled waits for the next sheet"
+        draw_sheet(other, 3, until=START + 9, seed=1)
+        held = dict(other.tables.read("SELECT request_id, propensity FROM samples"))
+        assert len(held) == 4
+        first = {name: p for name, p in held.items() if name in ("r0", "r1")}
+        assert all(p == pytest.approx(1 - 0.5 * 0.25) for p in first.values())
+        assert all(p == pytest.approx(0.75) for name, p in held.items() if name not in first)
 
 
 def test_thousands_from_three_writers_are_each_read_once_by_who_reads_meanwhile(where: str) -> None:
