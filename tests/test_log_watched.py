@@ -250,7 +250,7 @@ def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
 def test_lines_of_json_are_all_that_stands_on_stdout(url: Path, tmp_path: Path) -> None:
     done = run("estimate", "--log", url, "--model", "nobody")
     assert done.exit_code == 0
-    assert "no answers of that time and model" in done.stderr
+    assert "no answers of that time, model and checkpoint" in done.stderr
     assert all(json.loads(line) for line in done.stdout.splitlines())
     (tmp_path / "labels.csv").write_text("request_id,label\nr1,right\nr2,wrong\n")
     known = run("feedback", tmp_path / "labels.csv", "--log", url)
