@@ -8,7 +8,7 @@ from textwrap import wrap
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.monitoring.drift import NAMES, Alarm
+from metaprobe.monitoring.drift import LABEL, NAMES, Alarm
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 520, 180, 56, 34, 28
 LETTERS = 84
@@ -32,13 +32,14 @@ class Move:
 
 
 def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
-    """Returns the means on either side of where the change likely began.
+    """Returns the means on either side of where the change likely began, from the first value on that it is told of.
 
     `time`, `values` (n,): of the stream, at least those until the alarm; of labels give label less score. Of names the
     share of the one that was commonest before is taken.
     """
     times, numbers, what = _numbers(alarm, time, values)
-    before, after = times < alarm.began, (times >= alarm.began) & (times <= alarm.time)
+    compared = times >= alarm.first if alarm.stream != LABEL and np.isfinite(alarm.first) else np.isfinite(times)
+    before, after = compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
     return Move(what, _mean(numbers[before]), _mean(numbers[after]))
 
 

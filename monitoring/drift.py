@@ -76,6 +76,8 @@ class Alarm:
     """Of labels: mean of label less score since the change likely began."""
     direction: str = ""
     """What it says of the answers: `more wrong answers` or `fewer wrong answers`; else what has `moved`."""
+    first: float = nan
+    """Time of the first of these `rows` values."""
     reference: int = 0
     """The first values of the stream, which were only learned from: the others are compared with them and with each
     other. 0 for labels, which are compared with scores."""
@@ -112,6 +114,8 @@ class Stream:
     waiting: list[float] = field(default_factory=list)
     """Values of the batch that is not full."""
     version: str = ""
+    first: float | None = None
+    """Time of the first value; None before it, and where an earlier version of the state did not keep it."""
     missed: float = 0.0
     """Of labels: sum of label less score."""
     told: str = ""
@@ -207,6 +211,7 @@ class DriftWatch:
             if np.isnan(s) or np.isnan(y):
                 continue
             stream = self._stream(LABEL, of)  # another one after each alarm
+            stream.first = when if stream.first is None else stream.first
             stream.rows += 1
             stream.missed += y - s
             found = self._bet(stream, when, label_factors(s, y, self.tolerance), LABEL_BETS)
@@ -223,6 +228,8 @@ class DriftWatch:
         named = stream.name in NAMES
         if (named and not value) or (not named and np.isnan(value)):
             return None
+        if not stream.rows and not stream.waiting:
+            stream.first = when
         stream.waiting.append(0.0 if named else float(value))
         if len(stream.waiting) < self.batch:
             return None
@@ -248,7 +255,8 @@ class DriftWatch:
         step, size = int(wealth.began[wealth.winner]), self._size(stream)
         at, began, missed = next(one for one in reversed(stream.times) if one[0] <= step or one is stream.times[0])
         rows, since, moved = stream.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
-        alarm = Alarm(stream.name, when, began, wealth.evidence, rows, since, moved, stream.version)
+        first = nan if stream.first is None else stream.first
+        alarm = Alarm(stream.name, when, began, wealth.evidence, rows, since, moved, stream.version, first=first)
         if stream.name != LABEL:
             direction = WRONG.get(moved, moved) if stream.name == "score" else moved
             return replace(alarm, direction=direction, reference=self.reference * size)
@@ -271,6 +279,7 @@ class DriftWatch:
             key: {
                 "name": stream.name,
                 "version": stream.version,
+                "first": stream.first,
                 "told": stream.told,
                 "missed": stream.missed,
                 "wealth": asdict(stream.wealth),
@@ -303,7 +312,7 @@ class DriftWatch:
                 if stored["format"] == FORMAT:
                     watch.streams[key] = _stream_from_json(known)
                 elif key not in BY_VERSION:
-                    anew = {"name": key, "version": "", "told": "", "missed": 0.0}
+                    anew = {"name": key, "version": "", "first": None, "told": "", "missed": 0.0}
                     times = [[at, when, 0.0] for at, when in known["times"]]
                     watch.streams[key] = _stream_from_json({**known, **anew, "times": times})
                 else:
@@ -330,7 +339,7 @@ def _named(given: ArrayLike | None, n: int) -> NDArray[np.str_]:
 def _stream_from_json(known: Mapping[str, Any]) -> Stream:
     stream = _begin(str(known["name"]), str(known["version"]))
     stream.told, stream.missed, stream.wealth = str(known["told"]), known["missed"], Wealth(**known["wealth"])
-    stream.bets.seen = known["seen"]
+    stream.first, stream.bets.seen = known["first"], known["seen"]
     for stratum, ranks in known["ranks"].items():
         stream.ranks[stratum] = ranks_from_json(_empty_ranks(stream.name), ranks)
     stream.rows, stream.times, stream.waiting = known["rows"], known["times"], known["waiting"]

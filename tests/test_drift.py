@@ -288,7 +288,7 @@ def test_a_state_of_before_versions_were_apart_keeps_what_each_version_has_said(
     label = {**kept["tokens"], "ranks": {}, "rows": 30}
     streams = {"score": pooled, "tokens": kept["tokens"], "label": label}
     for stream in streams.values():
-        for name in ("name", "version", "told", "missed"):
+        for name in ("name", "version", "first", "told", "missed"):
             del stream[name]
         stream["times"] = [one[:2] for one in stream["times"]]
     held |= {"format": 1, "streams": streams}

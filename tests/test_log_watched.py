@@ -161,6 +161,17 @@ def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_r
     assert "of which the first 200 are the reference" in str(title.text)
 
 
+def test_after_an_alarm_before_is_what_came_since_that_alarm(url: Path) -> None:
+    with ScoreLog.open(url) as log:
+        write(log, 500, first=1000, longer=2.0)
+        write(log, 300, first=1500)
+        higher, lower = LogWatch().read(log)
+    assert (higher["moved"], lower["moved"]) == ("higher", "lower")
+    assert higher["before"] == pytest.approx(110, rel=0.1)
+    assert lower["before"] == pytest.approx(220, rel=0.1), "the reference, and not all that ever was"
+    assert lower["after"] == pytest.approx(110, rel=0.15)
+
+
 def test_labels_ring_where_scores_are_too_high(url: Path) -> None:
     with ScoreLog.open(url) as log:
         write(log, 600, first=1000, labels=0.8, off=0.3)
