@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from textwrap import wrap
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.monitoring.drift import NAMES, Alarm
+from metaprobe.monitoring.drift import LABEL, NAMES, Alarm
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 520, 180, 56, 34, 28
+LETTERS = 84
+"""Of a line of the title; a longer one has two."""
 PARTS = 40
 """Parts of the time, each a point of the line."""
 FORMATS = ((1, ".3f"), (100, ".1f"))
@@ -29,21 +32,34 @@ class Move:
 
 
 def measure_move(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> Move:
-    """Returns the means on either side of where the change likely began.
+    """Returns the means on either side of where the change likely began, from the first value on that it is told of.
 
     `time`, `values` (n,): of the stream, at least those until the alarm; of labels give label less score. Of names the
     share of the one that was commonest before is taken.
     """
     times, numbers, what = _numbers(alarm, time, values)
-    before, after = times < alarm.began, (times >= alarm.began) & (times <= alarm.time)
+    compared = times >= alarm.first if alarm.stream != LABEL and np.isfinite(alarm.first) else np.isfinite(times)
+    before, after = compared & (times < alarm.began), (times >= alarm.began) & (times <= alarm.time)
     return Move(what, _mean(numbers[before]), _mean(numbers[after]))
 
 
-def draw_alarm(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> str:
-    """Returns an SVG: the stream over time, where the change likely began (dashed) and where it rang."""
-    times, numbers, what = _numbers(alarm, time, values)
-    move = measure_move(alarm, time, values)
-    title = escape(f"{alarm.text}: {what} {_text(move.before)} before, {_text(move.after)} since")
+def say_alarm(alarm: Alarm, move: Move, path: str = "") -> str:
+    """Returns the alarm in a sentence, with its numbers. `path`: the folder of its version, where that is known."""
+    text = alarm.text
+    if path:
+        text = text.replace(alarm.checkpoint[:12], f"{alarm.checkpoint[:12]} ({path})", 1)
+    before = f"{_text(move.before)} before, " if np.isfinite(move.before) else ""
+    return f"{text}; {move.what} {before}{_text(move.after)} since"
+
+
+def draw_alarm(alarm: Alarm, time: ArrayLike, values: ArrayLike, *, title: str = "") -> str:
+    """Returns an SVG: the stream over time, where the change likely began (dashed) and where it rang.
+
+    `title`: as of `say_alarm`; made here where it is empty.
+    """
+    times, numbers, _ = _numbers(alarm, time, values)
+    said = title or say_alarm(alarm, measure_move(alarm, time, values))
+    title = escape(said)
     if not len(times):
         return f'<svg xmlns="http://www.w3.org/2000/svg" role="img"><title>{title}</title></svg>'
     first, last = float(times.min()), float(max(times.max(), alarm.time))
@@ -65,7 +81,7 @@ def draw_alarm(alarm: Alarm, time: ArrayLike, values: ArrayLike) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif" '
         f'font-size="11" fill="currentColor"><title>{title}</title>',
-        f'<text x="8" y="18">{title}</text>',
+        *(f'<text x="8" y="{13 + 13 * at}">{escape(part)}</text>' for at, part in enumerate(wrap(said, LETTERS)[:2])),
         *(f'<text x="{LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{_text(v)}</text>' for v in {low, high}),
         f'<text x="{LEFT}" y="{HEIGHT - 8}">{_day(first)}</text>',
         f'<text x="{WIDTH - 8}" y="{HEIGHT - 8}" text-anchor="end">{_day(last)}</text>',

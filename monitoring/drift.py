@@ -6,6 +6,10 @@ alarm of any stream is at most `false_alarms`. (The mean of the streams' evidenc
 about the same cases; its promise would need the ranks of one stream to be independent of the past of the others.)
 After an alarm that stream begins anew, with what came after it as what is usual.
 
+What a checkpoint says (score, in_support, and whether labels agree) has a stream for each version of it. Scores of two
+versions are never judged together. The promise above is for one version and what all have in common; each further
+version adds its own streams, at the same threshold.
+
 What is promised holds for answers whose order says nothing. Answers of one conversation, or a day and its night, are
 not like that. Two things help: `batch` values are averaged before they are judged, so that what hangs together is one
 value; and `within` names the stratum of each answer (an hour of the day, a task), so that each is compared with earlier
@@ -14,11 +18,12 @@ answers of its own stratum.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import nan, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.monitoring.evidence import LABEL_BETS, RANK_BETS, RankBets, Wealth, label_factors
 from metaprobe.monitoring.ranks import NameRanks, NumberRanks, Ranks, place_count, place_score, ranks_from_json
@@ -33,9 +38,19 @@ LABEL = "label"
 STREAMS = ("score", "tokens", "in_support", "finish_reason", "task", LABEL)
 """What is watched. `task` is the mix of tasks; `label` is whether labels are what scores say."""
 NAMES = ("finish_reason", "task")
+BY_VERSION = ("score", "in_support", LABEL)
+"""What another checkpoint says otherwise of the same answers: a stream for each version."""
 LATEST = 256
 """Times of values that are kept, for saying when a change began."""
-FORMAT = 1
+FORMAT = 2
+POOLED = 1
+"""The format in which streams of all versions were one."""
+MORE, FEWER, MIXED = "more wrong answers", "fewer wrong answers", "mixed"
+"""Which way labels are off what scores say; the last where it is not known."""
+LABELS_SAY = {"too high": MORE, "too low": FEWER}
+WRONG = {"lower": MORE, "higher": FEWER}
+"""What it means where scores have moved so."""
+RARITY = {"lower": "rare values are more frequent", "higher": "frequent values are more frequent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +70,33 @@ class Alarm:
     """Values of these since the change likely began."""
     moved: str
     """What the winning bet says: `lower`, `higher`, `more extreme`, ...; of labels, what scores are: `too high`, ..."""
+    checkpoint: str = ""
+    """Digest of the version whose stream it is; empty for what all versions have in common, and where none was told."""
+    gap: float = nan
+    """Of labels: mean of label less score since the change likely began."""
+    direction: str = ""
+    """What it says of the answers: `more wrong answers` or `fewer wrong answers`; else what has `moved`."""
+    first: float = nan
+    """Time of the first of these `rows` values."""
+    reference: int = 0
+    """The first values of the stream, which were only learned from: the others are compared with them and with each
+    other. 0 for labels, which are compared with scores."""
 
     @property
     def text(self) -> str:
+        of = f" of checkpoint {self.checkpoint[:12]}" if self.checkpoint else ""
+        known = self.direction in (MORE, FEWER)
         if self.stream == LABEL:
-            return f"scores are {self.moved}, by {self.since} labels"
-        return f"{self.stream} is {self.moved} in the last {self.since} of {self.rows} values"
+            meant = f": {self.direction} than they say" if known else ""
+            return f"scores{of} are {self.moved}, by {self.since} labels{meant}"
+        says = f" is {self.moved}"
+        if self.stream in NAMES:
+            says = f": {RARITY.get(self.moved, self.moved)}"
+        meant = f": {self.direction} are expected" if known else ""
+        return (
+            f"{self.stream}{of}{says} in the last {self.since} of {self.rows} values, of which the first "
+            f"{self.reference} are the reference{meant}"
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -74,9 +110,16 @@ class Stream:
     """Stratum -> the ranks of its values."""
     rows: int = 0
     times: list[list[float]] = field(default_factory=list)
-    """Step and time of some values, the latest ones all."""
+    """Step and time of some values, the latest ones all; of labels also what `missed` was before."""
     waiting: list[float] = field(default_factory=list)
     """Values of the batch that is not full."""
+    version: str = ""
+    first: float | None = None
+    """Time of the first value; None before it, and where an earlier version of the state did not keep it."""
+    missed: float = 0.0
+    """Of labels: sum of label less score."""
+    told: str = ""
+    """Of labels: which way the last alarm said that they are off. It is not said again while it stays so."""
 
 
 class DriftWatch:
@@ -105,65 +148,88 @@ class DriftWatch:
                 "value, a tolerance in [0, 1) and a batch of at least 1"
             )
         self.false_alarms, self.reference, self.tolerance, self.batch = false_alarms, reference, tolerance, batch
-        self.streams = {name: _begin(name) for name in dict.fromkeys(streams)}
+        self.names = tuple(dict.fromkeys(streams))
+        self.streams: dict[str, Stream] = {}
+        """By `key_of`; those of a version begin with its first value."""
         self._ties = np.random.default_rng(seed)
 
     @property
     def threshold(self) -> float:
         """Evidence at which a stream rings."""
-        return len(self.streams) / self.false_alarms
+        return len(self.names) / self.false_alarms
 
     @property
     def evidence(self) -> dict[str, float]:
-        """What 1 has become, by stream."""
+        """What 1 has become, by stream (`key_of`)."""
         return {name: stream.wealth.evidence for name, stream in self.streams.items()}
 
     def update(
-        self, time: ArrayLike, values: Mapping[str, ArrayLike], *, within: ArrayLike | None = None
+        self,
+        time: ArrayLike,
+        values: Mapping[str, ArrayLike],
+        *,
+        within: ArrayLike | None = None,
+        version: ArrayLike | None = None,
     ) -> list[Alarm]:
         """Returns the alarms of answers that ended at `time` (n,), in their order.
 
         `values`: of each stream (n,) numbers, where NaN is passed over, or names, where the empty one is. `within`:
-        (n,) name of the stratum of each. Streams that are not watched are passed over. Labels go to `update_labels`.
+        (n,) name of the stratum of each. `version`: (n,) digest of the checkpoint that gave each score; None where all
+        are of one. Streams that are not watched are passed over. Labels go to `update_labels`.
         """
         times = np.asarray(time, dtype=np.float64)
-        columns = {name: np.asarray(values[name]) for name in self.streams if name in values and name != LABEL}
-        strata = np.full(len(times), "") if within is None else np.asarray(within).astype(np.str_)
-        for name, column in {**columns, "within": strata}.items():
+        columns = {name: np.asarray(values[name]) for name in self.names if name in values and name != LABEL}
+        strata, versions = _named(within, len(times)), _named(version, len(times))
+        for name, column in {**columns, "within": strata, "version": versions}.items():
             if column.shape != times.shape:
                 raise RecordError(f"{name} has the shape {column.shape}; expected one value a time, {times.shape}")
         given = {name: column.tolist() for name, column in columns.items()}
         alarms = []
-        for row, (when, stratum) in enumerate(zip(times.tolist(), strata.tolist(), strict=True)):
+        for row, (when, stratum, of) in enumerate(zip(times.tolist(), strata.tolist(), versions.tolist(), strict=True)):
             for name, column in given.items():
-                found = self._add(self.streams[name], when, column[row], stratum)
+                found = self._add(self._stream(name, of), when, column[row], stratum)
                 alarms += [] if found is None else [found]
         return alarms
 
-    def update_labels(self, time: ArrayLike, score: ArrayLike, label: ArrayLike) -> list[Alarm]:
+    def update_labels(
+        self, time: ArrayLike, score: ArrayLike, label: ArrayLike, *, version: ArrayLike | None = None
+    ) -> list[Alarm]:
         """Returns the alarms of labels (n,) of 0 and 1, in the order in which they came, and of their answers' scores.
 
         Answers may have been chosen for labels in any way that does not look at the label. NaN is passed over.
+        `version`: as in `update`. While scores stay off in one way, that is said once: it is said again after another
+        way, or where the scores were right for as many labels as the reference has values.
         """
         columns = [np.asarray(column, dtype=np.float64) for column in (time, score, label)]
-        if len({column.shape for column in columns}) != 1:
+        versions = _named(version, len(columns[0]))
+        if len({column.shape for column in (*columns, versions)}) != 1:
             raise RecordError(f"got {[column.shape for column in columns]} times, scores and labels; expected as many")
-        if LABEL not in self.streams:
+        if LABEL not in self.names:
             return []
         alarms = []
-        for when, s, y in zip(*(column.tolist() for column in columns), strict=True):
+        for when, s, y, of in zip(*(column.tolist() for column in (*columns, versions)), strict=True):
             if np.isnan(s) or np.isnan(y):
                 continue
-            stream = self.streams[LABEL]  # another one after each alarm
+            stream = self._stream(LABEL, of)  # another one after each alarm
+            stream.first = when if stream.first is None else stream.first
             stream.rows += 1
+            stream.missed += y - s
             found = self._bet(stream, when, label_factors(s, y, self.tolerance), LABEL_BETS)
             alarms += [] if found is None else [found]
         return alarms
+
+    def _stream(self, name: str, version: str) -> Stream:
+        key = key_of(name, version)
+        if key not in self.streams:
+            self.streams[key] = _begin(name, version)
+        return self.streams[key]
 
     def _add(self, stream: Stream, when: float, value: Any, stratum: str) -> Alarm | None:
         named = stream.name in NAMES
         if (named and not value) or (not named and np.isnan(value)):
             return None
+        if not stream.rows and not stream.waiting:
+            stream.first = when
         stream.waiting.append(0.0 if named else float(value))
         if len(stream.waiting) < self.batch:
             return None
@@ -179,18 +245,30 @@ class DriftWatch:
 
     def _bet(self, stream: Stream, when: float, factors: list[float], bets: tuple[str, ...]) -> Alarm | None:
         wealth = stream.wealth
-        stream.times.append([wealth.steps, when])
+        stream.times.append([wealth.steps, when, stream.missed])
         if len(stream.times) > 2 * LATEST:
             stream.times[:LATEST] = stream.times[:LATEST:2]  # the older, the coarser
         wealth.add(factors)
         if wealth.evidence < self.threshold:
             return None
-        step, winner = int(wealth.began[wealth.winner]), wealth.winner
-        began = next(time for at, time in reversed(stream.times) if at <= step or at == stream.times[0][0])
-        rows, since = stream.rows * self._size(stream), (wealth.steps - step) * self._size(stream)
-        alarm = Alarm(stream.name, when, began, wealth.evidence, rows, since, bets[winner])
-        self.streams[stream.name] = _begin(stream.name)
-        return alarm
+        self.streams[key_of(stream.name, stream.version)] = again = _begin(stream.name, stream.version)
+        step, size = int(wealth.began[wealth.winner]), self._size(stream)
+        at, began, missed = next(one for one in reversed(stream.times) if one[0] <= step or one is stream.times[0])
+        rows, since, moved = stream.rows * size, (wealth.steps - step) * size, bets[wealth.winner]
+        first = nan if stream.first is None else stream.first
+        alarm = Alarm(stream.name, when, began, wealth.evidence, rows, since, moved, stream.version, first=first)
+        if stream.name != LABEL:
+            direction = WRONG.get(moved, moved) if stream.name == "score" else moved
+            return replace(alarm, direction=direction, reference=self.reference * size)
+        n = wealth.steps - int(at)
+        gap = (stream.missed - missed) / n
+        sure = abs(gap) > self.tolerance + 1 / sqrt(n)  # two standard errors of a share of one half
+        direction = LABELS_SAY.get(moved, (MORE if gap < 0 else FEWER) if sure else MIXED)
+        again.told = direction
+        if stream.told and step < self.reference and direction in (stream.told, MIXED):
+            again.told = stream.told
+            return None  # it has been so since the last alarm
+        return replace(alarm, gap=gap, direction=moved if direction == MIXED else direction)
 
     def _size(self, stream: Stream) -> int:
         return 1 if stream.name == LABEL else self.batch
@@ -198,7 +276,12 @@ class DriftWatch:
     def to_json(self) -> str:
         """Returns what is known so far, as one line of JSON; `from_json` goes on with it as if nothing had been."""
         streams = {
-            name: {
+            key: {
+                "name": stream.name,
+                "version": stream.version,
+                "first": stream.first,
+                "told": stream.told,
+                "missed": stream.missed,
                 "wealth": asdict(stream.wealth),
                 "seen": stream.bets.seen,
                 "ranks": {stratum: ranks.as_json() for stratum, ranks in stream.ranks.items()},
@@ -206,35 +289,72 @@ class DriftWatch:
                 "times": stream.times,
                 "waiting": stream.waiting,
             }
-            for name, stream in self.streams.items()
+            for key, stream in self.streams.items()
         }
         settings = {name: getattr(self, name) for name in ("false_alarms", "reference", "tolerance", "batch")}
-        ties = self._ties.bit_generator.state
-        return json.dumps({"format": FORMAT, "settings": settings, "ties": ties, "streams": streams})
+        held = {"format": FORMAT, "names": self.names, "settings": settings}
+        return json.dumps({**held, "ties": self._ties.bit_generator.state, "streams": streams})
 
     @classmethod
     def from_json(cls, text: str) -> "DriftWatch":
-        """Raises `RecordError` for a text that `to_json` has not written."""
+        """Raises `RecordError` for a text that `to_json` has not written.
+
+        A state of before streams were by version goes on with what it knows of each version's values, and with new
+        evidence.
+        """
         try:
             stored = json.loads(text)
-            if stored["format"] != FORMAT:
+            if stored["format"] not in (FORMAT, POOLED):
                 raise RecordError(f"the state has format {stored['format']}; expected {FORMAT}: begin a new one")
-            watch = cls(list(stored["streams"]), **stored["settings"])
+            watch = cls(stored.get("names") or list(stored["streams"]), **stored["settings"])
             watch._ties.bit_generator.state = stored["ties"]
-            for name, known in stored["streams"].items():
-                stream = watch.streams[name]
-                stream.wealth = Wealth(**known["wealth"])
-                stream.bets.seen = known["seen"]
-                for stratum, ranks in known["ranks"].items():
-                    stream.ranks[stratum] = ranks_from_json(_empty_ranks(name), ranks)
-                stream.rows, stream.times, stream.waiting = known["rows"], known["times"], known["waiting"]
-        except (KeyError, TypeError, ValueError) as error:
+            for key, known in stored["streams"].items():
+                if stored["format"] == FORMAT:
+                    watch.streams[key] = _stream_from_json(known)
+                elif key not in BY_VERSION:
+                    anew = {"name": key, "version": "", "first": None, "told": "", "missed": 0.0}
+                    times = [[at, when, 0.0] for at, when in known["times"]]
+                    watch.streams[key] = _stream_from_json({**known, **anew, "times": times})
+                else:
+                    watch.streams |= _by_version(key, known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(f"this is no state of a drift watch ({error}); begin a new one") from error
         return watch
 
 
-def _begin(name: str) -> Stream:
-    return Stream(name, Wealth.of(len(LABEL_BETS if name == LABEL else RANK_BETS)))
+def key_of(name: str, version: str) -> str:
+    """Returns by what name a stream is kept: its own, and its version's where it has one."""
+    return f"{name}|{version}" if version and name in BY_VERSION else name
+
+
+def _begin(name: str, version: str) -> Stream:
+    wealth = Wealth.of(len(LABEL_BETS if name == LABEL else RANK_BETS))
+    return Stream(name, wealth, version=version if name in BY_VERSION else "")
+
+
+def _named(given: ArrayLike | None, n: int) -> NDArray[np.str_]:
+    return np.full(n, "") if given is None else np.asarray(given).astype(np.str_)
+
+
+def _stream_from_json(known: Mapping[str, Any]) -> Stream:
+    stream = _begin(str(known["name"]), str(known["version"]))
+    stream.told, stream.missed, stream.wealth = str(known["told"]), known["missed"], Wealth(**known["wealth"])
+    stream.first, stream.bets.seen = known["first"], known["seen"]
+    for stratum, ranks in known["ranks"].items():
+        stream.ranks[stratum] = ranks_from_json(_empty_ranks(stream.name), ranks)
+    stream.rows, stream.times, stream.waiting = known["rows"], known["times"], known["waiting"]
+    return stream
+
+
+def _by_version(name: str, known: Mapping[str, Any]) -> dict[str, Stream]:
+    """Returns the streams of each version, of one stream whose strata were named `VERSION|STRATUM`."""
+    found: dict[str, Stream] = {}
+    for key, ranks in known["ranks"].items():
+        version, _, stratum = key.rpartition("|")
+        stream = found.setdefault(key_of(name, version), _begin(name, version))
+        stream.ranks[stratum] = ranks_from_json(_empty_ranks(name), ranks)
+        stream.rows += sum(ranks["counts"].values())
+    return found
 
 
 def _empty_ranks(name: str) -> Ranks:

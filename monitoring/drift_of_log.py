@@ -1,4 +1,8 @@
-"""Drift in a score log: reads what is new, stores each alarm as an event, and remembers where it was."""
+"""Drift in a score log: reads what is new, stores each alarm as an event, and remembers where it was.
+
+Answers are read by their numbers, so that none is missed or read twice, however late it was stored, whatever clock it
+was dated by, and whatever was taken away meanwhile.
+"""
 
 import hashlib
 import json
@@ -6,15 +10,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.eval.plain import plain
-from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
-from metaprobe.monitoring.drift import LABEL, NAMES, Alarm, DriftWatch
+from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move, say_alarm
+from metaprobe.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import Floats, LogColumns
+from metaprobe.monitoring.log_numbers import of_id
+from metaprobe.monitoring.versions import version_names
 from metaprobe.records.errors import RecordError
 from metaprobe.records.one_writer import OneWriter
 
@@ -22,8 +29,9 @@ DRIFT = "drift"
 """The kind of the events."""
 HOUR = "hour"
 """In place of a tag: the hour of the day, in UTC."""
-OF_CHECKPOINT = ("score", "in_support")
-"""What another checkpoint says otherwise of the same answers: each is compared with its own only."""
+STREAMS = ("score", "tokens", "in_support", "finish_reason", "task")
+"""What is read of every answer."""
+_KEPT = ("model", "checkpoint", "within", "read_to", "stored_until", "read_until", "labels_until", "log")
 
 
 @dataclass(slots=True)
@@ -33,10 +41,14 @@ class LogWatch:
     watch: DriftWatch = field(default_factory=DriftWatch)
     model: str | None = None
     """Whose answers are watched; None for all."""
+    checkpoint: str | None = None
+    """Digest of the version whose answers are watched; None for all, each by itself."""
     within: str = ""
     """A tag, or `hour`: answers are compared with earlier ones of the same."""
+    read_to: int | None = None
+    """Number up to which all answers were read (`ScoreLog.settled`); None before the first reading."""
     stored_until: int = 0
-    """Number of the last answer that was read, in the order in which the log stored them."""
+    """Of a state from before `read_to`: id of the last row that was read."""
     read_until: float = -1.0
     """Of a state from before `stored_until`: time of the last answer that was read."""
     counted: set[str] = field(default_factory=set)
@@ -45,6 +57,10 @@ class LogWatch:
     """Of a state from before `counted`: until when labels were read."""
     log: str = ""
     """Identity of the log that is watched; empty before the first reading."""
+    pending: list[dict[str, Any]] = field(default_factory=list)
+    """Alarms that no webhook has taken yet."""
+    waiting: int = 0
+    """Answers that were not read: a transaction of the database, begun before theirs ended, goes on."""
 
     @classmethod
     def load(cls, path: Path) -> "LogWatch":
@@ -58,37 +74,48 @@ class LogWatch:
             raise RecordError(f"{path} is no state of `metaprobe drift` ({error}); give another file") from error
 
     def save(self, path: Path) -> None:
-        stored = {
-            name: getattr(self, name)
-            for name in ("model", "within", "stored_until", "read_until", "labels_until", "log")
-        }
-        stored["counted"] = sorted(self.counted)
+        stored = {name: getattr(self, name) for name in _KEPT}
+        stored |= {"counted": sorted(self.counted), "pending": self.pending}
         beside = path.with_name(path.name + ".new")
         beside.write_text(json.dumps({"watch": self.watch.to_json(), **stored}), encoding="utf-8")
         beside.replace(path)  # a killed process leaves the old one whole
 
-    def read(self, log: ScoreLog, *, until: float | None = None) -> list[dict[str, Any]]:
+    def read(self, log: ScoreLog) -> list[dict[str, Any]]:
         """Returns the alarms of what was stored since the last reading, each as the event that is now in the log.
 
-        `until`: what was stored after the last answer that ended before then is left for the next time. Raises
-        `RecordError` for another log than that of the readings before: its answers would be taken for read.
+        Raises `RecordError` for another log than that of the readings before, and for one that was put back to what it
+        was earlier: its answers would be taken for read.
         """
         identity = log.identity()
         if self.log not in ("", identity):
             raise RecordError("the state is of another log than the one given; give this log a state file of its own")
         self.log = identity
+        first, last = self._begin(log), log.settled()
+        if last < first:
+            raise RecordError(
+                f"the state has read up to number {first}, and the log has numbers up to {last} only: it was put back "
+                "to an earlier copy, or pruned by an earlier version of metaprobe, and its new answers would be taken "
+                "for read; begin a new state file"
+            )
         since = None if self.read_until < 0 else float(np.nextafter(self.read_until, np.inf))
-        last = log.last_stored() if until is None else log.last_stored(until=until)
-        found = log.columns(since=since, model=self.model, stored=(min(self.stored_until, last), last))
-        strata = self._strata(found)
-        own = {name: _column(found, name) for name in OF_CHECKPOINT}
-        other = {name: _column(found, name) for name in ("tokens", "finish_reason", "task")}
-        judged = np.char.add(np.char.add(found.checkpoint.astype(np.str_), "|"), strata)
-        alarms = self.watch.update(found.time, own, within=judged)
-        alarms += self.watch.update(found.time, other, within=strata)
-        self.stored_until, self.read_until = last, -1.0
+        found = log.columns(since=since, model=self.model, checkpoint=self.checkpoint, stored=(first, last))
+        columns = {name: _column(found, name) for name in STREAMS}
+        versions = found.checkpoint.astype(np.str_)
+        alarms = self.watch.update(found.time, columns, within=self._strata(found), version=versions)
+        self.read_to, self.stored_until, self.read_until = last, 0, -1.0
+        [(waiting,)] = log.tables.read(
+            f"SELECT count(*) FROM scores s WHERE {log.tables.number} > :last", {"last": last}
+        )
+        self.waiting = 0 if log.tables.alone else int(waiting)
         alarms = sorted(alarms, key=lambda alarm: alarm.time) + self._labels(log)
-        return [self._tell(log, alarm) for alarm in alarms]
+        names = version_names(log) if alarms else {}
+        return [self._tell(log, alarm, names) for alarm in alarms]
+
+    def _begin(self, log: ScoreLog) -> int:
+        """The number up to which answers were read."""
+        if self.read_to is not None:
+            return self.read_to
+        return of_id(self.stored_until, alone=log.tables.alone)
 
     def _strata(self, found: LogColumns) -> Any:
         if self.within == HOUR:
@@ -96,53 +123,76 @@ class LogWatch:
         return (found.tag(self.within) if self.within else np.full(len(found), "")).astype(np.str_)
 
     def _labels(self, log: ScoreLog) -> list[Alarm]:
-        """Of labels that came since the last reading, in the order of their own times."""
-        names, times, score, label = self._labelled(log)
-        marks = [_mark(name) for name in names]
-        new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_) & (times > self.labels_until)
+        """Of labels that came since the last reading, in the order in which they came."""
+        said = self._labelled(log)
+        marks = [_mark(name) for name in said.names]
+        new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_) & (said.time > self.labels_until)
         self.counted, self.labels_until = set(marks), -1.0
-        return self.watch.update_labels(times[new], score[new], label[new])
+        return self.watch.update_labels(said.time[new], said.score[new], said.label[new], version=said.version[new])
 
-    def _labelled(self, log: ScoreLog) -> tuple[list[str], Floats, Floats, Floats]:
-        """Ids of labelled answers, times and values of their first labels, and the answers' scores, by these times.
+    def _labelled(self, log: ScoreLog) -> "_Labelled":
+        """First labels of answers, in the order in which they came, with the answers' scores and versions.
 
         Bets look forward only: who has bet on an answer's label cannot bet on its correction, which is chosen by what
         the first one said. So a correction changes the estimates, and not this stream. Where some were drawn, labels
         that came unasked are left out, as in the estimates: who complains knows that the answer is wrong.
         """
-        first = {one.request_id: (one.time, one.value) for one in log.first_labels()}
-        found = log.columns(model=self.model, labelled=True, ids=True)
+        first = {one.request_id: (place, one.time, one.value) for place, one in enumerate(log.first_labels())}
+        found = log.columns(model=self.model, checkpoint=self.checkpoint, labelled=True, ids=True)
         drawn = np.isfinite(found.propensity)
         used = np.flatnonzero(drawn if drawn.any() else np.ones(len(found), dtype=np.bool_))
-        names, scores = found.request_id[used], found.score[used]
-        said = [first.get(str(name), (None, None)) for name in names.tolist()]
-        times, label = np.array(said, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
-        order = np.argsort(times, kind="stable")[: int(np.isfinite(times).sum())]
-        return names[order].tolist(), times[order], scores[order], label[order]
+        used = np.array([at for at in used if str(found.request_id[at]) in first], dtype=np.int64)
+        said = [first[str(name)] for name in found.request_id[used]]
+        place, time, label = np.array(said, dtype=np.float64).reshape(-1, 3).T
+        order = np.argsort(place)
+        rows = used[order]
+        version = found.checkpoint[rows].astype(np.str_)
+        return _Labelled(found.request_id[rows].tolist(), time[order], found.score[rows], label[order], version)
 
-    def _tell(self, log: ScoreLog, alarm: Alarm) -> dict[str, Any]:
-        """Stores the alarm, with a picture of the stream up to it."""
+    def _tell(self, log: ScoreLog, alarm: Alarm, names: Mapping[str, str]) -> dict[str, Any]:
+        """Stores the alarm, with a picture of the stream up to it; not one that a killed process has stored."""
         if alarm.stream == LABEL:
-            _, times, score, label = self._labelled(log)
-            values: Any = label - score
+            said = self._labelled(log)
+            mine = said.version == alarm.checkpoint
+            times, values = said.time[mine], (said.label - said.score)[mine]
         else:
-            found = log.columns(model=self.model, until=float(np.nextafter(alarm.time, np.inf)))
+            of = alarm.checkpoint if alarm.stream in BY_VERSION else self.checkpoint
+            found = log.columns(model=self.model, checkpoint=of, until=float(np.nextafter(alarm.time, np.inf)))
             times, values = found.time, _column(found, alarm.stream)
+        move = measure_move(alarm, times, values)
+        text = say_alarm(alarm, move, names.get(alarm.checkpoint, ""))
         details: Mapping[str, Any] = {
             **asdict(alarm),
-            **asdict(measure_move(alarm, times, values)),
-            "text": alarm.text,
+            **asdict(move),
+            "text": text,
+            "path": names.get(alarm.checkpoint, ""),
             "model": self.model,
-            "picture": draw_alarm(alarm, times, values),
+            "picture": draw_alarm(alarm, times, values, title=text),
         }
         stored: dict[str, Any] = plain(details)
-        log.event(DRIFT, stored, time=alarm.time)
+        if stored not in [event.details for event in log.events(DRIFT, since=alarm.time)]:
+            log.event(DRIFT, stored, time=alarm.time)
         return stored
+
+
+class _Labelled(NamedTuple):
+    """Labels in the order in which they came; arrays of shape (n,)."""
+
+    names: list[str]
+    time: Floats
+    score: Floats
+    label: Floats
+    version: NDArray[np.str_]
 
 
 @contextmanager
 def kept_watch(
-    path: Path, *, model: str | None = None, within: str | None = None, batch: int | None = None
+    path: Path,
+    *,
+    model: str | None = None,
+    checkpoint: str | None = None,
+    within: str | None = None,
+    batch: int | None = None,
 ) -> Iterator[LogWatch]:
     """Gives the watch of `open_watch`, and saves it where the block ends well.
 
@@ -151,31 +201,56 @@ def kept_watch(
     if not path.parent.is_dir():
         raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
     with OneWriter(path.parent, of=path.name):
-        watch = open_watch(path, model=model, within=within, batch=batch)
+        watch = open_watch(path, model=model, checkpoint=checkpoint, within=within, batch=batch)
         yield watch
         watch.save(path)
 
 
 def open_watch(
-    path: Path, *, model: str | None = None, within: str | None = None, batch: int | None = None
+    path: Path,
+    *,
+    model: str | None = None,
+    checkpoint: str | None = None,
+    within: str | None = None,
+    batch: int | None = None,
 ) -> LogWatch:
     """Returns the watch that the file holds, or a new one of these settings where there is no file.
 
     Raises `RecordError` where the file's watch has other settings than those given, None being none.
     """
     if not path.exists():
-        return LogWatch(DriftWatch(batch=batch or 1), model, within or "")
+        return LogWatch(DriftWatch(batch=batch or 1), model, checkpoint, within or "")
     found = LogWatch.load(path)
-    asked, there = (model, within, batch), (found.model, found.within, found.watch.batch)
-    for name, wanted, had in zip(("model", "within", "batch"), asked, there, strict=True):
+    asked = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
+    for name, wanted in asked.items():
+        had = found.watch.batch if name == "batch" else getattr(found, name)
         if wanted is not None and wanted != had:
             raise RecordError(f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file")
     return found
 
 
-def nothing_watched(found: LogWatch) -> bool:
-    """Whether no answer was ever read that the watch is for."""
-    return not any(stream.rows or stream.waiting for stream in found.watch.streams.values())
+def say_progress(found: LogWatch) -> str:
+    """Returns what is known where nothing rings: how much evidence there is, or how much is still learned from."""
+    watch = found.watch
+    if not any(stream.rows or stream.waiting for stream in watch.streams.values()):
+        of = "" if found.model is None else f" of model {found.model}"
+        of += "" if found.checkpoint is None else f" of checkpoint {found.checkpoint[:12]}"
+        return f"nothing is watched yet: the log holds no answers{of}"
+    name, highest = max(watch.evidence.items(), key=lambda pair: pair[1])
+    said = f"no alarm; most evidence {highest:.2g} of {_short(name)}, rings at {watch.threshold:g}"
+    learning = [
+        f"{_short(key)} {stream.rows}"
+        for key, stream in watch.streams.items()
+        if stream.name != LABEL and 0 < stream.rows < watch.reference
+    ]
+    if learning:
+        said += f"; the first {watch.reference} values are the reference, of which there are: {', '.join(learning)}"
+    return said
+
+
+def _short(key: str) -> str:
+    name, _, version = key.partition("|")
+    return f"{name} of checkpoint {version[:12]}" if version else name
 
 
 def _mark(request_id: str) -> str:

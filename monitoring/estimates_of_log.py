@@ -1,6 +1,10 @@
-"""Accuracy, flagged share and risk among the accepted, of a score log and of its parts."""
+"""Accuracy, flagged share and risk among the accepted, of each version in a score log, and of parts of it.
 
-from collections.abc import Callable, Iterator
+A score, a flag and a threshold mean something for one checkpoint only. So answers that two versions scored are never
+put together, not even where labels alone are used: what a version's users got is what is asked.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,36 +25,61 @@ WHOLE = "all"
 
 
 def name_parts(columns: LogColumns, by: str) -> NDArray[np.str_]:
-    """Returns the part of each answer (N,): by `model`, `checkpoint`, `task`, `week`, or a tag of that name."""
+    """Returns the part of each answer (N,): by `model`, `task`, `week`, or a tag of that name.
+
+    Raises `RecordError` for `checkpoint`, by which estimates stand apart already.
+    """
+    if by == "checkpoint":
+        raise RecordError("estimates of each checkpoint stand apart already; expected model, task, week or a tag")
     if by == "week":
         return name_weeks(columns.time)
-    if by in ("model", "checkpoint", "task"):
+    if by in ("model", "task"):
         return np.asarray(getattr(columns, by).astype(np.str_))
     return columns.tag(by).astype(np.str_)
 
 
-def estimate_log(
-    columns: LogColumns, *, by: str | None = None, group: NDArray[Any] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yields what is known of the answers, one object for each part, share and method, as JSON's own types.
+def newest_versions(columns: LogColumns) -> list[str]:
+    """Returns the digests of the checkpoints that gave the scores, the one whose latest answer is latest first."""
+    names, place = np.unique(columns.checkpoint.astype(np.str_), return_inverse=True)
+    last, first = np.full(len(names), -np.inf), np.full(len(names), np.inf)
+    np.maximum.at(last, place, columns.time)
+    np.minimum.at(first, place, columns.time)
+    return [str(names[at]) for at in np.lexsort((-first, -last))]
 
-    `of` is `accuracy`, `flagged` (of the answers for which that is known) or `risk` (share wrong among those that were
-    not flagged); further keys are the fields of `Estimate`. What uses drawn labels is about the answers up to the last
-    one that was drawn: those that came later had no chance to be, and may be other ones. `group` (N,): what belongs
-    together, as in `estimate_accuracy`.
+
+def estimate_log(
+    columns: LogColumns,
+    *,
+    by: str | None = None,
+    group: NDArray[Any] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yields what is known of the answers, one object for each version, part, share and method, as JSON's own types.
+
+    Versions come newest first; `checkpoint` is the digest, and `path` the folder that `names` (digest -> folder) has
+    for it, or empty. `of` is `accuracy`, `flagged` (of the answers for which that is known) or `risk` (share wrong
+    among those that were not flagged); further keys are the fields of `Estimate`. What uses drawn labels is about the
+    answers up to the last one that was drawn: those that came later had no chance to be, and may be other ones. `group`
+    (N,): what belongs together, as in `estimate_accuracy`.
     """
     parts = np.full(len(columns), WHOLE) if by is None else name_parts(columns, by)
-    for name in np.unique(parts).tolist():
-        rows = parts == name
-        flagged = columns.flagged[rows]
-        known = np.isfinite(flagged)
-        found = [("accuracy", one) for one in _of_part(columns, rows, estimate_accuracy, group)]
-        if known.any():
-            found.append(("flagged", estimate_share(flagged[known])))
-            found += [("risk", one) for one in _of_part(columns, rows & (columns.flagged == 0), estimate_wrong, group)]
-        for of, one in found:
-            fields: dict[str, Any] = plain(one)
-            yield {"part": name, "of": of, **fields}
+    for version in newest_versions(columns):
+        mine = columns.checkpoint == version
+        told = {"checkpoint": version, "path": (names or {}).get(version, "")}
+        for name in np.unique(parts[mine]).tolist():
+            for of, one in _estimates(columns, mine & (parts == name), group):
+                fields: dict[str, Any] = plain(one)
+                yield {**told, "part": name, "of": of, **fields}
+
+
+def _estimates(columns: LogColumns, rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[tuple[str, Estimate]]:
+    flagged = columns.flagged[rows]
+    known = np.isfinite(flagged)
+    found = [("accuracy", one) for one in _of_part(columns, rows, estimate_accuracy, group)]
+    if known.any():
+        found.append(("flagged", estimate_share(flagged[known])))
+        found += [("risk", one) for one in _of_part(columns, rows & (columns.flagged == 0), estimate_wrong, group)]
+    return found
 
 
 def groups_of_log(log: ScoreLog, columns: LogColumns, by: str) -> NDArray[Any]:

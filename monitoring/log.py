@@ -42,6 +42,7 @@ LOST = "entries_lost"
 """The kind of the event that says what a killed process has lost."""
 
 _LABEL = "INSERT INTO labels (request_id, value, who, time, source) VALUES (:request_id, :value, :who, :time, :source)"
+_SAME_LABEL = "SELECT value, source FROM labels WHERE request_id = :request_id AND who = :who AND time = :time"
 _EVENT = "INSERT INTO events (time, kind, details) VALUES (:time, :kind, :details)"
 
 
@@ -177,17 +178,20 @@ class ScoreLog:
     ) -> None:
         """Keeps what someone said of an answer; see `FeedbackLabel`.
 
-        Of one request the latest label counts, but none of a program replaces a person's, and none of a judge either's.
+        Of one request the label that came last counts, but none of a program replaces a person's, and none of a judge
+        replaces either.
         """
         self.add_labels([FeedbackLabel(request_id, value, who, time, source)])
 
     def add_labels(self, labels: Iterable[FeedbackLabel]) -> int:
         """Keeps labels, all or none, and says how many are of requests in the log; the others count once theirs are.
 
-        Nobody has said anything in the future: a label that is dated there, which no correction could ever follow,
-        gets the time of now.
+        Of one request the label that came last counts, whatever times the labels state: clocks differ. Of labels that
+        come together, the order of their times is the order in which they came. One that states its time and is in
+        the log already, as of a file that is read again, is not stored a second time. A time in the future becomes
+        the time of now.
         """
-        now = time.time()
+        now, labels = time.time(), list(labels)
         rows: list[dict[str, Any]] = [
             {
                 "request_id": one.request_id,
@@ -202,10 +206,16 @@ class ScoreLog:
             _check_label(row)
             row["request_id"] = text_of(row["request_id"], MAX_NOTE)  # as that of its entry was
             row["time"] = min(row["time"], now)
+        stated = [one.time is not None for one in labels]
+        places = sorted(range(len(rows)), key=lambda place: float(rows[place]["time"]))
         if not rows:
             return 0
         with self.tables.transaction() as run:
-            run(_LABEL, rows)
+            for place in places:
+                row = rows[place]
+                there = run(_SAME_LABEL, row) if stated[place] else ()
+                if (row["value"], row["source"]) not in [tuple(one) for one in there]:
+                    run(_LABEL, row)
             return sum(_is_known(run, str(row["request_id"])) for row in rows)
 
     def current_labels(self) -> list[FeedbackLabel]:
@@ -275,11 +285,14 @@ class ScoreLog:
 
         Times are seconds since 1970, `since` included and `until` not. `tags`: those that have all of these. `shadow`:
         in place of the verdicts that callers were given, those that were only compared with them. `labelled`: only
-        answers that have a label or were put on a sheet. `ids`: with the request ids. `stored`: only answers that were
-        stored after the first of these numbers and up to the second; see `last_stored`.
+        answers that have a label or were put on a sheet. `ids`: with the request ids. `stored`: only answers with a
+        number above the first of these and up to the second; see `settled`.
         """
         contexts = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
-        where, values = conditions(since, until, shadow=shadow, labelled=labelled, stored=stored)
+        where, values = conditions(since, until, shadow=shadow, labelled=labelled)
+        if stored is not None:
+            where.append(f"{self.tables.number} > :after AND {self.tables.number} <= :last")
+            values["after"], values["last"] = stored
         if model is not None or checkpoint is not None or tags:
             where.append(in_contexts(contexts))
         return read_columns(self.tables, contexts, where, values, ids=ids)
@@ -291,17 +304,20 @@ class ScoreLog:
                 run("INSERT INTO identity (identity) VALUES (:identity)", {"identity": uuid.uuid4().hex})
             return str(run("SELECT identity FROM identity")[0][0])
 
-    def last_stored(self, *, until: float = MAX_TIME) -> int:
-        """Returns the number of the answer that was stored last, of those that ended before `until`; 0 for none.
+    def settled(self) -> int:
+        """Returns the number up to which all answers are there: none at or below it will come later.
 
-        Answers are numbered as they are stored. Several servers store theirs out of the order of their times.
+        Answers are numbered as they are stored, and no number is given twice. Who has read up to this number has
+        missed no answer, however late it was stored and whatever its own time is.
         """
-        rows = self.tables.read("SELECT MAX(id) FROM scores WHERE time < :until", {"until": until})
-        return int(rows[0][0] or 0)
+        return self.tables.settled()
 
-    def prune(self, days: float) -> int:
-        """Takes away answers older than `days`, and their labels; how many they were."""
-        return retention.prune(self.tables, days)
+    def prune(self, days: float, *, sure: bool = False) -> int:
+        """Takes away answers older than `days`, and their labels; how many they were.
+
+        Raises `LogError` where that is not plausible (`metaprobe.monitoring.pruning`), unless `sure`.
+        """
+        return retention.prune(self.tables, days, sure=sure)
 
     def delete(self, request_id: str, *, store: str | Path | None = None) -> bool:
         """Takes away all that is known of one request; see `metaprobe.monitoring.retention.delete`."""

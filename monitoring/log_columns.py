@@ -25,15 +25,19 @@ STRENGTH = "CASE source WHEN 'judge' THEN 2 WHEN 'program' THEN 1 ELSE 0 END"
 
 CURRENT_LABELS = (
     "SELECT request_id, value, who, time, source FROM (SELECT request_id, value, who, time, source, ROW_NUMBER() OVER "
-    f"(PARTITION BY request_id ORDER BY {STRENGTH}, time DESC, id DESC) AS place FROM labels) ranked WHERE place = 1"
+    f"(PARTITION BY request_id ORDER BY {STRENGTH}, id DESC) AS place FROM labels) ranked WHERE place = 1"
 )
-"""Of each request the label that counts: of the strongest source the latest, of one time the one that came last."""
+"""Of each request the label that counts: of the strongest source the one that came last. The clocks of those who label
+play no part."""
 
 FIRST_LABELS = (
-    "SELECT request_id, value, who, time, source FROM (SELECT request_id, value, who, time, source, ROW_NUMBER() OVER "
-    "(PARTITION BY request_id ORDER BY time, id) AS place FROM labels WHERE value IS NOT NULL) ranked WHERE place = 1"
+    "SELECT request_id, value, who, time, source FROM "
+    "(SELECT id, request_id, value, who, time, source, ROW_NUMBER() OVER "
+    "(PARTITION BY request_id ORDER BY id) AS place FROM labels WHERE value IS NOT NULL) ranked WHERE place = 1 "
+    "ORDER BY id"
 )
-"""Of each request the first label that says right or wrong; no correction changes it."""
+"""Of each request the first label that came and says right or wrong, in the order in which they came; no correction
+changes it."""
 
 _FROM = (
     f"FROM scores s LEFT JOIN ({CURRENT_LABELS}) l ON l.request_id = s.request_id "
@@ -93,6 +97,12 @@ class LogColumns:
         """What the gate did: empty, `stop` or `escalate`."""
         return self._text("action")
 
+    def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
+        """The answers at which the mask (n,) is true."""
+        ids = self.request_id[chosen] if len(self.request_id) == len(self) else self.request_id
+        arrays = {name: getattr(self, name)[chosen] for name in NUMBERS}
+        return LogColumns(**arrays, request_id=ids, _context=self._context[chosen], _contexts=self._contexts)
+
     def tag(self, name: str) -> Texts:
         """Each answer's tag of that name; empty where it was not given."""
         place = CONTEXT.index("tags")
@@ -148,12 +158,7 @@ def in_contexts(contexts: Mapping[int, Row]) -> str:
 
 
 def conditions(
-    since: float | None,
-    until: float | None,
-    *,
-    shadow: bool,
-    labelled: bool = False,
-    stored: tuple[int, int] | None = None,
+    since: float | None, until: float | None, *, shadow: bool, labelled: bool = False
 ) -> tuple[list[str], dict[str, Any]]:
     """Returns conditions on rows `s` of the table of scores, and their values."""
     where, values = [f"s.shadow_of IS {'NOT ' * shadow}NULL"], {}
@@ -163,9 +168,6 @@ def conditions(
     if until is not None:
         where.append("s.time < :until")
         values["until"] = float(until)
-    if stored is not None:
-        where.append("s.id > :after AND s.id <= :last")
-        values["after"], values["last"] = stored
     if labelled:
         where.append("s.request_id IN (SELECT request_id FROM labels UNION SELECT request_id FROM samples)")
     return where, values

@@ -22,9 +22,11 @@ COLUMNS = (
     "request_id time context score flagged in_support critical heads reason prompt_tokens tokens tokens_saved cost_usd "
     "latency_s shadow_of logprobs question answer"
 ).split()
-INSERT = f"INSERT INTO scores ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)}) " + (
-    "ON CONFLICT (request_id) DO NOTHING"
-)
+_INTO = f"INSERT INTO scores ({', '.join(COLUMNS)}) VALUES "
+_ONCE = " ON CONFLICT (request_id) DO NOTHING"
+_INSERT = f"{_INTO}({', '.join(':' + name for name in COLUMNS)}){_ONCE}"
+_BLOCKS = (100, 10, 1)
+"""Rows of one statement: few sizes, so that few statements are prepared."""
 CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
 """What is written once for many entries."""
 SELECT = (
@@ -112,6 +114,29 @@ def _count(value: int | None) -> int | None:
 
 def _bit(value: bool | None) -> int | None:
     return None if value is None else int(value)
+
+
+def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> list[dict[str, Any]]:
+    """Stores rows of different requests, and returns those that were stored; a request that the log holds is left out.
+
+    `alone`: as `Tables.alone`. Where others write at the same time, the database itself says which rows are new.
+    """
+    if alone:
+        known = known_requests(run, [row["request_id"] for row in rows])
+        new = [row for row in rows if row["request_id"] not in known]
+        if new:
+            run(_INSERT, new)
+        return new
+    stored: set[str] = set()
+    waiting = sorted(rows, key=lambda row: str(row["request_id"]))  # two never wait for each other in a circle
+    while waiting:
+        size = next(size for size in _BLOCKS if size <= len(waiting))
+        block, waiting = waiting[:size], waiting[size:]
+        places = (", ".join(f":{name}_{i}" for name in COLUMNS) for i in range(size))
+        asked = f"{_INTO}{', '.join(f'({one})' for one in places)}{_ONCE} RETURNING request_id"
+        found = run(asked, {f"{name}_{i}": row[name] for i, row in enumerate(block) for name in COLUMNS})
+        stored |= {str(row[0]) for row in found}
+    return [row for row in rows if row["request_id"] in stored]
 
 
 def known_requests(run: Execute, request_ids: Sequence[str]) -> set[str]:

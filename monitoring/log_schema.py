@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS labels (
     source TEXT NOT NULL DEFAULT ''
 )
 """
-"""Everything that was ever said of an answer; of one request, the latest of the strongest source counts."""
+"""Everything that was ever said of an answer; of one request, what came last from the strongest source counts."""
 
 _SAMPLES = """
 CREATE TABLE IF NOT EXISTS samples (
@@ -55,6 +55,11 @@ _IDENTITY = """
 CREATE TABLE IF NOT EXISTS identity (identity TEXT PRIMARY KEY)
 """
 """One row, by which a file that has read a log part of the way knows it again."""
+
+_MARKS = """
+CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value BIGINT NOT NULL)
+"""
+"""Numbers that outlive the rows they are of: see `monitoring.log_numbers` and `monitoring.pruning`."""
 
 SUMS = (
     "answers scored score_sum doubt_sum flagged abstained outside stopped escalated cut tokens tokens_saved cost_usd "
@@ -97,6 +102,7 @@ FURTHER = (
     _SHEETS,
     _EVENTS,
     _IDENTITY,
+    _MARKS,
     _HOURS,
     _BINS,
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log_rows import CONTEXT, INSERT, known_requests, row_of
+from metaprobe.monitoring.log_rows import CONTEXT, insert_rows, row_of
 from metaprobe.monitoring.rollup import add_rows
 from metaprobe.monitoring.tables import Execute, LogError, Tables
 from metaprobe.monitoring.unwritten import Accepted
@@ -147,16 +147,13 @@ class BackgroundWriter:
             if self._opened != self._tables.opened:  # another file stands in the place of the one before
                 self._contexts.clear()
                 self._opened = self._tables.opened
-            known = known_requests(run, [row["request_id"] for row in rows])
-            new: dict[str, dict[str, Any]] = {}
+            first: dict[str, dict[str, Any]] = {}
             for row in rows:
-                if row["request_id"] not in known:
-                    new.setdefault(row["request_id"], row)
-            for row in new.values():
+                first.setdefault(row["request_id"], row)
+            for row in first.values():
                 row["context"] = self._context(run, row)
-            if new:
-                run(INSERT, list(new.values()))
-                add_rows(run, new.values())
+            new = insert_rows(run, list(first.values()), alone=self._tables.alone)
+            add_rows(run, new)
             run(_COUNT, {"writer": self._accepted.name, "stored": self._stored + taken})
         return len(rows) - len(new)
 

@@ -1,6 +1,7 @@
 """What a page shows of a log: sums, estimates and events of a span of time, whatever the number of answers.
 
-Counts come from the sums that are kept by the hour and by the day; labelled answers are read one by one.
+Counts come from the sums that are kept by the hour and by the day; labelled answers are read one by one. What is read
+off scores stands apart for each version of the checkpoint.
 """
 
 import math
@@ -17,6 +18,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions, in_contexts
 from metaprobe.monitoring.log_schema import SUMS
 from metaprobe.monitoring.rollup import BINS, DAY, HOUR, NO_SCORE
+from metaprobe.monitoring.versions import version_names
 
 SHOWN_BINS = 20
 """Of the picture of scores."""
@@ -37,6 +39,8 @@ WINDOWS = 8
 Floats = NDArray[np.float64]
 Bin = tuple[int, int, float, float, float]
 """Day, hundredth, answers, sum of their scores, flagged ones."""
+DETAILED = 8
+"""Versions that are shown with pictures; of earlier ones only the sums are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class Span:
     until: float
     model: str = ""
     task: str = ""
+    checkpoint: str = ""
+    """Digest."""
 
     @property
     def step(self) -> int:
@@ -63,31 +69,58 @@ class Span:
 
 
 def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
-    """Everything about those answers but the queue, in types that JSON has; NaN is None."""
-    hours, bins = _hours(log, span), _bins(log, span)
+    """Everything about those answers but the queue, in types that JSON has; NaN is None.
+
+    `versions` are the checkpoints that gave scores in that time, newest first, each with its own estimates and
+    pictures; the first `DETAILED` of them have these. Only counts (`totals`) are of all of them together.
+    """
+    hours, bins, names = _hours(log, span), _bins(log, span), version_names(log)
     tags = {"task": span.task} if span.task else None
-    model = span.model or None
-    labelled = log.columns(since=span.start, until=span.until, model=model, tags=tags, labelled=True)
+    labelled = log.columns(
+        since=span.start,
+        until=span.until,
+        model=span.model or None,
+        checkpoint=span.checkpoint or None,
+        tags=tags,
+        labelled=True,
+    )
+    versions = _versions(hours)
+    for place, one in enumerate(versions):
+        checkpoint = one["checkpoint"]
+        one["path"] = names.get(checkpoint, "")
+        if place < DETAILED:
+            mine = [row for row in hours if row["checkpoint"] == checkpoint]
+            here = labelled.rows(labelled.checkpoint == checkpoint)
+            one |= _pictures(span, mine, bins.get(checkpoint, []), here)
     found = {
         "now": time.time(),
         "span": {"since": span.start, "until": span.until, "step": span.step},
-        "choices": _choices(log),
+        "choices": _choices(log, names),
         "totals": {
             **{name: sum(row[name] for row in hours) for name in SUMS},
             "labels": int(np.isfinite(labelled.label).sum()),
             "drawn": int(np.isfinite(labelled.propensity).sum()),
         },
+        "versions": versions,
+        "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS:]][::-1],
+    }
+    clean: dict[str, Any] = _plain(found)
+    return clean
+
+
+def _pictures(
+    span: Span, hours: Sequence[Mapping[str, Any]], bins: Sequence[Bin], labelled: LogColumns
+) -> dict[str, Any]:
+    """What is shown of one version."""
+    return {
+        "labels": int(np.isfinite(labelled.label).sum()),
         **_estimates(bins, labelled, EXPANDED),
         "over_time": _over_time(span, hours),
         "labels_over_time": _labels_over_time(span, bins, labelled),
         "histogram": _histogram(bins),
         "reliability": _reliability(labelled),
         "coverage": _coverage(bins, labelled),
-        "versions": _versions(hours),
-        "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS:]][::-1],
     }
-    clean: dict[str, Any] = _plain(found)
-    return clean
 
 
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
@@ -95,13 +128,13 @@ def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[
     where, values = conditions(span.start, span.until, shadow=False)
     if span.until - span.start > BY_TIME_S:
         where = [one.replace("s.time", "+s.time") for one in where]
-    if span.model or span.task:
+    if span.model or span.task or span.checkpoint:
         tags = {"task": span.task} if span.task else None
-        fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=None, tags=tags)
+        fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
         where.append(in_contexts(fitting))
-    names = "request_id time score model task finish_reason reason question answer".split()
+    names = "request_id time score model checkpoint task finish_reason reason question answer".split()
     rows = log.tables.read(
-        "SELECT s.request_id, s.time, s.score, c.model, c.task, c.finish_reason, s.reason, "
+        "SELECT s.request_id, s.time, s.score, c.model, c.checkpoint, c.task, c.finish_reason, s.reason, "
         f"substr(s.question, 1, {SHOWN_TEXT}), substr(s.answer, 1, {SHOWN_TEXT}) "
         "FROM scores s JOIN contexts c ON c.id = s.context WHERE s.flagged = 1 AND s.score IS NOT NULL AND "
         f"NOT EXISTS (SELECT 1 FROM labels l WHERE l.request_id = s.request_id) AND {' AND '.join(where)} "
@@ -124,32 +157,43 @@ def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _bins(log: ScoreLog, span: Span) -> list[Bin]:
-    """By day and hundredth, of answers with a score."""
+def _bins(log: ScoreLog, span: Span) -> dict[str, list[Bin]]:
+    """Of each version by day and hundredth, of answers with a score."""
     where, values = _chosen(span, "day", DAY)
     rows = log.tables.read(
-        f"SELECT day, bin, sum(answers), sum(score_sum), sum(flagged) FROM bins WHERE {where} AND bin <> {NO_SCORE} "
-        "GROUP BY day, bin",
+        "SELECT checkpoint, day, bin, sum(answers), sum(score_sum), sum(flagged) FROM bins "
+        f"WHERE {where} AND bin <> {NO_SCORE} GROUP BY checkpoint, day, bin",
         values,
     )
-    return [(int(day), int(at), float(n), float(scores), float(flagged)) for day, at, n, scores, flagged in rows]
+    found: dict[str, list[Bin]] = {}
+    for version, day, at, n, scores, flagged in rows:
+        row = (int(day), int(at), float(n), float(scores), float(flagged))
+        found.setdefault(str(version), []).append(row)
+    return found
 
 
 def _chosen(span: Span, column: str, unit: int) -> tuple[str, dict[str, Any]]:
     where = [f"{column} >= :first", f"{column} <= :last", "shadow = 0"]
     values: dict[str, Any] = {"first": int(span.start // unit), "last": int(span.until // unit)}
-    for name in ("model", "task"):
+    for name in ("model", "task", "checkpoint"):
         if chosen := getattr(span, name):
             where.append(f"{name} = :{name}")
             values[name] = chosen
     return " AND ".join(where), values
 
 
-def _choices(log: ScoreLog) -> dict[str, list[str]]:
-    return {
+def _choices(log: ScoreLog, names: Mapping[str, str]) -> dict[str, Any]:
+    """Models, tasks and versions that the log holds; versions newest first, each with its folder where it is known."""
+    found: dict[str, Any] = {
         name: [str(row[0]) for row in log.tables.read(f"SELECT DISTINCT {name} FROM bins ORDER BY {name} LIMIT 100")]
         for name in ("model", "task")
     }
+    versions = log.tables.read(
+        "SELECT checkpoint FROM bins WHERE shadow = 0 GROUP BY checkpoint "
+        "ORDER BY max(day) DESC, min(day) DESC LIMIT 100"
+    )
+    found["checkpoint"] = [{"checkpoint": row[0], "path": names.get(str(row[0]), "")} for row in versions]
+    return found
 
 
 def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str, Any]:
@@ -284,17 +328,25 @@ def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
 
 
 def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Which checkpoint scored which model's answers, from when to when."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    """Which checkpoints gave scores, of which models, from when to when, the newest first."""
+    found: dict[str, dict[str, Any]] = {}
+    counted = ("answers", "flagged", "score_sum", "scored")
     for row in hours:
-        key = (row["checkpoint"], row["model"])
-        empty = {"checkpoint": key[0], "model": key[1], "first": math.inf, "last": 0, "answers": 0.0, "flagged": 0.0}
-        one = found.setdefault(key, empty | {"score_sum": 0.0, "scored": 0.0})
+        empty = {
+            "checkpoint": row["checkpoint"],
+            "models": [],
+            "first": math.inf,
+            "last": 0,
+            **dict.fromkeys(counted, 0.0),
+        }
+        one = found.setdefault(row["checkpoint"], empty)
         one["first"] = min(one["first"], int(row["hour"]) * HOUR)
         one["last"] = max(one["last"], int(row["hour"]) * HOUR)
-        for name in ("answers", "flagged", "score_sum", "scored"):
+        for name in counted:
             one[name] += row[name]
-    return sorted(found.values(), key=lambda one: -one["last"])
+        if row["model"] not in one["models"]:
+            one["models"] = sorted([*one["models"], row["model"]])
+    return sorted(found.values(), key=lambda one: (-one["last"], -one["first"]))
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprobe.monitoring import pruning
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log_columns import CURRENT_LABELS
 from metaprobe.monitoring.log_rows import SELECT, entry_of, known_requests
@@ -26,16 +27,30 @@ _HEAVY = "(s.logprobs IS NOT NULL OR s.question IS NOT NULL OR s.answer IS NOT N
 _MOVED = "UPDATE scores SET logprobs = NULL, question = NULL, answer = NULL WHERE request_id = :request_id"
 
 
-def prune(tables: Tables, days: float, *, now: float | None = None) -> int:
-    """Takes away answers older than `days`, with their labels; how many they were. Events and sheets stay."""
+def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
+    """Takes away answers older than `days`, with their labels; how many they were. Events and sheets stay.
+
+    Raises `LogError` where the clock seems to have jumped or most answers would go, unless a person is `sure`; see
+    `monitoring.pruning`.
+    """
     if not days > 0:
         raise LogError(f"days {days}; expected more than 0")
-    before = (time.time() if now is None else now) - days * DAY
+    clock = time.time() if now is None else now
+    before = clock - days * DAY
+    with tables.transaction(alone=True) as run:
+        doubt = "" if sure else pruning.implausible(run, before, clock)
+    if doubt:
+        raise LogError(
+            f"nothing was taken away: {doubt}; if that is right, run once: metaprobe log prune --older-than {days:g} "
+            "--log LOG --yes"
+        )
     total = 0
     while True:
-        with tables.transaction() as run:
+        with tables.transaction(alone=True) as run:  # two that prune at once would subtract the same answers twice
             rows = run(f"{_ROWS} WHERE s.time < :before ORDER BY s.time LIMIT {CHUNK}", {"before": before})
             _take_away(run, rows)
+            if len(rows) < CHUNK:
+                pruning.remember(run, before, clock)
         total += len(rows)
         if len(rows) < CHUNK:
             break
@@ -49,7 +64,7 @@ def delete(tables: Tables, request_id: str, *, store: str | Path | None = None) 
     Returns whether anything was known. Needs the extra `fit` for a store.
     """
     asked = "s.request_id = :request_id OR s.shadow_of = :request_id"
-    with tables.transaction() as run:
+    with tables.transaction(alone=True) as run:
         given = {"request_id": request_id}
         rows = run(f"{_ROWS} WHERE {asked}", given)
         said = run("SELECT 1 FROM labels WHERE request_id = :request_id LIMIT 1", given)

@@ -1,14 +1,17 @@
 """Sums by the hour and counts by the day, kept with every row that is written or taken away.
 
-What a page shows over ten million answers is read from here.
+What a page shows over ten million answers is read from here. Sums change in the transaction that changes the rows, and
+by the rows that it really stored or deleted.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metaprobe.monitoring.log_schema import SUMS
-from metaprobe.monitoring.tables import Execute
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.tables import Execute
 
 HOUR, DAY = 3600, 86400
 BINS = 100
@@ -39,7 +42,7 @@ def _upsert(table: str, key: tuple[str, ...], sums: Iterable[str]) -> str:
 _ADD_HOURS, _ADD_BINS = _upsert("hours", _HOUR_KEY, SUMS), _upsert("bins", _BIN_KEY, _BIN_SUMS)
 
 
-def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
+def add_rows(run: "Execute", rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
     """Adds rows, with the names of `READ`, to the sums; with `sign=-1` takes them out again."""
     hours: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(SUMS))
     bins: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(_BIN_SUMS))
@@ -83,10 +86,58 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
             run(statement, given)
 
 
-def drop_empty(run: Execute) -> None:
+def drop_empty(run: "Execute") -> None:
     """Takes away sums over no answers."""
     run("DELETE FROM hours WHERE answers <= 0")
     run("DELETE FROM bins WHERE answers <= 0")
+
+
+_VALUES = {
+    "answers": "count(*)",
+    "scored": "count(s.score)",
+    "score_sum": "sum(coalesce(s.score, 0))",
+    "doubt_sum": "sum(coalesce(s.score * (1 - s.score), 0))",
+    "flagged": "sum(coalesce(s.flagged, 0))",
+    "abstained": "count(*) - count(s.score)",
+    "outside": "sum(CASE WHEN s.in_support = 0 THEN 1 ELSE 0 END)",
+    "stopped": "sum(CASE WHEN c.action = 'stop' THEN 1 ELSE 0 END)",
+    "escalated": "sum(CASE WHEN c.action = 'escalate' THEN 1 ELSE 0 END)",
+    "cut": "sum(CASE WHEN c.finish_reason = 'length' THEN 1 ELSE 0 END)",
+    "tokens": "sum(coalesce(s.tokens, 0))",
+    "tokens_saved": "sum(coalesce(s.tokens_saved, 0))",
+    "cost_usd": "sum(coalesce(s.cost_usd, 0))",
+    "priced": "count(s.cost_usd)",
+    "spared": "count(s.tokens_saved)",
+}
+"""Each of `SUMS` in SQL, over rows of `scores s JOIN contexts c`."""
+_SHADOW = "CASE WHEN coalesce(s.shadow_of, '') = '' THEN 0 ELSE 1 END"
+_BIN = (
+    f"CASE WHEN s.score IS NULL THEN {NO_SCORE} WHEN s.score >= 1 THEN {BINS - 1} WHEN s.score <= 0 THEN 0 "
+    f"ELSE CAST(floor(s.score * {BINS}) AS INTEGER) END"
+)
+
+
+def rebuild(run: "Execute") -> None:
+    """Makes all sums anew from the rows. Nothing may be written meanwhile. Needs SQL's `floor`, as PostgreSQL has."""
+    for table, unit, key, values in (
+        ("hours", HOUR, "", _VALUES),
+        ("bins", DAY, _BIN, {name: _VALUES[name] for name in _BIN_SUMS}),
+    ):
+        names = [*(_BIN_KEY if key else _HOUR_KEY), *values]
+        chosen = [
+            f"CAST(floor(s.time / {unit}) AS BIGINT)",
+            "c.model",
+            "c.checkpoint",
+            "c.task",
+            _SHADOW,
+            *filter(None, [key]),
+        ]
+        grouped = ", ".join(str(place + 1) for place in range(len(chosen)))
+        run(f"DELETE FROM {table}")
+        run(
+            f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join([*chosen, *values.values()])} "
+            f"FROM scores s JOIN contexts c ON c.id = s.context GROUP BY {grouped}"
+        )
 
 
 def bin_of(score: float | None) -> int:

@@ -195,7 +195,7 @@ def _draw(
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
         given |= {"model": choice.model or "", "checkpoint": choice.checkpoint or ""}
         given |= {"tags": json.dumps(dict(choice.tags or {}), sort_keys=True)}
-        run(_SHEET, {**given, "stored_until": int(candidates.ids.max())})
+        run(_SHEET, {**given, "stored_until": int(candidates.numbers.max())})
         run(
             _SAMPLE,
             [
@@ -229,6 +229,8 @@ class _Candidates:
     """Answers that may be drawn; arrays of shape (n,)."""
 
     ids: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    """In the order of commits; see `monitoring.log_numbers`."""
     times: Floats
     contexts: NDArray[np.int64]
     doubts: Floats
@@ -240,15 +242,20 @@ def _candidates(log: ScoreLog, *, since: float, until: float, choice: _Choice) -
     where, values = conditions(since, until, shadow=False)
     if choice.model is not None or choice.checkpoint is not None or choice.tags:
         where.append(in_contexts(choice.contexts(log)))
+    number = log.tables.number  # an answer of which an earlier one may still come is left for the next sheet
+    where, values = [*where, f"{number} <= :last"], {**values, "last": log.settled()}
     asked = (
-        "SELECT s.id, s.time, s.context, s.score, p.request_id IS NOT NULL, l.value IS NOT NULL FROM scores s "
+        "SELECT s.id, s.time, s.context, s.score, p.request_id IS NOT NULL, l.value IS NOT NULL, "
+        f"{number} FROM scores s "
         "LEFT JOIN samples p ON p.request_id = s.request_id "
         f"LEFT JOIN ({CURRENT_LABELS}) l ON l.request_id = s.request_id WHERE {' AND '.join(where)}"
     )
-    parts = [np.array(rows, dtype=np.float64).reshape(-1, 6) for rows in log.tables.read_chunks(asked, values)]
+    chunks = list(log.tables.read_chunks(asked, values))
+    parts = [np.array([row[:6] for row in rows], dtype=np.float64).reshape(-1, 6) for rows in chunks]
     held = np.concatenate(parts) if parts else np.empty((0, 6))
     return _Candidates(
         held[:, 0].astype(np.int64),
+        np.array([row[6] for rows in chunks for row in rows], dtype=np.int64),
         held[:, 1],
         held[:, 2].astype(np.int64),
         doubt(held[:, 3]),
@@ -269,7 +276,7 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
         fitting = _Choice(model or None, checkpoint or None, _tags(tags)).contexts(log)
         covered = (candidates.times[places] >= since) & (candidates.times[places] < until)
         if stored_until is not None:  # which logs of before do not say
-            covered &= candidates.ids[places] <= stored_until
+            covered &= candidates.numbers[places] <= stored_until
         covered &= np.isin(candidates.contexts[places], list(fitting))
         likely = DrawRule(float(base), float(slope)).propensities(candidates.doubts[places])
         spared *= np.where(covered, 1 - likely, 1.0)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from metaprobe.monitoring import log_numbers, rollup
 from metaprobe.monitoring.log_schema import FIRST, FURTHER, LATER
 from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
@@ -22,6 +23,7 @@ Execute = Callable[..., Sequence[Row]]
 
 APPLICATION = 0x6D704C47
 VERSION = 1
+POSTGRESQL = "postgresql"
 CHUNK = 50_000
 """Rows fetched at a time."""
 
@@ -44,6 +46,13 @@ class Tables(Protocol):
 
     opened: int
     """How often it was opened: the numbers of rows hold as long as this does."""
+    alone: bool
+    """Whether every transaction has the database to itself, so that what it has read cannot change before it ends."""
+    number: str
+    """SQL for the number of a row `s` of the table of scores; see `monitoring.log_numbers`."""
+
+    def settled(self) -> int:
+        """Returns the number up to which all rows are there: none at or below it can come later. Raises `LogError`."""
 
     def transaction(self, *, alone: bool = False) -> AbstractContextManager[Execute]:
         """All statements that are run inside, or none. Raises `LogError`. `alone`: while no other such one runs."""
@@ -84,6 +93,8 @@ class SqliteTables:
     begun in its place, or the one that was put there is taken.
     """
 
+    alone, number = True, "s.id"
+
     def __init__(self, path: Path, wait_s: float = BUSY_SECONDS) -> None:
         self._path, self._wait_s = path, wait_s
         self._changing = threading.Lock()
@@ -107,6 +118,7 @@ class SqliteTables:
                 for statement in FURTHER:
                     self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
                 _add_later(self._run, _SQLITE_COLUMNS)
+                log_numbers.never_again(self._run)
         self._file = _file_at(self._path)
         self.opened += 1
 
@@ -123,6 +135,9 @@ class SqliteTables:
         self._take_what_is_there()  # a file has one writer at a time, so that all are alone
         with self._db.named(), self._db.transaction():
             yield self._run
+
+    def settled(self) -> int:
+        return int(self.read(log_numbers.LAST_OF_FILE)[0][0])
 
     def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
         self._take_what_is_there()
@@ -153,7 +168,9 @@ class SqliteTables:
 
 
 class UrlTables:
-    """The tables in a database that SQLAlchemy reaches, PostgreSQL above all."""
+    """The tables in a PostgreSQL database, which SQLAlchemy reaches."""
+
+    alone, number = False, log_numbers.OF_COMMIT
 
     def __init__(self, url: str) -> None:
         sqlalchemy: Any = require("sqlalchemy", "monitor")
@@ -162,11 +179,20 @@ class UrlTables:
         self._failures: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError, ImportError)
         with self._named():
             # A connection that the server closed meanwhile is found out before it is used.
-            self._engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
+            self._engine = sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+        if self._engine.dialect.name != POSTGRESQL:
+            raise LogError(
+                f"a score log in {self._engine.dialect.name}; expected the path of a SQLite file, or a URL such as "
+                "postgresql+psycopg://user@host/name"
+            )
         with self.transaction(alone=True) as run:  # two that make the tables at once wait for each other
             for statement in (FIRST, *FURTHER):
                 run(statement.format(serial="BIGSERIAL PRIMARY KEY"))
             _add_later(run, _URL_COLUMNS)
+            numbered = ("written",) in [tuple(row) for row in run(_URL_COLUMNS, {"name": "scores"})]
+            log_numbers.by_commit(run, begun=numbered)
+            if not numbered:  # whose sums two that pruned or wrote at once may have spoilt
+                rollup.rebuild(run)
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
@@ -177,9 +203,13 @@ class UrlTables:
                 rows: Sequence[Row] = result.fetchall() if result.returns_rows else ()
                 return rows
 
-            if alone and self._engine.dialect.name == "postgresql":
+            if alone:
                 run("SELECT pg_advisory_xact_lock(:key)", {"key": APPLICATION})
             yield run
+
+    def settled(self) -> int:
+        with self.transaction() as run:
+            return log_numbers.settled_by_commit(run)
 
     def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
         with self.transaction() as run:

@@ -27,27 +27,33 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def checked_base(url: str, named: str) -> str:
-    """Returns the address without a slash at its end. Raises `RecordError`, which does not show it, for none.
+def checked_url(url: str, named: str, *, bare: bool = False) -> str:
+    """Returns the address. Raises `RecordError`, which does not show it, where nothing can be posted there.
 
-    `named`: the setting that it comes from.
+    `named`: the setting that it comes from. `bare`: whether user, password and query are refused; the address is then
+    returned without a slash at its end.
     """
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        sound = sound and not parts.username and not parts.password and not parts.query and not parts.fragment
+        sound = sound and not (bare and (parts.username or parts.password or parts.query or parts.fragment))
     except ValueError:
         sound = False
     if not sound or not url.isascii() or any(letter.isspace() for letter in url):
         raise RecordError(
-            f"{named} is no address; expected a URL that begins with https:// or http://, without user, password and "
-            "query"
+            f"{named} is no address; expected a URL that begins with https:// or http://"
+            + (", without user, password and query" if bare else "")
         )
-    return url.rstrip("/")
+    return url.rstrip("/") if bare else url
 
 
-def post_json(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the answer's JSON object, empty where it has none. Raises `NotPosted` where the request was not taken."""
+def post_json(
+    url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """Returns the answer's JSON object, empty where it has none. Raises `NotPosted` where the request was not taken.
+
+    `timeout_s`: seconds that the request may take in all.
+    """
     data = json.dumps(body, allow_nan=False).encode()
     given = {"Content-Type": "application/json", "User-Agent": "metaprobe", **headers}
     said: list[str] = ["no answer in time"]
@@ -56,7 +62,7 @@ def post_json(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> 
     def send() -> None:
         try:
             asked = urllib.request.Request(url, data, given, method="POST")
-            with urllib.request.build_opener(_NoRedirect).open(asked, timeout=TIMEOUT_S) as answer:
+            with urllib.request.build_opener(_NoRedirect).open(asked, timeout=timeout_s) as answer:
                 answered.append(answer.read(MOST_BYTES))
             said[0] = ""
         except urllib.error.HTTPError as error:
@@ -68,7 +74,7 @@ def post_json(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> 
     # Each read has a timeout of its own: a server that sends a byte now and then would hold us for ever.
     sending = threading.Thread(target=send, daemon=True)
     sending.start()
-    sending.join(TIMEOUT_S)
+    sending.join(timeout_s)
     if said[0]:
         raise NotPosted(said[0])
     try:

@@ -21,7 +21,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import chosen_contexts, conditions, in_contexts
 from metaprobe.monitoring.log_rows import SELECT, entry_of
 from metaprobe.records.errors import RecordError
-from metaprobe.records.posting import checked_base, post_json
+from metaprobe.records.posting import checked_url, post_json
 from metaprobe.serving.telemetry import EVENT, SCOPE, evaluation_attributes
 
 BATCH = 100
@@ -162,12 +162,12 @@ def _moment(entry: Entry) -> str:
 
 
 def _langfuse_address() -> tuple[str, dict[str, str]]:
-    base = checked_base(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL")
+    base = checked_url(_needed("LANGFUSE_BASE_URL", "LANGFUSE_HOST"), "LANGFUSE_BASE_URL", bare=True)
     return base, _basic(_needed("LANGFUSE_PUBLIC_KEY"), _needed("LANGFUSE_SECRET_KEY"))
 
 
 def _mlflow_address() -> tuple[str, dict[str, str]]:
-    base = checked_base(_needed("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI")
+    base = checked_url(_needed("MLFLOW_TRACKING_URI"), "MLFLOW_TRACKING_URI", bare=True)
     if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
         return base, {"Authorization": f"Bearer {token}"}
     user = os.environ.get("MLFLOW_TRACKING_USERNAME")
@@ -177,10 +177,10 @@ def _mlflow_address() -> tuple[str, dict[str, str]]:
 def _otel_address() -> tuple[str, dict[str, str]]:
     own = os.environ.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
     if own:
-        base = checked_base(own, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+        base = checked_url(own, "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", bare=True)
     else:
         name = "OTEL_EXPORTER_OTLP_ENDPOINT"
-        base = checked_base(_needed(name), name) + "/v1/logs"
+        base = checked_url(_needed(name), name, bare=True) + "/v1/logs"
     pairs = (one.partition("=") for one in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if one.strip())
     return base, {name.strip(): unquote(value.strip()) for name, _, value in pairs}
 

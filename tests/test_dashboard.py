@@ -82,34 +82,68 @@ def span(days: float = 30, **chosen: str) -> Span:
     return Span(now - days * DAY, now, **chosen)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"model": "new"}, {"task": "faq"}, {"model": "old", "task": "code"}])
-def test_sums_and_estimates_are_those_of_the_rows(log: ScoreLog, chosen: dict[str, str]) -> None:
+NEW, OLD = "b" * 64, "a" * 64
+
+
+@pytest.mark.parametrize(
+    "chosen", [{}, {"model": "new"}, {"task": "faq"}, {"model": "old", "task": "code"}, {"checkpoint": OLD}]
+)
+def test_sums_are_of_all_rows_and_estimates_of_each_version_by_itself(log: ScoreLog, chosen: dict[str, str]) -> None:
     found = overview(log, span(**chosen))
     tags = {"task": chosen["task"]} if "task" in chosen else None
-    rows = log.columns(model=chosen.get("model"), tags=tags)
+    rows = log.columns(model=chosen.get("model"), checkpoint=chosen.get("checkpoint"), tags=tags)
     totals = found["totals"]
     assert totals["answers"] == len(rows)
     assert totals["flagged"] == np.nansum(rows.flagged)
     assert totals["tokens"] == np.nansum(rows.tokens)
     assert math.isclose(totals["cost_usd"], np.nansum(rows.cost_usd))
     assert totals["labels"] == np.isfinite(rows.label).sum()
-    scored = np.isfinite(rows.score)
-    three = estimate_accuracy(rows.score[scored], rows.label[scored], rows.propensity[scored])
-    for exact in three:
-        shown = found["accuracy"][exact.method]
-        assert shown["labels"] == exact.labels
-        for end in ("value", "low", "high"):  # scores are known by the hundredth, and labelled ones stand in it twice
-            assert math.isclose(shown[end], getattr(exact, end), abs_tol=0.02)
-    assert sum(one["answers"] for one in found["histogram"]) == scored.sum()
-    assert sum(one["answers"] for one in found["over_time"]) == len(rows)
-    assert found["coverage"]["promised"][-1][0] == 1
-    assert math.isclose(found["coverage"]["promised"][-1][1], 1 - np.nanmean(rows.score), abs_tol=1e-9)
+    there = [one for one in (NEW, OLD) if one in rows.checkpoint]
+    assert [one["checkpoint"] for one in found["versions"]] == there, "newest first"
+    for version in found["versions"]:
+        mine = rows.rows(rows.checkpoint == version["checkpoint"])
+        scored = np.isfinite(mine.score)
+        for exact in estimate_accuracy(mine.score[scored], mine.label[scored], mine.propensity[scored]):
+            shown = version["accuracy"][exact.method]
+            assert shown["labels"] == exact.labels
+            for end in ("value", "low", "high"):  # scores are known by the hundredth, and labelled ones stand in twice
+                assert math.isclose(shown[end], getattr(exact, end), abs_tol=0.03)
+        assert sum(one["answers"] for one in version["histogram"]) == scored.sum()
+        assert sum(one["answers"] for one in version["over_time"]) == version["answers"] == len(mine)
+        assert version["coverage"]["promised"][-1][0] == 1
+        assert math.isclose(version["coverage"]["promised"][-1][1], 1 - np.nanmean(mine.score), abs_tol=1e-9)
+
+
+def test_no_figure_is_of_two_versions_whose_scores_are_off_in_opposite_ways(tmp_path: Path) -> None:
+    now, rng = time.time(), np.random.default_rng(3)
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        for number in range(600):
+            version, score = (OLD, 0.33) if number % 2 else (NEW, 0.86)
+            log.write(
+                Entry(request_id=f"r{number}", time=now - 600 + number, model="m", checkpoint=version, score=score)
+            )
+        assert log.flush()
+        for number in range(600):
+            log.label(f"r{number}", float(rng.random() < (0.7 if number % 2 else 0.4)))
+        log.event("promoted", {"from": OLD, "from_path": "out/old", "to": NEW, "to_path": "out/new"})
+        found = overview(log, span(1))
+    assert "accuracy" not in found
+    right = {one["path"]: one["accuracy"]["labelled"]["value"] for one in found["versions"]}
+    assert right == {"out/new": pytest.approx(0.4, abs=0.1), "out/old": pytest.approx(0.7, abs=0.1)}
+    for version in found["versions"]:
+        scores = {round(one["score"], 2) for one in version["reliability"]}
+        assert scores == {0.86 if version["checkpoint"] == NEW else 0.33}
+    assert {one["checkpoint"]: one["path"] for one in found["choices"]["checkpoint"]} == {
+        NEW: "out/new",
+        OLD: "out/old",
+    }
 
 
 def test_risk_is_of_the_answers_that_were_not_flagged(log: ScoreLog) -> None:
-    rows = log.columns()
+    rows = log.columns(checkpoint=NEW)
     accepted = rows.score >= 0.5
-    risk = overview(log, span())["risk"]["scores"]["value"]
+    [version] = overview(log, span(checkpoint=NEW))["versions"]
+    risk = version["risk"]["scores"]["value"]
     assert math.isclose(risk, 1 - rows.score[accepted].mean(), abs_tol=0.01)
 
 
@@ -118,21 +152,23 @@ def test_points_over_time_are_hours_days_or_weeks_and_lose_no_answer(log: ScoreL
     chosen = span(days)
     found = overview(log, chosen)
     assert found["span"]["step"] == step
-    assert all(one["time"] % step == 0 for one in found["over_time"])
+    points = [one for version in found["versions"] for one in version["over_time"]]
+    assert all(one["time"] % step == 0 for one in points)
     inside = log.columns(since=chosen.start).time
-    assert sum(one["answers"] for one in found["over_time"]) == found["totals"]["answers"] == len(inside)
-    assert sum(one["labels"] for one in found["labels_over_time"]) == found["totals"]["labels"]
-    assert len(found["labels_over_time"]) <= 9
+    assert sum(one["answers"] for one in points) == found["totals"]["answers"] == len(inside)
+    windows = [one for version in found["versions"] for one in version["labels_over_time"]]
+    assert sum(one["labels"] for one in windows) == found["totals"]["labels"]
+    assert all(len(version["labels_over_time"]) <= 9 for version in found["versions"])
 
 
 def test_an_empty_log_and_one_without_labels_are_shown_too(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
         empty = overview(log, span())
         assert empty["totals"]["answers"] == 0
-        assert empty["accuracy"]["scores"]["value"] is None
+        assert empty["versions"] == []
         log.write(Entry(request_id="a", time=time.time(), model="", checkpoint="", score=0.25))
         log.flush()
-        one = overview(log, span(1))
+        [one] = overview(log, span(1))["versions"]
         assert (one["accuracy"]["scores"]["value"], one["reliability"]) == (0.25, [])
         assert one["accuracy"]["powered"]["reason"] == "there are no labels"
 
@@ -149,9 +185,9 @@ def test_the_queue_is_the_flagged_ones_that_nobody_labelled_the_worst_first(log:
 
 def test_versions_and_events_are_named(log: ScoreLog) -> None:
     found = overview(log, span())
-    assert [(one["checkpoint"][0], one["model"], one["answers"]) for one in found["versions"]] == [
-        ("b", "new", 201),
-        ("a", "old", 200),
+    assert [(one["checkpoint"][0], one["models"], one["answers"]) for one in found["versions"]] == [
+        ("b", ["new"], 201),
+        ("a", ["old"], 200),
     ]
     assert [one["kind"] for one in found["events"]] == ["drift"]
     assert found["choices"]["task"] == ["", "code", "faq"]
@@ -181,6 +217,14 @@ def test_the_page_is_for_everyone_and_what_it_shows_for_who_has_a_key(served: Se
 def test_what_is_asked_for_is_what_comes(served: Served) -> None:
     held = served.get("/dashboard/data?days=30&model=new&task=code", authorization=f"Bearer {KEY}").json()
     assert held["totals"]["answers"] == 101
+    held = served.get(f"/dashboard/data?days=30&checkpoint={OLD}", authorization=f"Bearer {KEY}").json()
+    assert [one["checkpoint"] for one in held["versions"]] == [OLD]
+    assert held["totals"]["answers"] == 200
+    now = time.time()
+    address = f"/dashboard/data?since={now - 40 * DAY}&until={now - 11 * DAY}"
+    assert served.get(address, authorization=f"Bearer {KEY}").json()["totals"]["answers"] in range(160, 200)
+    queue = served.get(f"/dashboard/queue?checkpoint={OLD}", authorization=f"Bearer {KEY}").json()["answers"]
+    assert {one["model"] for one in queue} == {"old"}
     answers = served.get("/dashboard/queue?days=365", authorization=f"Bearer {KEY}").json()["answers"]
     assert answers[0]["answer"].startswith("<script>")
 
@@ -189,6 +233,12 @@ def test_what_is_asked_for_is_what_comes(served: Served) -> None:
 def test_days_that_are_none_are_refused(served: Served, days: str) -> None:
     answer = served.get(f"/dashboard/data?days={days}", authorization=f"Bearer {KEY}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_days")
+
+
+@pytest.mark.parametrize("query", ["since=x", "since=nan", "since=5&until=4", "since=1&until=1e9", "since=-1&until=5"])
+def test_times_that_are_none_are_refused(served: Served, query: str) -> None:
+    answer = served.get(f"/dashboard/data?{query}", authorization=f"Bearer {KEY}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_time")
 
 
 def test_without_a_log_there_is_no_dashboard_and_the_answer_says_why(checkpoint: Path) -> None:
@@ -213,6 +263,24 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("each", "shown"), [(0.0000012, "$ 0.0000012"), (0.0042, "$ 0.0042"), (0.5, "$ 0.50"), (0.0, "$ 0.00")]
+)
+def test_costs_below_a_cent_are_shown(
+    checkpoint: Path, tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch, each: float, shown: str
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
+    where = tmp_path / "scores.sqlite"
+    with ScoreLog.open(where) as log:
+        log.write(Entry(request_id="r", time=time.time(), model="m", checkpoint=NEW, score=0.5, cost_usd=each))
+    with running(create_app(Settings(checkpoint=checkpoint, log=str(where))), lifespan="on") as (url, _):
+        page = browser.new_page()
+        page.add_init_script(f"sessionStorage.setItem('metaprobe-key', '{KEY}')")
+        page.goto(f"{url}/dashboard")
+        page.locator("#tiles", has_text=f"{shown} for the 1 answer whose cost is known").wait_for()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_asks_for_the_key_and_shows_the_log_without_a_complaint(
     served: Served, browser: Any, width: int, scheme: str
@@ -223,6 +291,13 @@ def test_the_page_asks_for_the_key_and_shows_the_log_without_a_complaint(
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: complaints.append(dialog.message))
     page.goto(f"{served.url}/dashboard")
+    page.wait_for_selector("#ask", state="visible")
+    assert not page.is_visible("#alert"), "nothing was typed yet"
+    assert not page.is_visible("#tiles")
+    page.fill("#key", "another")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#alert", state="visible")
+    assert "does not know that key" in page.inner_text("#alert")
     page.fill("#key", KEY)
     page.keyboard.press("Enter")
     page.wait_for_selector("main[aria-busy=false]")
@@ -235,6 +310,16 @@ def test_the_page_asks_for_the_key_and_shows_the_log_without_a_complaint(
     page.keyboard.press("Enter")
     assert "<b>Question</b>" in page.locator("#queue details[open] pre").first.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert "The pictures below are of bbbbbbbbbbbb, the newest." in page.inner_text("main")
+    page.select_option("#checkpoint", OLD)
+    page.locator("#tiles", has_text="Right answers of aaaaaaaaaaaa").wait_for()
+    assert "pictures below are of aaaaaaaaaaaa." in page.inner_text("main")
+    page.select_option("#checkpoint", "")
     page.select_option("#model", "new")
     page.locator("#tiles", has_text="201").wait_for()
+    page.select_option("#model", "")
+    page.select_option("#days", "")
+    page.fill("#since", time.strftime("%Y-%m-%d", time.gmtime(time.time() - 40 * DAY)))
+    page.fill("#until", time.strftime("%Y-%m-%d", time.gmtime(time.time() - 25 * DAY)))
+    page.locator("#versions", has_text="No answers in this time").wait_for()
     assert complaints == []

@@ -84,7 +84,10 @@ def test_a_change_rings_once_soon_and_is_named(change: dict[str, float], stream:
     assert abs(alarm.began - 1500) < 150
     assert alarm.evidence >= 60
     assert (alarm.moved, alarm.rows) == (moved, alarm.time + 1)
-    assert f"{stream} is {moved} in the last {alarm.since} of {alarm.rows} values" == alarm.text
+    assert f" in the last {alarm.since} of {alarm.rows} values, of which the first 200 are the reference" in alarm.text
+    said = {"score": "score is lower", "tokens": f"tokens is {moved}", "finish_reason": "rare values are more frequent"}
+    assert said[stream] in alarm.text
+    assert ("more wrong answers are expected" in alarm.text) == (stream == "score")
 
 
 def test_scores_that_all_become_one_and_scores_that_spread_are_seen() -> None:
@@ -213,7 +216,7 @@ def test_ranks_are_shares_of_what_came_before() -> None:
         (lambda: DriftWatch().update_labels([1.0], [0.5], [1.0, 0.0]), "expected as many"),
         (lambda: DriftWatch.from_json("{}"), "no state of a drift watch"),
         (lambda: DriftWatch.from_json("[nonsense"), "no state of a drift watch"),
-        (lambda: DriftWatch.from_json(json.dumps({"format": 99})), "format 99; expected 1"),
+        (lambda: DriftWatch.from_json(json.dumps({"format": 99})), "format 99; expected 2"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(call: Callable[[], object], said: str) -> None:
@@ -224,12 +227,77 @@ def test_what_cannot_be_watched_is_refused(call: Callable[[], object], said: str
 def test_each_bet_has_a_name() -> None:
     assert len(RankBets().factors(0.3)) == len(RANK_BETS)
     assert len(label_factors(0.3, 1.0, 0.05)) == len(LABEL_BETS)
-    assert set(DriftWatch().evidence) == set(STREAMS)
+    assert set(DriftWatch().names) == set(STREAMS)
 
 
-def test_after_an_alarm_the_labels_begin_anew() -> None:
-    """Two hundred labels of scores that are too low ring some times, and not at each label after the first alarm."""
-    watch, label = DriftWatch(("label",)), np.tile([1.0, 1.0, 0.0], 70)
-    alarms = watch.update_labels(np.arange(210.0), np.full(210, 0.2), label)
-    assert 2 <= len(alarms) <= 15
-    assert alarms[1].rows >= 10, "its evidence began at 1 again"
+def test_scores_that_stay_off_are_said_once_and_again_when_that_changes() -> None:
+    watch, rng = DriftWatch(("label",)), np.random.default_rng(10)
+
+    def read(score: float, right: float, n: int) -> list[str]:
+        label = rng.permutation((np.arange(n) < right * n).astype(float))
+        return [alarm.moved for alarm in watch.update_labels(np.arange(float(n)), np.full(n, score), label)]
+
+    assert read(0.2, 0.66, 1000) == ["too low"], "and not once every twenty labels"
+    assert read(0.8, 0.3, 1000)[0] == "too high"
+    assert read(0.7, 0.7, 2000) == []
+    watch = DriftWatch.from_json(watch.to_json())
+    assert read(0.8, 0.3, 1000)[:1] == ["too high"], "for it was well in between"
+
+
+def test_versions_that_are_off_in_opposite_ways_are_each_named_with_their_own_direction() -> None:
+    rng = np.random.default_rng(11)
+    n = 400
+    version = np.where(np.arange(n) % 2 == 0, "a" * 64, "b" * 64)
+    score = np.where(version == "a" * 64, 0.33, 0.86)
+    right = np.where(version == "a" * 64, 0.70, 0.40)
+    label = (rng.random(n) < right).astype(float)
+    found = DriftWatch((LABEL,)).update_labels(np.arange(float(n)), score, label, version=version)
+    assert sorted((alarm.checkpoint[0], alarm.moved) for alarm in found) == [("a", "too low"), ("b", "too high")]
+    [low, high] = sorted(found, key=lambda alarm: alarm.checkpoint)
+    assert "scores of checkpoint aaaaaaaaaaaa are too low" in low.text
+    assert "fewer wrong answers than they say" in low.text
+    assert "more wrong answers than they say" in high.text
+
+
+def test_each_version_has_a_stream_of_what_it_says_and_all_share_what_it_does_not() -> None:
+    rng = np.random.default_rng(12)
+    values = {name: column[:600] for name, column in answers(rng, 600).items()}
+    version = np.where(np.arange(600) < 350, "a", "b")
+    watch = DriftWatch(READ)
+    values["score"] = np.where(version == "a", values["score"], values["score"] / 4)
+    assert watch.update(np.arange(600), values, version=version) == []
+    assert {key: stream.rows for key, stream in watch.streams.items()} == {
+        "score|a": 350,
+        "score|b": 250,
+        "tokens": 600,
+        "finish_reason": 600,
+    }
+
+
+def test_a_state_of_before_versions_were_apart_keeps_what_each_version_has_said() -> None:
+    rng = np.random.default_rng(13)
+    score, time = rng.beta(5, 2, 800), np.arange(800)
+    version = np.where(time % 2 == 0, "a", "b")
+    score = np.where(version == "a", score, score**3)
+    held = json.loads(DriftWatch(("score", "tokens", LABEL)).to_json())
+    before = DriftWatch(("score", "tokens"))
+    before.update(time, {"score": score, "tokens": np.full(800, 9.0)}, version=version)
+    kept = json.loads(before.to_json())["streams"]
+    ranks = {f"{one}|{stratum}": held for one in "ab" for stratum, held in kept[f"score|{one}"]["ranks"].items()}
+    pooled = {**kept["score|a"], "ranks": ranks, "rows": 800}
+    label = {**kept["tokens"], "ranks": {}, "rows": 30}
+    streams = {"score": pooled, "tokens": kept["tokens"], "label": label}
+    for stream in streams.values():
+        for name in ("name", "version", "first", "told", "missed"):
+            del stream[name]
+        stream["times"] = [one[:2] for one in stream["times"]]
+    held |= {"format": 1, "streams": streams}
+    del held["names"]
+    watch = DriftWatch.from_json(json.dumps(held))
+    assert {key: stream.rows for key, stream in watch.streams.items()} == {
+        "score|a": 400,
+        "score|b": 400,
+        "tokens": 800,
+    }
+    changed = watch.update(800 + time, {"score": np.where(version == "a", score**2, score)}, version=version)
+    assert [(alarm.checkpoint, alarm.moved) for alarm in changed] == [("a", "lower")]

@@ -1,11 +1,14 @@
 """Estimates of accuracy: their intervals hold, also for few labels and for labels of answers that were chosen."""
 
+import json
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.estimates import (
     LABELLED,
@@ -269,14 +272,14 @@ def test_answers_without_a_score_count_as_average_ones() -> None:
 
 
 def test_answers_that_came_after_the_last_draw_do_not_move_what_labels_say(tmp_path: Path) -> None:
-    """Half of the answers come later, of another checkpoint whose scores are right, where the labelled ones' were too
-    low: the difference of the two is no news about the answers."""
+    """Half of the answers come later, with scores that are right, where the labelled ones' were too low: the difference
+    of the two is no news about the answers."""
     rng = np.random.default_rng(11)
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
         for i in range(600):
             later = i >= 300
             score = 0.5 if later else 0.2
-            log.write(Entry(request_id=f"r{i}", time=1e9 + i, model="m", checkpoint=f"c{later}", score=score))
+            log.write(Entry(request_id=f"r{i}", time=1e9 + i, model="m", checkpoint="c", score=score))
             if i == 299:
                 log.flush()
                 sheet = draw_sheet(log, 150, seed=1)
@@ -289,3 +292,37 @@ def test_answers_that_came_after_the_last_draw_do_not_move_what_labels_say(tmp_p
     assert powered["rows"] <= 300
     assert "came after the last one that was drawn" in powered["reason"]
     assert found["accuracy", SCORES]["rows"] == 600
+
+
+def test_versions_stand_apart_the_newest_first_and_one_can_be_chosen(tmp_path: Path) -> None:
+    """Scores .37 too low of one version and .46 too high of another are no scores that are about right."""
+    rng, where = np.random.default_rng(12), tmp_path / "scores.sqlite"
+    right = {"old": 0.7, "new": 0.4}
+    with ScoreLog.open(where) as log:
+        for i in range(800):
+            version = "old" if i < 400 else "new"
+            score = {"old": 0.33, "new": 0.86}[version]
+            entry = Entry(
+                request_id=f"r{i}", time=1e9 + i, model="m", checkpoint=version, score=score, flagged=score < 0.5
+            )
+            log.write(entry)
+        log.flush()
+        log.add_labels(
+            FeedbackLabel(f"r{i}", float(rng.random() < right["old" if i < 400 else "new"])) for i in range(800)
+        )
+        log.event("promoted", {"from": "old", "from_path": "out/a", "to": "new", "to_path": "out/b"})
+    done = CliRunner().invoke(main, ["estimate", "--log", str(where)])
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert list(dict.fromkeys((line["checkpoint"], line["path"]) for line in lines)) == [
+        ("new", "out/b"),
+        ("old", "out/a"),
+    ]
+    of = {(line["checkpoint"], line["method"]): line["value"] for line in lines if line["of"] == "accuracy"}
+    for version, share in right.items():
+        assert of[version, LABELLED] == pytest.approx(share, abs=0.07)
+        assert of[version, SCORES] == pytest.approx({"old": 0.33, "new": 0.86}[version])
+    assert {line["rows"] for line in lines if line["of"] != "risk"} == {400}
+    chosen = CliRunner().invoke(main, ["estimate", "--log", str(where), "--checkpoint", "out/a"])
+    assert {json.loads(line)["checkpoint"] for line in chosen.stdout.splitlines()} == {"old"}
+    refused = CliRunner().invoke(main, ["estimate", "--log", str(where), "--by", "checkpoint"])
+    assert (refused.exit_code, "stand apart already" in refused.output) == (1, True)

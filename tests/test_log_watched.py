@@ -1,6 +1,10 @@
 """A score log from the command line: estimated, watched for drift, and with a threshold that follows its labels."""
 
 import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
 from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
-from metaprobe.monitoring.drift import LABEL, Alarm
+from metaprobe.monitoring.drift import LABEL, Alarm, key_of
 from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, open_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
@@ -20,6 +24,9 @@ from metaprobe.records.errors import RecordError
 
 BEGIN = 1762732800.0
 CHECKPOINT = "c" * 64
+SCORES, LABELS = key_of("score", CHECKPOINT), key_of(LABEL, CHECKPOINT)
+ALARM = 3
+"""The exit code of an alarm."""
 
 
 def run(*words: object) -> Result:
@@ -75,8 +82,8 @@ def url(tmp_path: Path) -> Path:
     return tmp_path / "log.sqlite"
 
 
-def lines(done: Result) -> list[dict[str, object]]:
-    assert done.exit_code == 0, done.output
+def lines(done: Result, code: int = 0) -> list[dict[str, object]]:
+    assert done.exit_code == code, done.output
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -137,7 +144,7 @@ def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_r
     assert "no alarm; most evidence" in first.stderr
     with ScoreLog.open(url) as log:
         write(log, 300, first=1000, longer=2.0)
-    [alarm] = lines(run("drift", "--json", "--log", url, "--state", state))
+    [alarm] = lines(run("drift", "--json", "--log", url, "--state", state), ALARM)
     assert (alarm["stream"], alarm["moved"], alarm["what"]) == ("tokens", "higher", "mean tokens")
     assert alarm["before"] == pytest.approx(110, rel=0.1)
     assert alarm["after"] == pytest.approx(220, rel=0.15)
@@ -152,6 +159,18 @@ def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_r
     title = root.find("{http://www.w3.org/2000/svg}title")
     assert title is not None
     assert str(title.text).startswith("tokens is higher in the last ")
+    assert "of which the first 200 are the reference" in str(title.text)
+
+
+def test_after_an_alarm_before_is_what_came_since_that_alarm(url: Path) -> None:
+    with ScoreLog.open(url) as log:
+        write(log, 500, first=1000, longer=2.0)
+        write(log, 300, first=1500)
+        higher, lower = LogWatch().read(log)
+    assert (higher["moved"], lower["moved"]) == ("higher", "lower")
+    assert higher["before"] == pytest.approx(110, rel=0.1)
+    assert lower["before"] == pytest.approx(220, rel=0.1), "the reference, and not all that ever was"
+    assert lower["after"] == pytest.approx(110, rel=0.15)
 
 
 def test_labels_ring_where_scores_are_too_high(url: Path) -> None:
@@ -181,7 +200,7 @@ def test_a_correction_is_no_second_label_of_the_stream_whenever_it_is_read(url: 
     watch = LogWatch()
     with ScoreLog.open(url) as log:
         assert watch.read(log) == []
-        before, rows = watch.watch.evidence[LABEL], watch.watch.streams[LABEL].rows
+        before, rows = watch.watch.evidence[LABELS], watch.watch.streams[LABELS].rows
         labels = log.current_labels()
         assert rows == len(labels)
         unsure = [FeedbackLabel("r0", None, "ada", BEGIN + 1), FeedbackLabel("r1", None, "ada", BEGIN + 61)]
@@ -189,20 +208,20 @@ def test_a_correction_is_no_second_label_of_the_stream_whenever_it_is_read(url: 
         corrected = [FeedbackLabel(one.request_id, 1 - (one.value or 0), "bob", BEGIN + 1e6) for one in labels]
         log.add_labels(corrected)
         assert watch.read(log) == []
-        assert (watch.watch.evidence[LABEL], watch.watch.streams[LABEL].rows) == (before, rows)
+        assert (watch.watch.evidence[LABELS], watch.watch.streams[LABELS].rows) == (before, rows)
         anew = LogWatch()  # of one that reads only now, the same
         assert anew.read(log) == []
-        assert anew.watch.evidence[LABEL] == pytest.approx(before)
+        assert anew.watch.evidence[LABELS] == pytest.approx(before)
         write(log, 5, first=2000, labels=1.0)
         watch.read(log)
-        assert watch.watch.streams[LABEL].rows == rows + 5
+        assert watch.watch.streams[LABELS].rows == rows + 5
 
 
 def test_labels_count_once_whenever_they_came_and_however_they_are_dated(url: Path) -> None:
     watch, state = LogWatch(), url.with_name("drift.json")
     with ScoreLog.open(url) as log:
         watch.read(log)
-        before = watch.watch.streams[LABEL].rows
+        before = watch.watch.streams[LABELS].rows
         labelled = {one.request_id for one in log.current_labels()}
         later = [f"r{i}" for i in range(1000) if f"r{i}" not in labelled][:40]
         early = [FeedbackLabel(name, 1.0, "ada", BEGIN - 86_400.0) for name in later]
@@ -211,12 +230,12 @@ def test_labels_count_once_whenever_they_came_and_however_they_are_dated(url: Pa
             watch.save(state)
             watch = LogWatch.load(state)
             watch.read(log)
-            assert watch.watch.streams[LABEL].rows == before + expected
+            assert watch.watch.streams[LABELS].rows == before + expected
         write_one(log, "not yet", BEGIN + 1e5)
         log.delete(later[0])
         log.label(later[1], 0, time=BEGIN - 2 * 86_400.0)  # a correction that is dated before what it corrects
         watch.read(log)
-    assert watch.watch.streams[LABEL].rows == before + 41
+    assert watch.watch.streams[LABELS].rows == before + 41
     assert later[2] not in state.read_text(encoding="utf-8")
 
 
@@ -224,7 +243,7 @@ def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
     watch, state = LogWatch(), url.with_name("drift.json")
     with ScoreLog.open(url) as log:
         watch.read(log)
-        before, last = watch.watch.streams[LABEL].rows, max(one.time or 0.0 for one in log.current_labels())
+        before, last = watch.watch.streams[LABELS].rows, max(one.time or 0.0 for one in log.current_labels())
         watch.save(state)
         held = json.loads(state.read_text(encoding="utf-8"))
         del held["counted"]
@@ -232,18 +251,18 @@ def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
         write(log, 5, first=2000, labels=1.0)
         kept = LogWatch.load(state)
         kept.read(log)
-        assert kept.watch.streams[LABEL].rows == before + 5
+        assert kept.watch.streams[LABELS].rows == before + 5
         labelled = {one.request_id for one in log.current_labels()}
         name = next(f"r{i}" for i in range(1000) if f"r{i}" not in labelled)
         log.label(name, 1, time=BEGIN)
         kept.read(log)
-        assert kept.watch.streams[LABEL].rows == before + 6
+        assert kept.watch.streams[LABELS].rows == before + 6
 
 
 def test_lines_of_json_are_all_that_stands_on_stdout(url: Path, tmp_path: Path) -> None:
     done = run("estimate", "--json", "--log", url, "--model", "nobody")
     assert done.exit_code == 0
-    assert "no answers of that time and model" in done.stderr
+    assert "no answers of that time, model and checkpoint" in done.stderr
     assert all(json.loads(line) for line in done.stdout.splitlines())
     (tmp_path / "labels.csv").write_text("request_id,label\nr1,right\nr2,wrong\n")
     known = run("feedback", tmp_path / "labels.csv", "--log", url)
@@ -285,28 +304,48 @@ def test_midnight_is_the_first_hour_of_every_day(tmp_path: Path) -> None:
             write_one(log, f"a{day}", BEGIN + 86_400 * day + 3_599)
             write_one(log, f"b{day}", BEGIN + 86_400 * day + 23 * 3_600)
         watch.read(log)
-    assert set(watch.watch.streams["score"].ranks) == {f"{CHECKPOINT}|0", f"{CHECKPOINT}|23"}
+    assert set(watch.watch.streams[SCORES].ranks) == {"0", "23"}
 
 
 def test_an_answer_that_is_stored_late_is_read_and_none_is_read_twice(url: Path) -> None:
     watch = LogWatch()
     with ScoreLog.open(url) as log:
         watch.read(log)
-        assert watch.watch.streams["score"].rows == 1000
+        assert watch.watch.streams[SCORES].rows == 1000
         write_one(log, "late", BEGIN + 5)  # by a server whose database could not be reached for hours
         watch.read(log)
         watch.read(log)
-        assert watch.watch.streams["score"].rows == 1001
+        assert watch.watch.streams[SCORES].rows == 1001
         log.delete("late")
-        write_one(log, "new", BEGIN + 7)  # gets the number that is free again
+        write_one(log, "new", BEGIN + 7)  # after the one with the highest number was taken away
         watch.read(log)
         watch.read(log)
-        assert watch.watch.streams["score"].rows in (1001, 1002)
-        write(log, 2, first=3000)
-        watch.read(log, until=BEGIN + 60 * 3001)
-        before = watch.watch.streams["score"].rows
+        assert watch.watch.streams[SCORES].rows == 1002
+        write_one(log, "ahead", BEGIN + 1e9)  # by a clock that is ahead
         watch.read(log)
-        assert watch.watch.streams["score"].rows == before + 1
+        assert watch.watch.streams[SCORES].rows == 1003
+
+
+def test_what_is_logged_after_a_prune_is_watched(url: Path) -> None:
+    watch = LogWatch()
+    with ScoreLog.open(url) as log:
+        watch.read(log)
+        assert log.prune(1, sure=True) == 1000
+        write(log, 600, first=5000, longer=3.0)
+        assert [alarm["stream"] for alarm in watch.read(log)] == ["tokens"]
+
+
+def test_a_log_that_was_put_back_to_an_earlier_copy_is_refused(url: Path) -> None:
+    copy = url.with_name("copy.sqlite")
+    copy.write_bytes(url.read_bytes())
+    watch = LogWatch()
+    with ScoreLog.open(url) as log:
+        write(log, 10, first=1000)
+        watch.read(log)
+    with ScoreLog.open(copy) as log:
+        watch.log = log.identity()
+        with pytest.raises(RecordError, match=r"up to number 1010, .*up to 1000 only"):
+            watch.read(log)
 
 
 def test_a_state_of_before_goes_on_after_the_time_that_it_has_read(url: Path) -> None:
@@ -316,7 +355,7 @@ def test_a_state_of_before_goes_on_after_the_time_that_it_has_read(url: Path) ->
     kept = LogWatch.load(state)
     with ScoreLog.open(url) as log:
         kept.read(log)
-    assert kept.watch.streams["score"].rows == 10
+    assert kept.watch.streams[SCORES].rows == 10
 
 
 def test_who_reads_at_the_same_time_is_refused_and_nothing_rings_twice(url: Path) -> None:
@@ -336,11 +375,11 @@ def test_of_who_was_unsure_first_the_first_label_that_says_something_counts(url:
         write(log, 1, first=2000)
         log.label("r2000", None, time=BEGIN + 2e5)
         watch.read(log)
-        rows = watch.watch.streams[LABEL].rows
+        rows = watch.watch.streams[LABELS].rows
         log.label("r2000", 0, time=BEGIN + 3e5)
         log.label("r2000", 1, time=BEGIN + 4e5)
         watch.read(log)
-        assert watch.watch.streams[LABEL].rows == rows + 1
+        assert watch.watch.streams[LABELS].rows == rows + 1
         [first] = [one for one in log.first_labels() if one.request_id == "r2000"]
     assert (first.value, first.time) == (0, BEGIN + 3e5)
 
@@ -350,7 +389,35 @@ def test_another_checkpoint_is_no_drift_and_the_same_one_that_says_otherwise_is(
         write(log, 800, first=1000, checkpoint="d" * 64, power=4.0)
         assert LogWatch().read(log) == []
         write(log, 800, first=1800, checkpoint="d" * 64, power=1.0)
-        assert LogWatch().read(log)[0]["stream"] == "score"
+        alarm = LogWatch().read(log)[0]
+        assert (alarm["stream"], alarm["checkpoint"], alarm["direction"]) == ("score", "d" * 64, "fewer wrong answers")
+        assert "score of checkpoint dddddddddddd is higher" in str(alarm["text"])
+
+
+def test_versions_are_watched_each_by_itself_and_one_can_be_chosen(url: Path, tmp_path: Path) -> None:
+    with ScoreLog.open(url) as log:
+        write(log, 500, first=1000, checkpoint="d" * 64, labels=1.0, off=0.46)
+        write(log, 500, first=2000, checkpoint="e" * 64, labels=1.0, off=-0.25)
+        log.event(
+            "promoted", {"from": "e" * 64, "from_path": "out/old", "to": "d" * 64, "to_path": "out/new"}, time=1.0
+        )
+        found = [alarm for alarm in LogWatch().read(log) if alarm["stream"] == LABEL]
+    assert [(alarm["checkpoint"][0], alarm["path"], alarm["direction"]) for alarm in found] == [
+        ("d", "out/new", "more wrong answers"),
+        ("e", "out/old", "fewer wrong answers"),
+    ]
+    assert float(found[0]["after"]) < -0.3
+    assert float(found[1]["after"]) > 0.15
+    assert "checkpoint dddddddddddd (out/new) are too high" in found[0]["text"]
+    for given in ("eeeeee", "out/old", "e" * 64):
+        state = tmp_path / f"state-{len(given)}"
+        alarms = lines(run("drift", "--log", url, "--state", state, "--checkpoint", given), ALARM)
+        assert {alarm["checkpoint"] for alarm in alarms if alarm["stream"] in (LABEL, "score")} == {"e" * 64}
+    refused = run("drift", "--log", url, "--state", tmp_path / "s", "--checkpoint", "ffff")
+    assert refused.exit_code == 1
+    assert (
+        "is none of the checkpoints that gave this log's scores (cccccccccccc, dddddddddddd (out/new)" in refused.output
+    )
 
 
 def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> None:
@@ -358,10 +425,10 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
     assert run("drift", "--log", url, "--state", state, "--within", "hour", "--batch", 2).exit_code == 0
     kept = LogWatch.load(state)
     assert (kept.within, kept.watch.batch, kept.model) == ("hour", 2, None)
-    assert kept.stored_until == 1000
-    hours = {stratum.partition("|")[2] for stratum in kept.watch.streams["score"].ranks}
+    assert kept.read_to == 1000
+    hours = set(kept.watch.streams[SCORES].ranks)
     assert hours == {str(hour) for hour in range(17)}, "1,000 minutes from midnight on"
-    assert open_watch(state, within="hour").stored_until == kept.stored_until
+    assert open_watch(state, within="hour").read_to == kept.read_to
     refused = run("drift", "--log", url, "--state", state, "--model", "big")
     assert refused.exit_code == 1
     assert "has watched with model None, and 'big' was given" in refused.output
@@ -441,6 +508,79 @@ def test_pictures_are_drawn_of_names_of_little_and_of_nothing() -> None:
     one = Alarm("score", 1.0, 1.0, 100.0, 1, 1, "lower")
     assert np.isnan(measure_move(one, [1.0], [0.5]).before)
     ElementTree.fromstring(draw_alarm(one, [1.0], [0.5]))
+
+
+class Hook:
+    """A webhook of this machine that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.status, self.posted = 200, list[dict[str, object]]()
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                hook.posted.append(json.loads(body))
+                self.send_response(hook.status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/secret"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    hook = Hook()
+    yield hook
+    hook.server.shutdown()
+    hook.server.server_close()
+
+
+def test_a_webhook_gets_each_alarm_once_and_one_that_fails_gets_it_later(url: Path, hook: Hook, tmp_path: Path) -> None:
+    words = ("drift", "--log", url, "--state", tmp_path / "s", "--webhook", hook.url)
+    assert (run(*words).exit_code, hook.posted) == (0, [])
+    with ScoreLog.open(url) as log:
+        write(log, 300, first=1000, longer=2.0)
+    hook.status = 500
+    [alarm] = lines(failed := run(*words), ALARM)
+    assert "1 alarms wait" in failed.stderr
+    assert "status 500" in failed.stderr
+    assert "secret" not in failed.output
+    assert hook.posted == [alarm, alarm], "it is tried once more"
+    assert run(*words).exit_code == 1, "no new alarm, and one that waits"
+    hook.status = 204
+    assert "1 alarms wait" in run(*words[:-2]).stderr
+    hook.posted.clear()
+    done = run(*words)
+    assert (done.exit_code, hook.posted) == (0, [alarm])
+    assert run(*words).exit_code == 0
+    assert hook.posted == [alarm]
+
+
+def test_a_webhook_that_never_answers_is_given_up(url: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaprobe.monitoring.webhook.TIMEOUT_S", 0.2)
+    with ScoreLog.open(url) as log:
+        write(log, 300, first=1000, longer=2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        words = ("drift", "--log", url, "--state", tmp_path / "s", "--webhook")
+        done = run(*words, f"http://127.0.0.1:{silent.getsockname()[1]}/")
+    assert done.exit_code == ALARM
+    assert "1 alarms wait" in done.stderr
+    for given in ("ftp://a/b", "nowhere", "http:///x", "http://a b/"):
+        refused = run(*words, given)
+        assert (refused.exit_code, "expected a URL" in refused.output) == (1, True)
+        assert given not in refused.output
+
+
+def test_an_alarm_that_a_killed_process_has_stored_is_in_the_log_once(url: Path) -> None:
+    with ScoreLog.open(url) as log:
+        write(log, 300, first=1000, longer=2.0)
+        assert LogWatch().read(log) == LogWatch().read(log)  # the second knows nothing of the first
+        assert len(log.events(DRIFT)) == 1
 
 
 def test_a_state_that_is_none_is_refused(tmp_path: Path) -> None:

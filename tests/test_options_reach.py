@@ -120,17 +120,18 @@ def test_a_sheet_is_drawn_and_labelled_as_was_said(
 def test_a_log_is_read_from_the_day_and_for_the_model_that_were_named(reach: Any, log: Path, tmp_path: Path) -> None:
     said = ["--since", "2025-11-30", "--model", "m"]
     _, named = reach("metaprobe.monitoring.log.ScoreLog.columns", "estimate", "--log", log, *said)
-    assert named == {"since": NOVEMBER, "model": "m", "ids": False}
+    assert named == {"since": NOVEMBER, "model": "m", "checkpoint": None, "ids": False}
     given, named = reach("metaprobe.monitoring.estimates_of_log.estimate_log", "estimate", "--log", log, "--by", "week")
-    assert (len(given[0]), named) == (40, {"by": "week", "group": None})
+    assert (len(given[0]), named["by"], named["group"]) == (40, "week", None)
     said = ["--state", tmp_path / "s.json", "--model", "m", "--within", "hour", "--batch", 4]
     given, named = reach("metaprobe.monitoring.drift_of_log.open_watch", "drift", "--log", log, *said)
-    assert (given, named) == ((tmp_path / "s.json",), {"model": "m", "within": "hour", "batch": 4})
+    assert (given, named) == ((tmp_path / "s.json",), {"model": "m", "checkpoint": None, "within": "hour", "batch": 4})
 
 
 def test_old_answers_are_moved_and_taken_away_by_age(reach: Any, log: Path, runs: Path) -> None:
-    given, _ = reach("metaprobe.monitoring.log.ScoreLog.prune", "log", "prune", "--log", log, "--older-than", 2.5)
-    assert given == (2.5,)
+    for more, sure in (((), False), (("--yes",), True)):
+        said = ["log", "prune", "--log", log, "--older-than", 2.5, *more]
+        assert reach("metaprobe.monitoring.log.ScoreLog.prune", *said) == ((2.5,), {"sure": sure})
     said = ["log", "rotate", "--log", log, "--older-than", 0, "--out", runs]
     given, named = reach("metaprobe.monitoring.log.ScoreLog.rotate", *said)
     assert (given, named) == ((runs,), {"days": 0.0})

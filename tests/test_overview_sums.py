@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ from metaprobe.monitoring.sampling import draw_sheet
 from metaprobe.monitoring.sheet_files import write_sheet
 
 DAYS = 24
+
+
+def pictures(log: ScoreLog, span: Span) -> dict[str, Any]:
+    """What is shown of the only version."""
+    [version] = overview(log, span)["versions"]
+    return dict(version)
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def log(tmp_path: Path) -> ScoreLog:
 
 def test_every_label_is_in_one_window_and_windows_do_not_overlap(log: ScoreLog) -> None:
     with log:
-        found = overview(log, Span(START, START + DAYS * DAY - 1))["labels_over_time"]
+        found = pictures(log, Span(START, START + DAYS * DAY - 1))["labels_over_time"]
     assert sum(window["labels"] for window in found) == 2 * DAYS
     assert all(first["to"] <= second["from"] for first, second in pairwise(found))
     assert found[-1]["to"] == START + DAYS * DAY - 1
@@ -49,7 +56,7 @@ def test_every_label_is_in_one_window_and_windows_do_not_overlap(log: ScoreLog) 
 
 def test_the_surest_answers_come_first_where_risk_is_shown_against_coverage(log: ScoreLog) -> None:
     with log:
-        curve = overview(log, Span(START, START + DAYS * DAY - 1))["coverage"]["labelled"]
+        curve = pictures(log, Span(START, START + DAYS * DAY - 1))["coverage"]["labelled"]
     assert [risk for covered, risk in curve if covered <= 0.5] == pytest.approx(
         [0.0] * sum(covered <= 0.5 for covered, _ in curve)
     )
@@ -58,7 +65,7 @@ def test_the_surest_answers_come_first_where_risk_is_shown_against_coverage(log:
 
 def test_the_risk_is_that_of_labelled_answers_that_were_accepted(log: ScoreLog) -> None:
     with log:
-        risk = overview(log, Span(START, START + DAYS * DAY - 1))["risk"]["labelled"]
+        risk = pictures(log, Span(START, START + DAYS * DAY - 1))["risk"]["labelled"]
     assert risk["labels"] == 2 * DAYS - 12
     assert risk["value"] == pytest.approx((DAYS - 12) / (2 * DAYS - 12))
 
@@ -70,12 +77,12 @@ def test_a_label_that_nobody_drew_does_not_make_later_days_count(tmp_path: Path)
         assert log.flush()
         for row in draw_sheet(log, 10, seed=1).rows:
             log.label(row.request_id, 1.0)
-        before = overview(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
+        before = pictures(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
         for number in range(20, 40):
             log.write(entry(number, time=START + 5 * DAY + number))
         assert log.flush()
         log.label("r30", 0.0)
-        after = overview(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
+        after = pictures(log, Span(START, START + 9 * DAY))["accuracy"]["powered"]
     assert after["rows"] - before["rows"] <= 1  # the label itself, which is used in no estimate
     assert after["value"] == before["value"]
 
@@ -148,7 +155,7 @@ def test_a_sheet_shows_the_letters_of_every_language(tmp_path: Path) -> None:
 
 def test_scores_are_shown_by_equal_parts_of_zero_to_one(log: ScoreLog) -> None:
     with log:
-        shown = overview(log, Span(START, START + DAYS * DAY - 1))["histogram"]
+        shown = pictures(log, Span(START, START + DAYS * DAY - 1))["histogram"]
     parts = len(shown)
     assert [part["from"] for part in shown] == pytest.approx([place / parts for place in range(parts)])
     scores = np.arange(2 * DAYS) / (2 * DAYS)
@@ -160,7 +167,7 @@ def test_scores_are_shown_by_equal_parts_of_zero_to_one(log: ScoreLog) -> None:
 def test_windows_of_labels_are_equally_long_and_cover_the_span(log: ScoreLog) -> None:
     span = Span(START, START + DAYS * DAY - 1)
     with log:
-        found = overview(log, span)["labels_over_time"]
+        found = pictures(log, span)["labels_over_time"]
     lengths = {second["from"] - first["from"] for first, second in pairwise(found)}
     assert len(lengths) == 1
     assert found[0]["from"] == START

@@ -103,22 +103,36 @@ def test_columns_can_be_narrowed(tmp_path: Path, chosen: dict[str, object], expe
         assert log.columns(ids=True, **chosen).request_id.tolist() == expected  # type: ignore[arg-type]
 
 
-def test_the_latest_label_counts_whenever_it_arrives(where: str) -> None:
+def test_the_label_that_came_last_counts_whatever_its_clock_said(where: str) -> None:
     with ScoreLog.open(where) as log:
-        log.write(entry(1))
-        log.write(entry(2))
-        log.write(entry(3))
+        for number in range(1, 5):
+            log.write(entry(number))
         assert log.flush()
-        log.label("r1", 1, who="ada", time=START + 9)
+        log.label("r1", 1, who="ada", time=START + 9)  # by a clock that is ahead
         log.label("r1", 0, who="bob", time=START + 5)
         log.label("r2", 1, time=START)
         log.label("r2", 0, time=START)
         log.label("r3", 1, time=START)
         log.label("r3", None, time=START + 1)
-        np.testing.assert_array_equal(log.columns().label, [1, 0, np.nan])
-        assert FeedbackLabel("r1", 1, "ada", START + 9) in log.current_labels()
+        together = [FeedbackLabel("r4", 1, time=START + 2), FeedbackLabel("r4", 0, time=START + 1)]  # newest first
+        log.add_labels(together)
+        np.testing.assert_array_equal(log.columns().label, [0, 0, np.nan, 1])
+        assert FeedbackLabel("r1", 0, "bob", START + 5) in log.current_labels()
         first = {one.request_id: (one.value, one.time) for one in log.first_labels()}
-        assert first == {"r1": (0, START + 5), "r2": (1, START), "r3": (1, START)}
+        assert first == {"r1": (1, START + 9), "r2": (1, START), "r3": (1, START), "r4": (0, START + 1)}
+
+
+def test_labels_that_are_read_again_do_not_undo_a_correction(where: str) -> None:
+    exported = [FeedbackLabel("r1", 1, "judge", START), FeedbackLabel("r1", None, "ada", START + 1)]
+    with ScoreLog.open(where) as log:
+        log.write(entry(1))
+        assert log.flush()
+        log.add_labels(exported)
+        log.label("r1", 0, who="bob")
+        assert log.add_labels(exported) == 2, "both are of answers in the log"
+        assert log.columns().label.tolist() == [0]
+        log.label("r1", 1, who="judge")  # said now: no label that is read again
+        assert log.columns().label.tolist() == [1]
 
 
 def test_a_label_may_come_before_its_answer_and_the_unknown_ones_are_said(where: str) -> None:

@@ -71,13 +71,75 @@ def test_prune_takes_away_what_is_older_and_its_labels_and_nothing_else(
         log.flush()
         log.label("r2", 1)
         log.label("r19", 1)
-        assert log.prune(5) == 11
+        assert log.prune(5, sure=True) == 11
         columns = log.columns(ids=True)
         assert columns.request_id.tolist() == [f"r{number}" for number in range(11, 20)]
         assert [one.request_id for one in log.current_labels()] == ["r19"]
         assert [sums[0] for sums in totals(log)] == [9, 9]
         with pytest.raises(LogError, match="days 0; expected more than 0"):
             log.prune(0)
+
+
+def test_a_clock_that_jumped_ahead_takes_nothing_away(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [START + 90 * DAY]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    with ScoreLog.open(where) as log:
+        for number in range(90):
+            log.write(entry(number, time=START + number * DAY))
+        assert log.flush()
+        now[0] += 40 * DAY  # fewer than half would go
+        with pytest.raises(
+            LogError, match=r"41 days after the last prune or answer .*: it has jumped.* 40 of 90.*--yes"
+        ):
+            log.prune(90)
+        log.write(entry(100, time=now[0]))  # by the same clock
+        assert log.flush()
+        with pytest.raises(LogError, match="it has jumped"):
+            log.prune(90)
+        assert len(log.columns()) == 91
+        now[0] -= 40 * DAY
+        assert log.prune(80) == 10
+        now[0] += 120 * DAY
+        with pytest.raises(LogError, match=r"120 days after the last prune.*80 of 81 answers would go"):
+            log.prune(80)
+        assert log.prune(80, sure=True) == 80
+        now[0] += 3600
+        log.write(entry(101, time=now[0]))
+        assert log.prune(80) == 1, "who was sure has set the log's clock right"
+
+
+def test_most_of_a_log_goes_only_where_somebody_says_so_or_where_it_became_old_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [START + 90 * DAY]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
+        for number in range(90):
+            log.write(entry(number, time=START + number * DAY))
+        assert log.flush()
+        with pytest.raises(LogError, match=r"60 of 90 answers would go at once.*--older-than 30 --log LOG --yes"):
+            log.prune(30)
+        assert log.prune(60) == 30
+        for _ in range(89):  # nothing more is logged, and the service is asked for every day
+            now[0] += DAY
+            log.prune(60)
+        assert len(log.columns()) == 0
+
+
+def test_numbers_of_answers_that_are_gone_are_not_given_again(where: str) -> None:
+    with ScoreLog.open(where) as log:
+        for number in range(5):
+            log.write(entry(number))
+        assert log.flush()
+        last = log.settled()
+        assert log.columns(stored=(0, last)).tokens.tolist() == [7] * 5
+        assert log.prune(1, sure=True) == 5
+        assert log.settled() >= last
+    with ScoreLog.open(where) as log:
+        for number in range(5, 8):
+            log.write(entry(number))
+        assert log.flush()
+        assert log.columns(stored=(last, log.settled()), ids=True).request_id.tolist() == ["r5", "r6", "r7"]
 
 
 def test_a_deleted_request_is_nowhere_not_even_in_the_bytes_of_the_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.label_files import read_label_file
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.posting import NotPosted, checked_base, post_json
+from metaprobe.records.posting import NotPosted, checked_url, post_json
 from metaprobe.serving.verdict_export import BATCH, poster, requests_for
 
 NOON = 1_700_000_000.0
@@ -230,7 +230,7 @@ def test_a_missing_address_or_key_is_named_before_anything_is_sent(
 )
 def test_an_address_that_is_none_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(RecordError, match="LANGFUSE_BASE_URL is no address") as refused:
-        checked_base(url, "LANGFUSE_BASE_URL")
+        checked_url(url, "LANGFUSE_BASE_URL", bare=True)
     assert SECRET not in str(refused.value)
 
 

@@ -1,6 +1,7 @@
 """`/dashboard`: a page that is the same for everyone, and what it shows, for who has a key."""
 
 import asyncio
+import math
 import time
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from metaprobe.serving.http.refusal import Refusal
 PAGE = Path(__file__).with_name("page.html")
 DAY = 86400.0
 MAX_DAYS = 3660.0
+MAX_TIME = 1e11
+"""Milliseconds are no times."""
 HEADERS = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -43,7 +46,7 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
         return Response(PAGE.read_bytes(), media_type="text/html; charset=utf-8", headers=HEADERS)
 
     async def data(request: Request) -> Response:
-        """Sums, estimates and events of the time, model and task that are asked for."""
+        """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
         span, found = span_of(request), there()
         async with turns:
             return _json(await asyncio.to_thread(overview, found, span))
@@ -58,16 +61,33 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
 
 
 def span_of(request: Request) -> Span:
-    """Which answers `?days=30&model=m&task=faq` means. Raises `Refusal` for days that are no number above 0."""
+    """Which answers `?days=30&model=m&task=faq&checkpoint=DIGEST` means, or `?since=S&until=S` in seconds since 1970.
+
+    Raises `Refusal` for days or times that are none.
+    """
     given = request.query_params
-    try:
-        days = float(given.get("days", "30"))
-    except ValueError:
-        days = 0.0
+    names = {name: given.get(name, "") for name in ("model", "task", "checkpoint")}
+    now = time.time()
+    if given.get("since"):
+        since, until = _number(given["since"]), _number(given.get("until") or str(now))
+        if not (0 <= since < until <= MAX_TIME and until - since <= MAX_DAYS * DAY):
+            message = (
+                f"since and until are no times; expected seconds since 1970, the second later, up to {MAX_DAYS:g} days"
+            )
+            raise Refusal(400, "invalid_time", message)
+        return Span(since, until, **names)
+    days = _number(given.get("days", "30"))
     if not 0 < days <= MAX_DAYS:
         raise Refusal(400, "invalid_days", f"days is {given['days'][:40]!r}; expected a number up to {MAX_DAYS:g}")
-    now = time.time()
-    return Span(now - days * DAY, now, given.get("model", ""), given.get("task", ""))
+    return Span(now - days * DAY, now, **names)
+
+
+def _number(given: str) -> float:
+    """NaN for what is none."""
+    try:
+        return float(given)
+    except ValueError:
+        return math.nan
 
 
 def _json(value: object) -> Response:

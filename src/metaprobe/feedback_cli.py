@@ -1,6 +1,5 @@
 """`metaprobe feedback` and `metaprobe sample`: labels into the score log, and whom to ask for more."""
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metaprobe.terminal import CHECKPOINT, Target, since_option
+from metaprobe.terminal import Target, since_option
 
 if TYPE_CHECKING:
     from metaprobe.monitoring.log import ScoreLog
@@ -23,7 +22,7 @@ log_option = click.option(
 
 
 checkpoint_option = click.option(
-    "--checkpoint", help="Only answers that this checkpoint scored: its folder, or the first digits of its digest."
+    "--checkpoint", metavar="VERSION", help="Only this version: its folder, or the beginning of its digest."
 )
 
 
@@ -143,6 +142,7 @@ def sample(
     from metaprobe.monitoring.promotable import will_not_count
     from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows
     from metaprobe.monitoring.sheet_files import write_sheet
+    from metaprobe.monitoring.versions import find_version
 
     if out is None and not page:
         raise click.UsageError("Missing option '--out' or '--page': where the answers are to be labelled.")
@@ -154,7 +154,7 @@ def sample(
         if sheet:
             drawn = DrawnSheet(sheet, sheet_rows(log, sheet), 0, 0)
         else:
-            digest = None if checkpoint is None else digest_in_log(log, checkpoint)
+            digest = None if checkpoint is None else find_version(log, checkpoint)
             choice: dict[str, Any] = {"since": since, "model": model, "checkpoint": digest, "tags": wanted}
             drawn = draw_sheet(log, budget, **choice, floor=floor, seed=seed)
             beside = f"; {drawn.known} more drawn ones have labels already" if drawn.known else ""
@@ -198,22 +198,6 @@ def _claimed(out: Path | None) -> Iterator[None]:
             if not out.stat().st_size:
                 out.unlink()
         raise
-
-
-def digest_in_log(log: "ScoreLog", given: str) -> str:
-    """The digest of a checkpoint that is named by where it is, or by the first digits of its digest in the log."""
-    if re.fullmatch(r"[0-9a-f]{6,64}", given) and not Path(given).exists():
-        rows = log.tables.read("SELECT DISTINCT checkpoint FROM contexts WHERE checkpoint <> ''")
-        there = sorted(str(row[0]) for row in rows)
-        if len(found := [one for one in there if one.startswith(given)]) == 1:
-            return found[0]
-        raise click.UsageError(
-            f"--checkpoint {given} begins {len(found) or 'no'} digests of the log; it holds answers of "
-            f"{', '.join(one[:16] for one in there) or 'no checkpoint'}"
-        )
-    from metaprobe.checkpoints import load_checkpoint
-
-    return load_checkpoint(str(CHECKPOINT.convert(given, None, None))).digest
 
 
 def _named(tag: str) -> tuple[str, str]:

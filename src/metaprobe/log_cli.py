@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.feedback_cli import checkpoint_option, digest_in_log, log_option, opened_log
+from metaprobe.feedback_cli import checkpoint_option, log_option, opened_log
 from metaprobe.terminal import FOLDER, NEW_FILE, RUNS, since_option
 
 
@@ -26,13 +26,16 @@ def log_command() -> None:
     type=click.FloatRange(0, min_open=True),
     help="Answers that ended so many days ago.",
 )
-def prune(where: str, days: float) -> None:
+@click.option("--yes", is_flag=True, help="Also where the clock seems to have jumped, or most answers would go.")
+def prune(where: str, days: float, yes: bool) -> None:
     """Take away answers older than --older-than DAYS, with their labels. Alarms and promotions stay.
 
-    `metaprobe serve --log-days` does the same every hour.
+    `metaprobe serve --log-days` does the same every hour. Nothing is taken away where the clock is more than 7 days
+    after the last prune (before the first one: after the newest answer), nor where more than half of all answers would
+    go at once; then --yes is needed. A clock that is months ahead would otherwise empty the log.
     """
     with opened_log(where) as opened:
-        count = opened.prune(days)
+        count = opened.prune(days, sure=yes)
     click.echo(f"took away {count} answers older than {days:g} days")
 
 
@@ -106,6 +109,7 @@ def export(
     MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; OTEL_EXPORTER_OTLP_ENDPOINT and
     OTEL_EXPORTER_OTLP_HEADERS. Exit code 1 where a verdict was not taken.
     """
+    from metaprobe.monitoring.versions import find_version
     from metaprobe.records.posting import NotPosted
     from metaprobe.serving.verdict_export import entries_of, poster, requests_for
 
@@ -114,7 +118,7 @@ def export(
     send = poster(to) if posted else None
     counts, failed = Counter[str](), ""
     with opened_log(where) as opened, nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
-        digest = None if checkpoint is None else digest_in_log(opened, checkpoint)
+        digest = None if checkpoint is None else find_version(opened, checkpoint)
         entries = entries_of(opened, since=since, model=model, checkpoint=digest)
         counted = (counts.update(["answers"]) or entry for entry in entries)
         for one in requests_for(to, counted, trace_tag=trace_tag):

@@ -6,76 +6,118 @@ from typing import Any
 
 import click
 
-from metaprobe.feedback_cli import log_option, opened_log
+from metaprobe.feedback_cli import checkpoint_option, log_option, opened_log
 from metaprobe.shown import alarm_table, estimate_table, json_option, show_lines
 from metaprobe.terminal import CHECKPOINT, NEW_FILE, since_option
+
+ALARM = 3
+"""Exit code of `drift` where there is a new alarm."""
 
 model_option = click.option("--model", help="Only answers of this model.")
 
 
 @click.command(short_help="How many answers are right, with intervals.")
 @log_option
-@click.option("--by", metavar="PART", help="Also apart: by model, checkpoint, task, week, or a tag of that name.")
+@click.option("--by", metavar="PART", help="Also apart: by model, task, week, or a tag of that name.")
 @click.option(
     "--group",
     metavar="TAG",
     help="Answers that belong together: of one value of this tag, such as a conversation, or of one 'question'.",
 )
 @model_option
+@checkpoint_option
 @since_option
 @json_option
 def estimate(
-    where: str, by: str | None, group: str | None, model: str | None, since: float | None, as_json: bool
+    where: str,
+    by: str | None,
+    group: str | None,
+    model: str | None,
+    checkpoint: str | None,
+    since: float | None,
+    as_json: bool,
 ) -> None:
     """Accuracy, flagged share and risk among the accepted, with 95 % intervals: a table, or with --json a line each.
 
+    Each version of the checkpoint stands apart, the newest first: a score of one says nothing of another's.
     Accuracy and risk come in three ways: from scores alone, powered by scores and labels, and from labels alone. Each
     line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
     conversation, resemble each other: without --group their intervals are too short.
     """
     from metaprobe.monitoring.estimates_of_log import QUESTION, estimate_log, groups_of_log
+    from metaprobe.monitoring.versions import find_version, version_names
 
     with opened_log(where) as opened:
-        columns = opened.columns(since=since, model=model, ids=group == QUESTION)
+        version = None if checkpoint is None else find_version(opened, checkpoint)
+        columns = opened.columns(since=since, model=model, checkpoint=version, ids=group == QUESTION)
         groups = None if group is None else groups_of_log(opened, columns, group)
+        names = version_names(opened)
     if not len(columns):
-        click.echo("the log holds no answers of that time and model", err=True)
-    show_lines(estimate_log(columns, by=by, group=groups), as_json, estimate_table)
+        click.echo("the log holds no answers of that time, model and checkpoint", err=True)
+    show_lines(estimate_log(columns, by=by, group=groups, names=names), as_json, estimate_table)
 
 
 @click.command(short_help="Whether answers are as they were.")
 @log_option
 @click.option("--state", type=NEW_FILE, required=True, help="File that holds what was seen; made where there is none.")
 @model_option
+@checkpoint_option
 @click.option("--within", metavar="TAG", help="Compare within a tag's values, or within 'hour' of the day.")
 @click.option("--batch", type=click.IntRange(1), help="Answers averaged into one value.  [default: 1]")
-@click.option("--lag", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds left for late entries.")
+@click.option("--webhook", metavar="URL", help="Post each new alarm there, as JSON.")
 @json_option
 def drift(
-    where: str, state: Path, model: str | None, within: str | None, batch: int | None, lag: float, as_json: bool
+    where: str,
+    state: Path,
+    model: str | None,
+    checkpoint: str | None,
+    within: str | None,
+    batch: int | None,
+    webhook: str | None,
+    as_json: bool,
 ) -> None:
     """Reads what came into the log since the last call, and gives an alarm where it is not as before.
 
     Alarms are a table, or with --json a line each.
 
-    Each alarm is stored in the log as an event, with a picture. Over a whole stream, however often this is called, the
-    probability of a false alarm is at most 5 %, for answers whose order says nothing.
+    What a checkpoint says is compared with what the same checkpoint said before, and its labels with its own scores.
+    The first 200 values are the reference. Each alarm is stored in the log as an event, with a picture. Over a whole
+    stream, however often this is called, the probability of a false alarm is at most 5 % for one version, for answers
+    whose order says nothing.
+
+    Exit code 0: no new alarm; 3: an alarm; 1: an error, or the webhook did not take an alarm. Such an alarm stays in
+    the state, and the next call posts it.
     """
-    import time
+    from metaprobe.monitoring.drift_of_log import kept_watch, say_progress
+    from metaprobe.monitoring.versions import find_version
+    from metaprobe.monitoring.webhook import post_pending
+    from metaprobe.records.posting import checked_url
 
-    from metaprobe.monitoring.drift_of_log import kept_watch, nothing_watched
-
-    with kept_watch(state, model=model, within=within, batch=batch) as watch, opened_log(where) as opened:
-        alarms = watch.read(opened, until=time.time() - lag)
+    url = None if webhook is None else checked_url(webhook, "--webhook")
+    with opened_log(where) as opened:
+        version = None if checkpoint is None else find_version(opened, checkpoint)
+        with kept_watch(state, model=model, checkpoint=version, within=within, batch=batch) as watch:
+            alarms = watch.read(opened)
+            failed = ""
+            if url is not None:
+                watch.pending += [{name: one for name, one in alarm.items() if name != "picture"} for alarm in alarms]
+                watch.save(state)  # before anything is posted: a killed process then posts twice, and never not at all
+                failed = post_pending(url, watch.pending)
     told = [{name: value for name, value in alarm.items() if name != "picture"} for alarm in alarms]
     show_lines(told, as_json, alarm_table)
-    if not alarms and nothing_watched(watch):
-        of_model = "" if watch.model is None else f" of model {watch.model}"
-        click.echo(f"nothing is watched yet: the log holds no answers{of_model} that are {lag:g} s old", err=True)
-    elif not alarms:
-        highest = max(watch.watch.evidence.items(), key=lambda pair: pair[1])
-        said = f"no alarm; most evidence {highest[1]:.2g} of {highest[0]}, rings at {watch.watch.threshold:g}"
-        click.echo(said, err=True)
+    if not alarms:
+        click.echo(say_progress(watch), err=True)
+    if watch.waiting:
+        click.echo(f"{watch.waiting} answers are read later: a transaction of the database has not ended", err=True)
+    if watch.pending:
+        why = f"the webhook failed ({failed})" if failed else "no --webhook was given"
+        click.echo(
+            f"{len(watch.pending)} alarms wait in {state}: {why}; the next call with --webhook posts them", err=True
+        )
+    if alarms:
+        raise SystemExit(ALARM)
+    if failed:
+        raise SystemExit(1)
 
 
 @click.command(short_help="A flag threshold that follows the labels.")

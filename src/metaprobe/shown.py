@@ -32,14 +32,14 @@ def show_result(result: Line, as_json: bool, table: Callable[[Line], Iterable[st
 
 def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
     """A row for each estimate; below them what is assumed, and why an estimate is missing."""
-    several = len({line.get("version") or line["part"] for line in lines}) > 1
+    several = len({(line["checkpoint"], line["part"]) for line in lines}) > 1
     head = ["share", "method", "value", "95 % interval", "labels", "answers", "labels to halve it"]
     rows = [["part", *head] if several else head]
     for line in lines:
         interval = f"{_number(line['low'])} to {_number(line['high'])}"
         more = "-" if line["next_halving"] is None else f"{line['next_halving']} more"
         own = [line["of"], line["method"], _number(line["value"]), interval, line["labels"], line["rows"], more]
-        part = " ".join(str(line[key]) for key in ("version", "part") if line.get(key))
+        part = " ".join(filter(None, (str(line["checkpoint"])[:12], str(line["part"] or ""))))
         rows.append([str(cell) for cell in ([part, *own] if several else own)])
     yield from _aligned(rows)
     yield from _notes((f"{line['of']} by {line['method']}", line["reason"]) for line in lines)
@@ -47,12 +47,13 @@ def estimate_table(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
-    """A row for each alarm: what moved, which way, since when, and the means before and after."""
-    rows = [["stream", "moved", "began", "before", "after", "evidence"]]
+    """A row for each alarm: what moved, which way, of which version, since when, and the means before and after."""
+    rows = [["stream", "moved", "version", "began", "before", "after", "evidence"]]
     for one in alarms:
         moved = " ".join(str(one[key]) for key in ("what", "moved") if one.get(key))
         means = [_number(one.get(key)) for key in ("before", "after", "evidence")]
-        rows.append([str(one.get("stream", "")), moved, _moment(one.get("began")), *means])
+        version = str(one.get("checkpoint") or "")[:12]
+        rows.append([str(one.get("stream", "")), moved, version, _moment(one.get("began")), *means])
     yield from _aligned(rows)
     yield from _notes((str(one.get("stream", "")), one.get("text")) for one in alarms)
 

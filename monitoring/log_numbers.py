@@ -1,0 +1,91 @@
+"""The numbers of a log's answers, by which a reader knows what it has read. No number is given twice, and none is late.
+
+In a SQLite file one process writes at a time, so that the row's own `id` is in the order of commits. SQLite would give
+the highest numbers again after their rows were deleted; two triggers in the file keep every program from that, also an
+earlier version of this one.
+
+In PostgreSQL a row may be committed after rows with higher ids. There a row's number is that of its transaction, in
+the column `written`. A number is settled once every transaction up to it has ended.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.tables import Execute
+
+DELETED, BASE, TOLD = "deleted", "written_base", "settled"
+"""Marks: the highest number that was deleted; what is added to a transaction's number; the highest number told."""
+
+LAST_OF_FILE = (
+    f"SELECT max(coalesce((SELECT max(id) FROM scores), 0), (SELECT value FROM marks WHERE name = '{DELETED}'))"
+)
+"""The number that was given last, whether or not its row is still there."""
+
+_FIRST_MARKS = "INSERT INTO marks (name, value) VALUES (:name, 0) ON CONFLICT (name) DO NOTHING"
+_REMEMBER = f"""
+CREATE TRIGGER IF NOT EXISTS scores_deleted AFTER DELETE ON scores BEGIN
+    UPDATE marks SET value = OLD.id WHERE name = '{DELETED}' AND value < OLD.id;
+END
+"""
+_MOVE_ON = f"""
+CREATE TRIGGER IF NOT EXISTS scores_numbered AFTER INSERT ON scores
+WHEN NEW.id <= (SELECT value FROM marks WHERE name = '{DELETED}') BEGIN
+    UPDATE scores SET id = 1 + ({LAST_OF_FILE}) WHERE id = NEW.id;
+END
+"""
+
+_EARLIER = 1 << 62
+"""Rows that were stored before `written` was kept are numbered by their ids less this, below all others."""
+_EPOCH = 1 << 48
+"""Numbers of one server's transactions. A restored database is on another server, which counts from the beginning."""
+
+_NUMBER = f"COALESCE(written, id - {_EARLIER})"
+OF_COMMIT = f"COALESCE(s.written, s.id - {_EARLIER})"
+_INDEX = f"CREATE INDEX IF NOT EXISTS scores_by_number ON scores (({_NUMBER}))"
+_HIGHEST = f"SELECT GREATEST((SELECT MAX({_NUMBER}) FROM scores), (SELECT value FROM marks WHERE name = '{TOLD}'))"
+_BEGUN = "SELECT value FROM marks WHERE name = :name"
+_SET = "INSERT INTO marks (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+_TOLD = f"UPDATE marks SET value = :value WHERE name = '{TOLD}' AND value < :value"
+
+
+def never_again(run: "Execute") -> None:
+    """Sees to it that a SQLite file gives no number twice. Changes no row, however old the file is."""
+    run(_FIRST_MARKS, {"name": DELETED})
+    run(_REMEMBER)
+    run(_MOVE_ON)
+
+
+def by_commit(run: "Execute", *, begun: bool) -> None:
+    """Numbers the rows of a PostgreSQL database by transaction. `begun`: whether the column is there already.
+
+    Where the database was restored on a server that counts its transactions from a lower number, new rows get numbers
+    above those that were given before.
+    """
+    for name in (BASE, TOLD):
+        run(_FIRST_MARKS, {"name": name})
+    base = int(run(_BEGUN, {"name": BASE})[0][0])
+    highest = int(run(_HIGHEST)[0][0] or 0) if begun else 0
+    next_ = int(run("SELECT txid_snapshot_xmax(txid_current_snapshot())")[0][0])
+    restored = highest >= base + next_
+    if restored:
+        base = (highest // _EPOCH + 1) * _EPOCH
+        run(_SET, {"name": BASE, "value": base})
+    if not begun:
+        run("ALTER TABLE scores ADD COLUMN written BIGINT")
+        run(f"UPDATE sheets SET stored_until = stored_until - {_EARLIER}")  # which said ids
+    if restored or not begun:
+        run(f"ALTER TABLE scores ALTER COLUMN written SET DEFAULT {base} + txid_current()")
+    run(_INDEX)
+
+
+def settled_by_commit(run: "Execute") -> int:
+    """Returns the number below which every transaction of the server has ended; see `Tables.settled`."""
+    base = int(run(_BEGUN, {"name": BASE})[0][0])
+    last = base + int(run("SELECT txid_snapshot_xmin(txid_current_snapshot())")[0][0]) - 1
+    run(_TOLD, {"value": last})
+    return last
+
+
+def of_id(number: int, *, alone: bool) -> int:
+    """Returns the number of the row of that id, stored before numbers were kept. `alone`: as `Tables.alone`."""
+    return number if alone else number - _EARLIER
