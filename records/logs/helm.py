@@ -15,7 +15,6 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.line_fields import name_value
 from metaprobe.records.logs.document import elements
 from metaprobe.records.logs.sample import (
-    END_TOKENS_AT_END,
     GIVEN_TEXT,
     OTHER_TOKENS,
     ZEROS,
@@ -30,6 +29,7 @@ from metaprobe.records.logs.sample import (
     read_sample,
     sequence,
     spoken_tokens,
+    without_end_tokens,
     words,
 )
 
@@ -109,7 +109,7 @@ def _samples(
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *([_changed(instance)] if key[2] else [])])
     stops = [words(stop) for stop in sequence(request.get("stop_sequences"), '"stop_sequences"')]
     for number, one in enumerate(completions):
-        text = END_TOKENS_AT_END.sub("", words(one.get("text")))
+        text = without_end_tokens(words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
         why = ZEROS
         try:

@@ -31,7 +31,7 @@ MAX_TAGS = 16
 WAIT_S = 5.0
 """How long labels wait for another process that holds the log's file, before they are refused for the time being."""
 
-_TAG = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})\s*=\s*([^,=\x00-\x1f]{0,256}?)\s*")
+_TAG = re.compile(r"([A-Za-z0-9_.-]{1,64})=([^,=\x00-\x1f]{0,256})")
 _Metadata = dict[str, Any]
 
 
@@ -199,7 +199,7 @@ def read_tags(given: str) -> dict[str, str]:
         return {}
     tags = {}
     for part in given.split(","):
-        found = _TAG.fullmatch(part)
+        found = _TAG.fullmatch("=".join(side.strip() for side in part.split("=", 2)))
         if found is None:
             message = f"{TAGS_HEADER} is not NAME=VALUE, separated by commas, such as task=faq,prompt=v7"
             raise Refusal(400, "invalid_tags", message)
