@@ -5,8 +5,8 @@ import unicodedata
 from collections.abc import Iterator
 
 AT_LINE = r"^[^\w\n]*+"
-"""Begins a pattern (with `re.MULTILINE`) whose first word is the first of its line. `^\\W*` would find the same, and try
-again from every empty line before it."""
+"""Begins a pattern (with `re.MULTILINE`) whose first word is the first of its line. `^\\W*` would find the same, and
+try again from every empty line before it."""
 
 MOST_DIGITS = 1000
 """Digits of a number that are read. Python refuses to read more than 4,300, and none that is meant has so many."""

@@ -1,7 +1,7 @@
 """The work on a text that a model or a caller wrote grows with the text, and not with its square.
 
-Each reader gets texts of `LENGTH` characters. Linear work takes milliseconds for one, and quadratic work takes billions of
-steps; `WITHIN_CPU_S` lies far from both. Only the CPU time of this process counts, so that a busy machine fails no test.
+Each reader gets texts of `LENGTH` characters. Linear work takes milliseconds for one, and quadratic work takes billions
+of steps; `WITHIN_CPU_S` lies far from both. Only CPU time of this process counts: a busy machine fails no test.
 """
 
 import signal
