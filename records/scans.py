@@ -35,6 +35,15 @@ def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.
         done = found.end()
 
 
+def last_place(text: str, part: str) -> int:
+    """Where `part` stands last in the text; -1 where it does not.
+
+    `str.rfind` takes the product of both lengths for a part such as "ab" and many a's; `str.find` does not.
+    """
+    place = text[::-1].find(part[::-1])
+    return place if place < 0 else len(text) - place - len(part)
+
+
 def read_int(digits: str) -> int:
     """The whole number that the first `MOST_DIGITS` of these digits make, those without leading zeros."""
     return int(digits.lstrip("0")[:MOST_DIGITS] or "0")

@@ -30,6 +30,7 @@ from metaprobe.pipelines.writing_assistant import (
 )
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
 from metaprobe.records.answers import function_code, numbers
+from metaprobe.records.boundary import locate
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.logs.sample import without_end_tokens
 from metaprobe.records.openai_stream import StreamedCompletion
@@ -38,10 +39,11 @@ from metaprobe.records.types import Call, Item
 from metaprobe.routing.learned_state import content
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import read_tags
+from metaprobe.serving.http.sse import EventSplitter
 
 LENGTH = 60_000
 WITHIN_CPU_S = 4
-TEXTS = 150
+TEXTS = 40
 """Texts that a reader is tried with, drawn from all that are made for it."""
 
 
@@ -90,6 +92,13 @@ def streamed(text: str) -> None:
     stream.completion()
 
 
+def events(text: str) -> None:
+    """Every byte of a stream as a piece of its own."""
+    splitter = EventSplitter()
+    for byte in text.encode("utf-8", "surrogatepass"):
+        splitter.feed(bytes((byte,)))
+
+
 Reader = Callable[[str], object]
 READERS: dict[str, tuple[Reader, tuple[str, ...]]] = {
     **{
@@ -112,6 +121,8 @@ READERS: dict[str, tuple[Reader, tuple[str, ...]]] = {
     "marked in one token": (lambda text: marked([text]), ("<think>", "<|start|><|message|>")),
     "spoken_text": (spoken_text, ("<think>", "<|channel|>final<|message|>", "</think>")),
     "stream": (streamed, ("<think>",)),
+    "stop text": (lambda text: locate([text, "a"], text[1:] + "a", ending="text"), ("ab", "b")),
+    "events": (events, ("data: ", "\r")),
     "without_end_tokens": (without_end_tokens, ("</s>", "<|end|>", "<|")),
     "level": (lambda text: caelf.read_level(text, 0, 2), ("level", "Level: 1", "level 1")),
     "yes or no": (caelf.yes_or_no, ("yes",)),

@@ -192,7 +192,8 @@ def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -
     compared, for tokenizers spell them differently. A token may go beyond the text, which ends where a stop sequence
     begins; tokens that do so whole are no part of the answer, and must spell one of `stops`.
     """
-    ends = (n for n, token in enumerate(tokens) if END_TOKENS.fullmatch(token) and token not in text)
+    absent = {token for token in set(tokens) if END_TOKENS.fullmatch(token) and token not in text}
+    ends = (n for n, token in enumerate(tokens) if token in absent)
     count = next(ends, len(tokens))
     if not count:
         raise OtherTokens(OTHER_TOKENS) if text else NoAnswer("the answer is empty")
