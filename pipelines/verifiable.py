@@ -29,6 +29,9 @@ from metaprobe.records.scans import normalize
 MIN_QUOTE_WORDS = 3
 """Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""
 
+MOST_QUOTED_WORDS = 200
+"""Words of a part of a quotation that are compared: the work is their number times that of the source's words."""
+
 LONGEST_SPELLED = 60
 """Letters of a word whose spelling a quotation may mend. Longer ones, which no language has, must be equal."""
 
@@ -180,7 +183,7 @@ def occurs(quotation: str, source: Words) -> bool:
     """
     start = 0
     for part in _GAP.split(quotation):
-        wanted = words(part)
+        wanted = words(part)[:MOST_QUOTED_WORDS]
         end = _end_of_match(wanted, source[start:]) if wanted else 0
         if end is None:
             return False

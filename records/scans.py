@@ -16,6 +16,7 @@ MOST_MARKS = 30
 number."""
 
 _WORD_CHARACTER = re.compile(r"\w")
+_MAY_BE_MARKS = re.compile(rf"[^\w\x00-\x7f]{{{MOST_MARKS + 1}}}")
 _SPLIT_INTO_MARKS = "\u0f73\u0f75\u0f81"
 """Letters of no combining class that consist of marks alone."""
 
@@ -53,6 +54,8 @@ def normalize(form: "unicodedata._NormalizationForm", text: str) -> str:
     """The text in a normal form of Unicode, with `MOST_MARKS` combining marks a letter at most."""
     if text.isascii():
         return text
+    if not _MAY_BE_MARKS.search(text):  # of marks alone no letter consists
+        return unicodedata.normalize(form, text)
     kept, marks = [], 0
     for character in text:
         marks = marks + 1 if unicodedata.combining(character) or character in _SPLIT_INTO_MARKS else 0

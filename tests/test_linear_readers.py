@@ -35,6 +35,7 @@ from metaprobe.records.correctness import is_correct
 from metaprobe.records.logs.sample import without_end_tokens
 from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.records.segments import marked, spoken_text
+from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.learned_state import content
 from metaprobe.serving.http.refusal import Refusal
@@ -122,6 +123,8 @@ READERS: dict[str, tuple[Reader, tuple[str, ...]]] = {
     "spoken_text": (spoken_text, ("<think>", "<|channel|>final<|message|>", "</think>")),
     "stream": (streamed, ("<think>",)),
     "stop text": (lambda text: locate([text, "a"], text[1:] + "a", ending="text"), ("ab", "b")),
+    "spelled": (lambda text: spelled((text, "a"), text + "b"), ("<0xCC>", "bytes:", "token_id:1")),
+    "spelled token by token": (lambda text: spelled(tuple(text), "a" + text), ("\ufffd", "token_id:1")),
     "events": (events, ("data: ", "\r")),
     "without_end_tokens": (without_end_tokens, ("</s>", "<|end|>", "<|")),
     "level": (lambda text: caelf.read_level(text, 0, 2), ("level", "Level: 1", "level 1")),
