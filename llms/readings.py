@@ -16,6 +16,7 @@ from metaprobe.llms.hidden_capture import Capture, chosen_layers
 from metaprobe.llms.replay_logprobs import reader_name, without_numbers
 from metaprobe.records.answer_series import tokens_of
 from metaprobe.records.placeholders import NO_LOGPROB
+from metaprobe.records.scans import last_place
 from metaprobe.records.segments import marked
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message
 
@@ -221,12 +222,17 @@ class Readings(ABC):
         return str(self._reader.tokenizer.decode(ids, skip_special_tokens=True))
 
 
+LONGEST_WORD = 200
+"""Characters of an exact answer that is looked for as a word of its own; a longer one stands in its text but once."""
+
+
 def exact_start(text: str, exact: str) -> int | None:
     """Where the exact answer stands in the text: its last occurrence as a word of its own, else the last one of all."""
     if not exact:
         return None
-    whole = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(exact)}(?!\w)", text)]
-    start = whole[-1] if whole else text.rfind(exact)
+    word = len(exact) <= LONGEST_WORD
+    whole = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(exact)}(?!\w)", text)] if word else []
+    start = whole[-1] if whole else last_place(text, exact)
     return start if start >= 0 else None
 
 

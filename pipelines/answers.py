@@ -13,13 +13,13 @@ from metaprobe.records.answers import (
 )
 from metaprobe.records.types import Item
 
-_TAGGED = re.compile(r"<answer>\s*(.*?)\s*(?:</answer>|\Z)", re.IGNORECASE | re.DOTALL)
+_TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.IGNORECASE | re.DOTALL)
 _MARKED = re.compile(
     r"(?:^|\n|[.!?]\s)\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?(?:the )?(?:(?:final|correct|right|numerical) )*"
     r"answer\W{0,8}(?::|is\b)[\s:*]*(.+)",
     re.IGNORECASE,
 )
-_HASHED = re.compile(r"^\s*####\s*(.+)", re.MULTILINE)
+_HASHED = re.compile(r"^[^\S\n]*+####\s*(.+)", re.MULTILINE)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 

@@ -32,6 +32,7 @@ from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant, Need
 from metaprobe.records.errors import RecordError
+from metaprobe.records.scans import AT_LINE, read_int
 from metaprobe.records.types import Call, Item, Run
 
 ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}
@@ -48,7 +49,7 @@ SEMANTICS: dict[str, Semantics] = {"grounded": "grounded", "stable": "stable"}
 """Variant -> semantics; preferred in all others."""
 
 _NO_RANGE = r"(?!\s*(?:[.,/–-]|or|to|and)\s*\d)"
-_LEVEL = re.compile(rf"^\W*level\W*?(?::[\s*_`]*(\d+)\b{_NO_RANGE}|\s(\d+)\W*$)", re.IGNORECASE | re.MULTILINE)
+_LEVEL = re.compile(rf"{AT_LINE}level\W*?(?::[\s*_`]*(\d+)\b{_NO_RANGE}|\s(\d+)\W*$)", re.IGNORECASE | re.MULTILINE)
 _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 
 
@@ -272,7 +273,7 @@ def positions(arguments: Sequence[Argument], found: Sequence[frozenset[int]]) ->
 
 def read_level(text: str, low: int, high: int) -> int | None:
     """The level on a line `Level: N`; None where there is none, several differ, or it is not one of the levels."""
-    levels = {int(colon or alone) for colon, alone in _LEVEL.findall(text)}
+    levels = {read_int(colon or alone) for colon, alone in _LEVEL.findall(text)}
     return levels.pop() if len(levels) == 1 and levels <= set(range(low, high + 1)) else None
 
 

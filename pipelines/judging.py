@@ -6,7 +6,6 @@ copied from what the judge was shown, are no judgement: they are asked for once 
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,8 +42,6 @@ _FIELDS = {
 SCHEMA = json.dumps({"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False})
 """JSON Schema of a judgement, the fields in the paper's order: the scores come before the reasons."""
 
-_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -72,11 +69,11 @@ class Judgement:
 
 def json_object(text: str) -> dict[str, Any] | None:
     """The one JSON object in a text, fenced or with words around it; None where there is none, or more than one."""
-    found = _OBJECT.search(text)
-    if found is None:
+    begin, end = text.find("{"), text.rfind("}")
+    if begin < 0 or end < begin:
         return None
     try:
-        value = json.loads(found.group(), object_pairs_hook=_distinct)
+        value = json.loads(text[begin : end + 1], object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

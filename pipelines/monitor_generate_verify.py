@@ -46,9 +46,14 @@ MOST_CYCLES = Constant("most_cycles", 10, "cycles after which it stops, also whe
 """The paper's own three cycles are the policy's."""
 
 _NAMES = {name: name.replace("_conduciveness", r"[-_ ]?conduc\w*") for name in SCORES}
-_SCORE = re.compile(rf"\b({'|'.join(_NAMES.values())})\b(?:[\s*_]*\([^)\n]*\))?[\s*_]*[:=]\s*([^\n]*)", re.IGNORECASE)
+_ASIDE = 200
+"""Most characters between a name and its value. Without a limit every name would look on to the line's end."""
+_SCORE = re.compile(
+    rf"\b({'|'.join(_NAMES.values())})\b(?:[\s*_]*\([^)\n]{{0,{_ASIDE}}}\))?[\s*_]*[:=]\s*([^\n]*)", re.IGNORECASE
+)
 _EVALUATION = re.compile(r"\bevaluation[*_]*\s*:\s*(.*)", re.IGNORECASE | re.DOTALL)
-_FEATURES = re.compile(r"task[ _]features?[*_]*[ \t]*:[*_\s]*(.*?)\s*(?=\n|<|\bdifficulty\b[^:\n]*:|\Z)", re.IGNORECASE)
+_END = rf"<|\bdifficulty\b[^:\n]{{0,{_ASIDE}}}:|\Z"
+_FEATURES = re.compile(rf"task[ _]features?[*_]*[ \t]*:[*_\s]*(.*?)(?=\n|{_END})(?:\s*+(?={_END}))?", re.IGNORECASE)
 _SELECTED = re.compile(r"(?:selected )?strategy[*_]*\s*:\s*([^\n]+)", re.IGNORECASE)
 
 

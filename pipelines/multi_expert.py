@@ -25,6 +25,7 @@ from metaprobe.pipelines.zero_shot_cot import (
     directive,
     monitor,
 )
+from metaprobe.records.scans import AT_LINE
 from metaprobe.records.types import Call, Run
 
 EXPERTS = Constant("experts", 3, "how many answer")
@@ -33,7 +34,7 @@ EXPERT_TOKENS = 192
 MERGE_TOKENS = 320
 ANY_EXPERT = "a person who knows the subject of the question well"
 
-_LISTED = re.compile(r"^\W*\d+\s*[.):]\s*(\S.*?)\s*$", re.MULTILINE)
+_LISTED = re.compile(rf"{AT_LINE}\d+\s*[.):]\s*(\S(?:.*\S)?)\s*$", re.MULTILINE)
 
 
 async def multi_expert(session: Session) -> Run:

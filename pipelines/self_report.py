@@ -27,7 +27,9 @@ CODE_TOKENS = 96
 STEP_TOKENS = 64
 P_TRUE_TOKENS = 2
 
-_FINAL = re.compile(r"(?:^|\n|\.\s)\s*\**(?:final )?answer\**\s*(?::|is)\s*\**\s*(.+)", re.IGNORECASE)
+_FINAL = re.compile(
+    r"(?:^\s*+|\n[^\S\n]*+|\.\s++)\**(?:final )?answer\**\s*(?::|is)\s*+(?:\*++\s*+(?=.))?+(.+)", re.IGNORECASE
+)
 
 
 async def self_report(session: Session) -> Run:

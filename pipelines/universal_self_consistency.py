@@ -16,6 +16,7 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.records.scans import read_int
 from metaprobe.records.types import Call, Item, Run
 
 SAMPLES = Constant("samples", 8, "answers to choose from")
@@ -23,7 +24,7 @@ TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, hig
 CHOICE_TOKENS = 16
 VOTE = "vote"
 
-_NAMED = (re.compile(r"\bresponse\W*:\W*(\d+)", re.I), re.compile(r"\bresponse\W{0,4}(\d+)", re.I))
+_NAMED = (re.compile(r"\bresponse[^\w:]*+:\W*(\d+)", re.I), re.compile(r"\bresponse\W{0,4}(\d+)", re.I))
 _ALONE = re.compile(r"^\W*(\d+)\W*$")
 
 
@@ -67,7 +68,7 @@ async def choose(session: Session, samples: Sequence[Call]) -> int | None:
 def chosen_number(text: str, count: int) -> int | None:
     """The one response that the text names, from 1 to `count`; None where it names none or several."""
     for pattern in (*_NAMED, _ALONE):
-        if found := {int(number) for number in pattern.findall(text)}:
+        if found := {read_int(number) for number in pattern.findall(text)}:
             number = found.pop()
             return number if not found and 1 <= number <= count else None
     return None

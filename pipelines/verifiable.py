@@ -17,7 +17,6 @@ sees neither irony nor meaning, so it asks for a majority before it speaks.
 """
 
 import re
-import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -25,8 +24,16 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
+from metaprobe.records.scans import normalize
+
 MIN_QUOTE_WORDS = 3
 """Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""
+
+MOST_QUOTED_WORDS = 200
+"""Words of a part of a quotation that are compared: the work is their number times that of the source's words."""
+
+LONGEST_SPELLED = 60
+"""Letters of a word whose spelling a quotation may mend. Longer ones, which no language has, must be equal."""
 
 LOOP_WORDS, LOOP_TURNS, LONGEST_LOOP = 8, 4, 10
 """A loop says up to `LONGEST_LOOP` words at least `LOOP_TURNS` times running, over at least `LOOP_WORDS` words."""
@@ -35,10 +42,11 @@ Words = tuple[str, ...]
 
 _SCORE_WORDS = "zero|one|two|three|four|five|six|seven|eight|nine|ten"
 _NUMBER = rf"(?:\d+(?:\.\d+)?|(?:{_SCORE_WORDS})\b)"
+_COUNTED = "(?:goal|run|minute|hour|day|year|time)"
 _SCORED = re.compile(
-    rf"\b(?:score|rating|grade|mark)s?\b(?:\s+(?:of|is|as|would be|should be|at|:|=)|\s*[:=])*\s*(?:an?\s+)?{_NUMBER}"
+    rf"\b(?:score|rating|grade|mark)s?\b(?:\s+(?:of|is|as|would be|should be|at|:|=)|\s*[:=])*+\s*(?:an?\s+)?{_NUMBER}"
     rf"|\b(?:score[sd]?|rate[sd]?|grade[sd]?|deserves?|earns?|merits?|give[sn]?)\s+(?:it\s+|this\s+|the essay\s+)?"
-    rf"(?:at\s+|as\s+|with\s+)?(?:an?\s+){_NUMBER}(?!-|\s*[a-z]*\s*(?:goal|run|minute|hour|day|year|time))"
+    rf"(?:at\s+|as\s+|with\s+)?(?:an?\s+){_NUMBER}(?!-|\s*+(?:[a-z]++\s++)?[a-z]*?{_COUNTED})"
     rf"|\b{_NUMBER}\s*(?:/\s*\d+\b|out\s+of\s+{_NUMBER}\s*(?:points?|marks?|stars?|for\b|in\b|on\b|$|[.,;:!)]))"
     rf"|\b(?:giv|deserv|earn|award|merit)\w*\s+(?:[\w']+\s+){{0,3}}{_NUMBER}\s+(?:points?|marks?|stars?)\b"
     r"|\b(?:top|full|highest|perfect|maximum|lowest|high|low)\s+(?:possible\s+)?(?:score|rating|marks?)\b"
@@ -56,7 +64,7 @@ _QUOTATION = re.compile(
 )
 _DOUBLE_QUOTES = dict.fromkeys(map(ord, "“”„‟«»＂"), '"')
 _SINGLE_QUOTES = dict.fromkeys(map(ord, "‘’‚‛ʼ`´＇"), "'")
-_GAP = re.compile(r"\[[^\]]*\]|\.{3,}|…")
+_GAP = re.compile(r"\[[^\]]{0,200}\]|\.{3,}|…")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 _PRAISE = """clear clearly effective effectively strong strongly vivid vividly engaging compelling excellent good great
@@ -70,7 +78,9 @@ _NEGATION = frozenset(
     "not no never without hardly barely lacks lack lacking fails fail failing cannot nor less".split()
 )
 _SIGN = dict.fromkeys(_PRAISE.split(), 1) | dict.fromkeys(_BLAME.split(), -1)
-_CLAUSE = re.compile(r"[.!?;\n]+(?:\s|$)|\b(?:but|however|although|though|while|whereas|yet|despite)\b", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"(?<![.!?;\n])[.!?;\n]+(?:\s|$)|\b(?:but|however|although|though|while|whereas|yet|despite)\b", re.IGNORECASE
+)
 _REPORTED = re.compile(r"\b(?:advocate|skeptic|opponent)\b", re.IGNORECASE)
 
 _FUNCTION_WORDS = frozenset(
@@ -151,7 +161,7 @@ def check_argument(argument: str, essay: str, *, role: str, elsewhere: Sequence[
 
 def straight_quotes(text: str) -> str:
     """The text with every kind of quotation mark as `"` or `'`."""
-    return unicodedata.normalize("NFC", text).translate(_DOUBLE_QUOTES | _SINGLE_QUOTES)
+    return normalize("NFC", text).translate(_DOUBLE_QUOTES | _SINGLE_QUOTES)
 
 
 def quotations(text: str) -> list[str]:
@@ -173,7 +183,7 @@ def occurs(quotation: str, source: Words) -> bool:
     """
     start = 0
     for part in _GAP.split(quotation):
-        wanted = words(part)
+        wanted = words(part)[:MOST_QUOTED_WORDS]
         end = _end_of_match(wanted, source[start:]) if wanted else 0
         if end is None:
             return False
@@ -184,7 +194,7 @@ def occurs(quotation: str, source: Words) -> bool:
 @lru_cache(maxsize=256)
 def words(text: str) -> Words:
     """The words of a text, lower case, without apostrophes."""
-    plain = unicodedata.normalize("NFKC", straight_quotes(text)).casefold()
+    plain = normalize("NFKC", straight_quotes(text)).casefold()
     return tuple(word.replace("'", "") for word in _WORD.findall(plain))
 
 
@@ -212,7 +222,7 @@ def is_repetitive(text: str) -> bool:
     sequences = _sequences(text, 4)
     if len(sequences) >= 16 and len(set(sequences)) <= len(sequences) / 2:
         return True
-    raw = text.encode()
+    raw = text.encode("utf-8", "surrogatepass")
     return (len(raw) >= 200 and len(zlib.compress(raw, 9)) <= len(raw) / 5) or _loops(words(text))
 
 
@@ -302,6 +312,6 @@ def _same(first: str, second: str) -> bool:
         return True
     if min(len(first), len(second)) < 4 or first[0] != second[0] or abs(len(first) - len(second)) > 2:
         return False
-    if _weight(first) > 1 or _weight(second) > 1:
+    if _weight(first) > 1 or _weight(second) > 1 or len(first) > LONGEST_SPELLED:
         return False
     return SequenceMatcher(None, first, second, autojunk=False).ratio() >= 0.75

@@ -13,6 +13,10 @@ from metaprobe.records.errors import InvalidResponse
 ROUNDING = 1e-4
 """Log-probabilities up to this far above 0 are rounding (a softmax in half precision) and become 0."""
 
+MOST_PADDED = 1 << 22
+"""Numbers, 16 MiB of them, to which rows of unequal lengths may be filled up. Rows that hold a quarter of their numbers
+may be larger; one long row among a million empty ones would take terabytes."""
+
 
 def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
     """(T, k), descending, from a row a token; None where none has any. Padded with NaN.
@@ -26,6 +30,11 @@ def alternatives(rows: Sequence[Any]) -> NDArray[np.float32] | None:
         width = int(lengths.max(initial=0))
         if not width:
             return None
+        if len(rows) * width > max(MOST_PADDED, 4 * int(lengths.sum())):
+            raise InvalidResponse(
+                f"one token has {width} alternatives, and the {len(rows)} tokens have {int(lengths.sum())} in all;"
+                " expected about as many for each token: ask for the same top_logprobs for all"
+            )
         padded = np.full((len(rows), width), np.nan, dtype=np.float32)
         flat = np.array(_numbers_of(rows))
         if flat.dtype.kind == "O":  # a null among them

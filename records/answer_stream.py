@@ -31,10 +31,10 @@ class AnswerTokens:
         if self._reader is None:
             return _without_ends(entries)
         if not self._has_text:  # until a text comes with them, tokens may be of either
-            entries, self._early = [*self._early, *entries], []
+            self._early.extend(entries)
             if not thought and not brought:
-                self._early = list(entries)
                 return ()
+            entries, self._early = self._early, []
             self._has_text = True
         if thought and not self._has_thought:
             self._has_thought = True

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from metaprobe.records.scans import AT_LINE, MOST_DIGITS, normalize
 from metaprobe.records.types import Item
 
 Words = tuple[str, ...]
@@ -32,6 +33,11 @@ FILLER = frozenset(_FILLER.split())
 POLAR = frozenset(("yes", "no", "true", "false"))
 """Options that an explanation with a "not" in it may follow."""
 
+MOST_CODE = 100_000
+"""Characters of code that is compiled; a function that answers a question has hundreds."""
+MOST_CUTS = 20
+"""How often a text is compiled at most, each time without the line that did not parse and what follows it."""
+
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _LEAD = re.compile(
     r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=])|a:)\s*", re.I
@@ -52,7 +58,7 @@ _LETTER = re.compile(
 )
 _ANY_LETTER = re.compile(r"\b(?i:option|choice|answer)\s+(?:(?i:is)\s+)?(?:(?i:option)\s+)?\(?([A-Z])(?![\w'])")
 _NEXT_LETTER = re.compile(r"^\W*?(?:,|/|;|&|\band\b|\bor\b)\s*(?:option\s*)?\(?([A-Z])(?![\w'])")
-_LINE_LETTER = re.compile(r"^\W*([A-Z])[).:]", re.M)
+_LINE_LETTER = re.compile(rf"{AT_LINE}([A-Z])[).:]", re.M)
 _TAKEN_BACK = re.compile(r"^\W*(?:is|was)(?:n't|\s+(?:not|wrong|incorrect))\b|\b(?:wait|actually|sorry)\b", re.I)
 
 
@@ -61,7 +67,7 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
     fence = _FENCE.search(text)
     text = _BOXED.sub(r"\1", (fence.group(1) if fence else text)).replace("**", "").replace("`", "").strip()
     text = _LEAD.sub("", text, count=1) if lead else text
-    text = unicodedata.normalize("NFKD", text.replace("−", "-").replace("’", "'"))
+    text = normalize("NFKD", text.replace("−", "-").replace("’", "'"))
     text = "".join(c for c in text if not unicodedata.combining(c))
     return text.strip().strip("\"“”'").strip()
 
@@ -84,15 +90,24 @@ def is_hedged(found: Iterable[str], allowed: Iterable[str] = ()) -> bool:
 
 
 def function_code(text: str) -> str | None:
-    """The Python code in a text: what is fenced, or else from the first line of code to the last that parses."""
+    """The Python code in a text: what is fenced, or else from the first line of code to the last that parses.
+
+    None also for code of more than `MOST_CODE` characters, and where more than `MOST_CUTS` ends of it do not parse.
+    """
     fence = _FENCE.search(text)
     lines = (fence.group(1) if fence else text).strip("\n").split("\n")
     starts = [i for i, line in enumerate(lines) if re.match(r"(?:def|import|from|class)\b|@|\w+\s*=", line)]
-    for end in range(len(lines), 0, -1) if starts else ():
-        code = "\n".join(lines[starts[0] : end])
+    lines = lines[starts[0] :] if starts else []
+    for _ in range(MOST_CUTS):
+        code = "\n".join(lines)
+        if not lines or len(code) > MOST_CODE:
+            return None
         try:
             compile(code, "answer", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+            # A beginning that holds the line of the error has the same error, so it is cut before that line.
+            line = getattr(error, "lineno", None) or len(lines)
+            lines = lines[: min(max(line, 1), len(lines)) - 1]
             continue
         return code
     return None
@@ -104,7 +119,7 @@ def numbers(text: str) -> tuple[Fraction, ...]:
     text = re.sub(r"\b[A-Za-z]+\b", lambda m: NUMBER_WORDS.get(m.group().lower(), m.group()), text)
     found = []
     for match in _NUMBER.findall(text):
-        top, _, bottom = match.replace(",", "").partition("/")
+        top, _, bottom = (part[:MOST_DIGITS] for part in match.replace(",", "").partition("/"))
         if bottom and (int(bottom) == 0 or Fraction(top) % int(bottom) == 0):
             found += [Fraction(top), Fraction(bottom)]  # 10/2 is a sum to do, not the number 5
         else:
@@ -137,7 +152,8 @@ def read_number(question: str, answer: str) -> Fraction | None:
 
 def find_words(found: Words, wanted: Words) -> list[int]:
     """Where `wanted` begins within `found`."""
-    return [i for i in range(len(found) - len(wanted) + 1) if found[i : i + len(wanted)] == wanted]
+    places = range(len(found) - len(wanted) + 1)
+    return [i for i in places if found[i : i + 1] == wanted[:1] and found[i : i + len(wanted)] == wanted]
 
 
 def find_choices(found: Words, options: Mapping[str, Words]) -> list[str]:
@@ -167,7 +183,7 @@ def shows_letters(item: Item) -> bool:
     )
 
 
-_NEGATED = re.compile(r"(?:(?<=\w)n't|\s*\bnot)\s+(true|false)\b|\s*\buntrue\b", re.IGNORECASE)
+_NEGATED = re.compile(r"(?:(?<=\w)n't|(?<!\s)\s*+\bnot)\s+(true|false)\b|(?<!\s)\s*+\buntrue\b", re.IGNORECASE)
 """What is not true is false: the one pair of options of which a negation names the other."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.scans import last_place
 from metaprobe.records.segments import CLOSINGS, MESSAGE, OPENINGS, SPACE, Kind, ends_unopened, marked, runs_of, text_of
 from metaprobe.records.types import Segment
 
@@ -105,7 +106,7 @@ def _after(pieces: Sequence[str], shown: str, space: str) -> int:
     """How many tokens at the end begin after the text that is shown, and the white space behind it."""
     raw = "".join(pieces)
     lead = len(raw) - len(raw.lstrip(SPACE))
-    place = lead if raw.startswith(shown, lead) else raw.rfind(shown)
+    place = lead if raw.startswith(shown, lead) else last_place(raw, shown)
     if not shown or place < 0:
         return 0
     end = place + len(shown)

@@ -25,7 +25,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.sandbox import run_assertions
 from metaprobe.records.types import Item
 
-_ASIDE = re.compile(r"\s*\([^()]*\)")
+_ASIDE = re.compile(r"(?<!\s)\s*+\([^()]*\)")
 
 
 def is_correct(item: Item, answer: str) -> bool:

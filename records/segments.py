@@ -8,6 +8,7 @@ servers strip it or do not, and the same tokens must have the same segments behi
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import accumulate, groupby
 from typing import Literal, get_args
 
@@ -32,6 +33,9 @@ _PAIRS = {
 OPENINGS = (*_PAIRS, "<|channel|>", "<|start|>")
 CLOSINGS = tuple(_PAIRS.values())
 _AT_MARKS = re.compile("(" + "|".join(map(re.escape, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE))) + ")")
+_NO_SPACE = re.compile(f"[^{SPACE}]")
+_LONGEST = max(map(len, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE)))
+"""Characters of the longest marker; so many are looked at again, at most, when a token comes."""
 
 Kind = SegmentKind | Literal["marker"]
 """What a token belongs to; a marker is of no segment."""
@@ -53,10 +57,13 @@ class KindReader:
         self._marks: tuple[str, ...] = CLOSINGS if opened else ()
         """What ends the stretch that is being read."""
         self._edge = opened  # the next white space stands beside a marker
-        self._text = ""  # has come and is not yet decided
-        self._header = ""
+        # Undecided are so many characters of white space, and then a text that may begin a marker. When a token comes,
+        # only that text is looked at again, so that the work grows with the text and not with its square.
+        self._space = 0
+        self._text = ""
+        self._header: list[str] = []
         self._known = self._end = self._last = 0  # characters that are decided, that came, that decided tokens have
-        self._spans: list[tuple[int, Kind | Literal["edge"]]] = []  # where each decided stretch ends, and what it is
+        self._spans: deque[tuple[int, Kind | Literal["edge"]]] = deque()  # each decided stretch: its end, its kind
         self._waiting: deque[int] = deque()  # where the tokens end that are not decided
         self._latest: Kind | None = None
 
@@ -74,89 +81,110 @@ class KindReader:
         """The kinds of the tokens that are decided now, in order; one that may begin a marker waits."""
         self._end += len(piece)
         self._waiting.append(self._end)
-        self._text += piece
-        while self._text and self._step():
-            pass
+        text, self._text = self._text + piece, ""
+        at = 0
+        while at < len(text):
+            at = self._step(text, at)
         return self._decided()
 
     def close(self) -> list[Kind]:
         """The kinds of the tokens that were still waiting, now that no other comes."""
         # What may have begun the end of the thinking, when the answer was cut, counts for neither side.
         unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
-        self._give(len(self._text), "marker" if unsaid else self._kind)
+        self._give(self._space + len(self._text), "marker" if unsaid else self._kind)
+        self._space, self._text = 0, ""
         self._state = "rest"
         return self._decided()
 
-    def _step(self) -> bool:
-        """Decides what it can of the text; False where more has to come first."""
+    def _step(self, text: str, at: int) -> int:
+        """Decides what it can of the text from `at` on, and keeps what has to wait; where the next step begins."""
         if self._edge:
-            self._give(len(self._text) - len(self._text.lstrip(SPACE)), "edge")
-            self._edge = not self._text
-            return not self._edge
+            start = _skip_space(text, at)
+            self._give(start - at, "edge")
+            self._edge = start == len(text)
+            return start
         if self._state == "start":
-            return self._begin()
+            return self._begin(text, at)
         if self._state == "header":
-            return self._name()
+            return self._name(text, at)
         if self._state == "inside":
-            return self._go_on()
-        self._give(len(self._text), self._kind)
-        return False
+            return self._go_on(text, at)
+        self._give(self._space + len(text) - at, self._kind)
+        self._space = 0
+        return len(text)
 
-    def _begin(self) -> bool:
-        shown = self._text.lstrip(SPACE)
-        opening = next((mark for mark in OPENINGS if shown.startswith(mark)), "")
+    def _begin(self, text: str, at: int) -> int:
+        start = _skip_space(text, at)
+        opening = next((mark for mark in OPENINGS if text.startswith(mark, start)), "")
+        self._space += start - at
         if opening:
-            self._give(len(self._text) - len(shown) + len(opening), "marker")
+            self._give(self._space + len(opening), "marker")
+            self._space = 0
             self._open(opening)
-        elif any(mark.startswith(shown) for mark in OPENINGS):
-            return False
-        else:
-            self._state = "rest"
-        return True
+            return start + len(opening)
+        if len(text) - start < _LONGEST and any(mark.startswith(text[start:]) for mark in OPENINGS):
+            self._text = text[start:]
+            return len(text)
+        self._state = "rest"
+        return start
 
     def _open(self, mark: str) -> None:
         """What follows one of the markers."""
         if mark in _HARMONY:
-            self._state, self._header, self._kind = "header", mark, "thinking"
+            self._state, self._header, self._kind = "header", [mark], "thinking"
         else:
             self._state, self._kind, self._marks, self._edge = "inside", "thinking", (_PAIRS[mark],), True
 
-    def _go_on(self) -> bool:
+    def _go_on(self, text: str, at: int) -> int:
         """Within thinking, or within a message of harmony's."""
-        found = [(place, mark) for mark in self._marks if (place := self._text.find(mark)) >= 0]
-        if not found:
-            self._give(len(self._text) - _begun(self._text, self._marks), self._kind)
-            return False
-        place, mark = min(found)
-        body = len(self._text[:place].rstrip(SPACE))
-        self._give(body, self._kind)
-        self._give(place - body, "edge")
+        found = _any_of(self._marks).search(text, at)
+        if found is None:
+            self._keep(text, at, self._marks, self._kind)
+            return len(text)
+        body = len(text[at : found.start()].rstrip(SPACE))
+        if body:
+            self._give(self._space + body, self._kind)
+            self._space = 0
+        self._give(self._space + found.start() - at - body, "edge")
+        self._space = 0
+        mark = found[0]
         self._give(len(mark), "marker")
         if mark in _HARMONY:
             self._open(mark)
         else:
             self._state, self._kind, self._edge = "rest", "answer", True
-        return True
+        return found.end()
 
-    def _name(self) -> bool:
+    def _name(self, text: str, at: int) -> int:
         """Between the messages of harmony: nothing here is said to anybody, and it names the next channel."""
-        place = self._text.find(MESSAGE)
-        taken = len(self._text) - _begun(self._text, (MESSAGE,)) if place < 0 else place + len(MESSAGE)
-        self._header += self._text[:taken]
-        self._give(taken, "marker")
+        place = text.find(MESSAGE, at)
         if place < 0:
-            return False
-        channel = self._header.rpartition("<|channel|>")[2]
-        called = " to=" in self._header or channel.startswith("commentary")
+            self._header.append(text[at : self._keep(text, at, (MESSAGE,), "marker")])
+            return len(text)
+        self._give(self._space + place + len(MESSAGE) - at, "marker")
+        self._space = 0
+        header = "".join((*self._header, text[at:place]))
+        channel = header.rpartition("<|channel|>")[2]
+        called = " to=" in header or channel.startswith("commentary")
         self._kind = "tool" if called else "answer" if channel.startswith("final") else "thinking"
         self._state, self._marks, self._edge = "inside", _HARMONY, True
-        return True
+        return place + len(MESSAGE)
+
+    def _keep(self, text: str, at: int, marks: tuple[str, ...], kind: Kind) -> int:
+        """Decides the text from `at` on, less what may begin a mark at its end; where that begins."""
+        begun = len(text) - _begun(text, at, marks)
+        body = len(text[at:begun].rstrip(SPACE))
+        if body:
+            self._give(self._space + body, kind)
+            self._space = 0
+        self._space += begun - at - body
+        self._text = text[begun:]
+        return begun
 
     def _give(self, count: int, kind: Kind | Literal["edge"]) -> None:
         """The next `count` characters are of this kind."""
         if count:
             self._known += count
-            self._text = self._text[count:]
             self._spans.append((self._known, kind))
 
     def _decided(self) -> list[Kind]:
@@ -175,7 +203,7 @@ class KindReader:
             touched.add(kind)
             self._last = min(stop, end)
             if stop <= end:
-                self._spans.pop(0)
+                self._spans.popleft()
         sides = touched - {"edge"}
         if not touched:  # without text: a part of a character, or a marker that the server left out
             # Before all others it stands with what follows.
@@ -188,10 +216,21 @@ class KindReader:
         return self._latest
 
 
-def _begun(text: str, marks: Iterable[str]) -> int:
-    """How many characters at the end may turn out to be a mark's beginning, and the white space before it."""
-    begun = max((n for mark in marks for n in range(1, len(mark)) if text.endswith(mark[:n])), default=0)
-    return len(text) - len(text[: len(text) - begun].rstrip(SPACE))
+@cache
+def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, marks)))
+
+
+def _skip_space(text: str, at: int) -> int:
+    """Where the first character stands, from `at` on, that is no white space."""
+    found = _NO_SPACE.search(text, at)
+    return len(text) if found is None else found.start()
+
+
+def _begun(text: str, at: int, marks: Iterable[str]) -> int:
+    """How many characters at the end, from `at` on, may turn out to be a mark's beginning."""
+    end = text[max(at, len(text) - _LONGEST) :]
+    return max((n for mark in marks for n in range(1, len(mark)) if end.endswith(mark[:n])), default=0)
 
 
 def marked(pieces: Iterable[str], *, opened: bool = False) -> tuple[Segment, ...]:

@@ -7,11 +7,12 @@ its text; its UTF-8 bytes; byte-level BPE (`Ġ`, GPT-2's table); SentencePiece (
 """
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+
+from metaprobe.records.scans import normalize
 
 UNSAID = "\ufffd"
 """Stands for a part of a character, as decoders write it."""
@@ -65,7 +66,7 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
         found = _compare(_bare(reading), wanted)
         if found.all:
             return found
-        folded = _compare(_bare(unicodedata.normalize("NFKC", reading)), _bare(unicodedata.normalize("NFKC", text)))
+        folded = _compare(_bare(normalize("NFKC", reading)), _bare(normalize("NFKC", text)))
         if folded.all:
             return folded
         if worst is None or (found.more and not worst.more):
@@ -76,7 +77,7 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
 
 def _bare(text: str) -> str:
     """The text in NFC without white space, and without half surrogate pairs, which are no characters."""
-    return "".join(_HALVES.sub("", unicodedata.normalize("NFC", text)).split())
+    return "".join(_HALVES.sub("", normalize("NFC", text)).split())
 
 
 def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:

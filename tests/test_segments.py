@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from metaprobe.records.boundary import ending_of, locate
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.segments import KindReader, check_segments, marked, spoken_text
+from metaprobe.records.segments import CLOSINGS, OPENINGS, SPACE, KindReader, check_segments, marked, spoken_text
 from metaprobe.records.types import Segment
 
 THINK = "<think>\nIs 3 < 5, and </th no end?\n\n</think>\n\nYes, <think> of it."
@@ -122,6 +122,89 @@ def test_an_end_that_nothing_opened_ends_thinking_unless_it_is_spoken_of(text: s
     parts = locate(list(text), text)
     assert bool(parts.segments) == opened
     assert opened or "taken for words of the answer" in parts.note or "<think>" in text
+
+
+ENDS = dict(zip(OPENINGS, CLOSINGS, strict=False))
+TURNS = ("<|channel|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>")
+
+
+def from_the_whole(text: str, *, opened: bool) -> list[str]:
+    """What each character of a whole text is, read from left to right with all of it at hand."""
+    found: list[str] = []
+
+    def take(upto: int, kind: str) -> None:
+        found.extend([kind] * (upto - len(found)))
+
+    def skip_blanks() -> None:
+        take(len(text) - len(text[len(found) :].lstrip(SPACE)), "edge")
+
+    begin = len(text) - len(text.lstrip(SPACE))
+    mark = "" if opened else next((mark for mark in OPENINGS if text.startswith(mark, begin)), "")
+    if not opened and not mark:
+        return ["answer"] * len(text)
+    take(0 if opened else begin + len(mark), "marker")
+    kind, ends = "thinking", CLOSINGS if opened else (ENDS.get(mark, ""),)
+    while True:
+        if mark in TURNS:
+            head = len(found) - len(mark)
+            end = text.find("<|message|>", len(found))
+            if end < 0:
+                take(len(text), "marker")
+                return found
+            take(end + len("<|message|>"), "marker")
+            name, ends = text[head:end], TURNS
+            channel = name.rpartition("<|channel|>")[2]
+            tool = " to=" in name or channel.startswith("commentary")
+            kind = "tool" if tool else "answer" if channel.startswith("final") else "thinking"
+        skip_blanks()
+        places = [(place, end) for end in ends if (place := text.find(end, len(found))) >= 0]
+        if not places:
+            begun = max((n for end in ends for n in range(len(end)) if text.endswith(end[:n], len(found))), default=0)
+            body = max(len(found), len(text[: len(text) - begun].rstrip(SPACE)))
+            take(body, kind)
+            take(len(text), "marker" if kind == "thinking" else kind)
+            return found
+        place, mark = min(places)
+        take(max(len(found), len(text[:place].rstrip(SPACE))), kind)
+        take(place, "edge")
+        take(place + len(mark), "marker")
+        if mark not in TURNS:
+            skip_blanks()
+            take(len(text), "answer")
+            return found
+
+
+BITS = (
+    *OPENINGS,
+    *CLOSINGS,
+    *TURNS,
+    "<|message|>",
+    "final",
+    "commentary",
+    " to=",
+    " ",
+    "\n\n",
+    "a",
+    "<",
+    "<|",
+    "</th",
+    "|>",
+)
+
+
+@given(st.lists(st.sampled_from(BITS), max_size=14), st.booleans(), st.data())
+def test_token_by_token_the_kinds_are_those_of_the_whole_text(
+    bits: list[str], opened: bool, data: st.DataObject
+) -> None:
+    text = "".join(bits)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=30)))
+    pieces = [piece for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True) if (piece := text[a:b])]
+    expected, at, told_of = [], 0, from_the_whole(text, opened=opened)
+    for piece in pieces:
+        sides = set(told_of[at : at + len(piece)]) - {"edge"}
+        expected.append(sides.pop() if len(sides) == 1 else "marker")
+        at += len(piece)
+    assert kinds(pieces, opened=opened) == expected
 
 
 # ---- the end of an answer

@@ -22,7 +22,7 @@ from metaprobe.serving.http.refusal import Refusal, error_object
 from metaprobe.serving.http.run_server import server_config
 from metaprobe.serving.http.scorer import Allowance, Scorer
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.wire import asked, batch, choices_of, combine_verdicts
+from metaprobe.serving.http.wire import MOST_UNCOUNTED, asked, batch, choices_of, combine_verdicts
 from metaprobe.serving.watch_stream import watch
 
 checkpoint = serving_clients.checkpoint
@@ -250,15 +250,22 @@ def test_each_choice_becomes_a_completion_and_one_stays_as_it_came() -> None:
 
 
 def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response() -> None:
-    assert batch(b"[-0.5, 1e400]") is None
-    assert batch(b' {"choices": []}') is None
-    assert batch(b'{"responses": [[-0.5], {"a": 1}]}') == [b"[-0.5]", b'{"a": 1}']
-    assert batch(b'{"responses": []}') == []
-    assert batch(b'{"responses": [NaN, 1]}') == [b"NaN", b"1"]
+    assert batch(b"[-0.5, 1e400]", 2) is None
+    assert batch(b' {"choices": []}', 2) is None
+    assert batch(b'{"responses": [[-0.5], {"a": 1}]}', 2) == [b"[-0.5]", b'{"a": 1}']
+    assert batch(b'{"responses": []}', 2) == []
+    assert batch(b'{"responses": [NaN, 1]}', 2) == [b"NaN", b"1"]
     for wrong, code in ((b"{", "invalid_json"), (b'{"responses": 7}', "invalid_request")):
         with pytest.raises(Refusal) as refused:
-            batch(wrong)
+            batch(wrong, 2)
         assert (refused.value.status, refused.value.code) == (400, code)
+    many = b'{"responses": [%s]}'
+    for wide in (b"1,2,3", b"NaN,2,3", b"[]," * (MOST_UNCOUNTED + 1) + b"1"):
+        with pytest.raises(Refusal) as refused:
+            batch(many % wide, 2)
+        assert (refused.value.status, refused.value.code) == (413, "batch_too_large")
+    nested = b"[%s]" % (b"[]," * (MOST_UNCOUNTED + 1) + b'"],["')
+    assert batch(many % nested, 2) == [nested]
 
 
 def test_what_is_asked_for_beside_what_the_caller_wants() -> None:

@@ -13,6 +13,7 @@ from metaprobe.pipelines.writing_assistant.asking import Work
 from metaprobe.pipelines.writing_assistant.contract import Remark, RemarkKind
 from metaprobe.pipelines.writing_assistant.writing_extractor import plain
 from metaprobe.probes.signals import signals_of
+from metaprobe.records.scans import AT_LINE, line_matches
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.actions import MONITOR, MONITOR_CONTROL, SYNTHESISE
 from metaprobe.routing.measured import measure_answers
@@ -25,11 +26,11 @@ FEWEST_QUOTED = 2
 
 _REMARK = re.compile(
     # Single quotation marks close only before a dash, a colon or the end: an apostrophe is one of them.
-    r"^\W*remark\W*?:[\s*_]*(?:\"(.+?)\"|\u201c(.+?)\u201d|['\u2018](.+?)['\u2019](?=\s*(?:[-\u2013\u2014:]|$)))"
+    rf"{AT_LINE}remark\W*?:[\s*_]*(?:\"(.+?)\"|\u201c(.+?)\u201d|['\u2018](.+?)['\u2019](?=\s*(?:[-\u2013\u2014:]|$)))"
     r"\s*(?:[-\u2013\u2014:,]+\s*)?(.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
-_CONCERN = re.compile(r"^\W*concerns?\W*[:=].*$", re.IGNORECASE | re.MULTILINE)
+_CONCERN = re.compile(rf"{AT_LINE}concerns?\W*[:=].*$", re.IGNORECASE | re.MULTILINE)
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+[\"'\u201d\u2019)]*|(?=\n)|$)")
 
 
@@ -128,8 +129,16 @@ def remarks_of(kind: str, call: Call | None, draft: str) -> tuple[Remark, ...]:
         for sentence in [sentence_with(words, draft)]
         if said.strip()
     ]
-    general = _CONCERN.sub("", _REMARK.sub("", call.text)).strip()
+    general = _without(_CONCERN, _without(_REMARK, call.text)).strip()
     return (*([Remark(name, general)] if general else []), *found)
+
+
+def _without(pattern: re.Pattern[str], text: str) -> str:
+    done, kept = 0, []
+    for start, found in line_matches(pattern, text):
+        kept.append(text[done:start])
+        done = found.end()
+    return "".join((*kept, text[done:]))
 
 
 def sentence_with(words: str, draft: str) -> str | None:

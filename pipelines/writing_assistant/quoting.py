@@ -33,7 +33,7 @@ def quote_text(text: str, name: str, most: int = MOST_WORDS.default) -> str:
     shown = tame(shorten(text.strip(), most)[0])
     if not shown:
         return NOTHING
-    mark = f"{name} {sha256(shown.encode()).hexdigest()[:8]}"
+    mark = f"{name} {sha256(shown.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     return f"[begin {mark}]\n{shown}\n[end {mark}]"
 
 

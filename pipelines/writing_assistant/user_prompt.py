@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from metaprobe.pipelines.writing_assistant.asking import Work
 from metaprobe.pipelines.writing_assistant.contract import NOT_SAID, Profile
 from metaprobe.pipelines.writing_assistant.quoting import quote_text, shorten
+from metaprobe.records.scans import AT_LINE
 
 STAGE, AGENT = "profile", "profiler"
 PROFILE_TOKENS = 96
@@ -46,7 +47,7 @@ def read_profile(text: str) -> dict[str, str]:
     """Returns the parts of a profile that stand on lines such as `Goals: ...`, by name; the first of each counts."""
     found: dict[str, str] = {}
     for part in fields(Profile):
-        line = re.search(rf"^\W*{part.name}\W*?:[ \t*]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)
+        line = re.search(rf"{AT_LINE}{part.name}\W*?:[ \t*]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)
         if line:
             found[part.name] = shorten(line[1].strip(" *"), FIELD_WORDS)[0]
     return found

@@ -7,6 +7,7 @@ from typing import Any
 from metaprobe.pipelines.writing_assistant.asking import Work, quote_profile
 from metaprobe.pipelines.writing_assistant.contract import Card, Profile
 from metaprobe.pipelines.writing_assistant.wordnet import WordEntry, look_up
+from metaprobe.records.scans import AT_LINE
 
 FETCH, EXPLAIN = "words", "explain"
 AGENTS = {FETCH: "vocab-fetcher", EXPLAIN: "vocab-explainer"}
@@ -15,6 +16,9 @@ MOST_CARDS = 6
 """Words that are explained at most: a learner cannot take in more at once."""
 LONGEST_WORD = 3
 """Words of a term at most; what is longer is a sentence."""
+
+MOST_LETTERS = 100
+"""Characters of a term at most; what is longer is no word of any language."""
 
 
 async def make_cards(work: Work, topic: str | None, profile: Profile) -> tuple[Card, ...]:
@@ -45,8 +49,9 @@ def read_words(text: str) -> list[str]:
     """Returns the words of a list, each once, as they stand there without numbers and marks; `MOST_CARDS` at most."""
     found: dict[str, str] = {}
     for part in re.split(r"[,;\n]", text):
-        word = re.sub(r"^\W*(?:\d+\W+)?|[^\w)]+$", "", part.split(":")[0]).strip()
-        if word and re.search(r"[^\W\d_]", word) and len(word.split()) <= LONGEST_WORD:
+        word = re.sub(r"^\W*(?:\d+\W+)?|(?<![^\w)])[^\w)]+$", "", part.split(":")[0]).strip()
+        short = len(word) <= MOST_LETTERS and len(word.split()) <= LONGEST_WORD
+        if word and short and re.search(r"[^\W\d_]", word):
             found.setdefault(word.lower(), word)
     return list(found.values())[:MOST_CARDS]
 
@@ -66,7 +71,7 @@ def read_explanations(text: str, words: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in words:
         line = re.search(
-            rf"^\W*(?:\d+\W+)?{re.escape(word)}\W*?[:\-\u2013]\s*(\S.*)$", text, re.IGNORECASE | re.MULTILINE
+            rf"{AT_LINE}(?:\d+\W+)?{re.escape(word)}\W*?[:\-\u2013]\s*(\S.*)$", text, re.IGNORECASE | re.MULTILINE
         )
         if line:
             found[word] = line[1].strip(" *")

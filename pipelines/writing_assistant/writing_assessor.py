@@ -6,6 +6,7 @@ from metaprobe.pipelines.judging import whole_number
 from metaprobe.pipelines.writing_assistant.asking import Work, quote_profile
 from metaprobe.pipelines.writing_assistant.contract import Profile, RubricScore
 from metaprobe.pipelines.writing_assistant.quoting import looks_foreign, quote_text
+from metaprobe.records.scans import AT_LINE, line_matches, read_int
 
 STAGE, AGENT = "assess", "assessor"
 ASSESS_TOKENS = 320
@@ -13,8 +14,8 @@ LOWEST, HIGHEST = 0, 5
 SCALE = "rubric"
 """Name of the statement that holds the score, scaled so that 0 is 0 and 5 is 1."""
 
-_SCORE = re.compile(r"^\W*score\W*?[:=][\s*_`]*(\d+)\s*(?:/\s*5|out of (?:5|five))?[\s.*_`]*$", re.IGNORECASE)
-_STEP = re.compile(r"^\W*step\s*([123])\b\W*", re.IGNORECASE | re.MULTILINE)
+_SCORE = re.compile(r"^\W*score\W*?[:=][\s*_`]*(\d+)(?:\s*(?:/\s*5|out of (?:5|five)))?+[\s.*_`]*+$", re.IGNORECASE)
+_STEP = re.compile(rf"{AT_LINE}step\s*([123])\b\W*", re.IGNORECASE | re.MULTILINE)
 
 
 async def assess(work: Work, writing: str, profile: Profile) -> RubricScore | None:
@@ -49,15 +50,17 @@ def read_score(text: str) -> int | None:
     """
     lines = text.strip().splitlines()
     found = _SCORE.match(lines[-1]) if lines else None
-    return None if found is None else whole_number(int(found[1]), LOWEST, HIGHEST)
+    return None if found is None else whole_number(read_int(found[1]), LOWEST, HIGHEST)
 
 
 def read_steps(text: str) -> tuple[str, ...]:
     """Returns the texts of steps 1, 2 and 3; empty where they do not stand there once each, in this order."""
-    parts = _STEP.split(_without_score(text))
-    if parts[1::2] != ["1", "2", "3"]:
+    text = _without_score(text)
+    steps = list(line_matches(_STEP, text))
+    if [found[1] for _, found in steps] != ["1", "2", "3"]:
         return ()
-    return tuple(part.strip() for part in parts[2::2])
+    ends = [*(start for start, _ in steps[1:]), len(text)]
+    return tuple(text[found.end() : end].strip() for (_, found), end in zip(steps, ends, strict=True))
 
 
 def _without_score(text: str) -> str:

@@ -16,7 +16,6 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.line_fields import name_value
 from metaprobe.records.logs.document import elements
 from metaprobe.records.logs.sample import (
-    END_TOKENS_AT_END,
     GIVEN_TEXT,
     OTHER_TOKENS,
     ZEROS,
@@ -32,6 +31,7 @@ from metaprobe.records.logs.sample import (
     sequence,
     spoken_tokens,
     taken_of,
+    without_end_tokens,
     words,
 )
 
@@ -121,7 +121,7 @@ def _samples(
         raise NoAnswer(WITHHELD)
     messages = [message for message in _prompt(request) if not _WITHHELD.fullmatch(message["content"].strip())]
     for number, one in enumerate(completions):
-        text = END_TOKENS_AT_END.sub("", words(one.get("text")))
+        text = without_end_tokens(words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
         why = ZEROS
         try:

@@ -24,13 +24,25 @@ ZEROS = "every log-probability is 0, which stands for none here"
 END_TOKENS = re.compile(
     r"<\|(im_end|endoftext|eot_id|eom_id|end_of_text|end|return|END_OF_TURN_TOKEN)\|>|</s>|<eos>|<end_of_turn>|<pad>"
 )
-END_TOKENS_AT_END = re.compile(rf"(?:{END_TOKENS.pattern})+\Z")
 """Tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
+_LONGEST_END = 32
+"""Characters of an end token at most."""
 _ESCAPED = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>|[^!-~]")
 """What tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
 _BYTES = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>")
 _BYTE_LETTERS = "\u0143"
 """The last of the letters by which tokenizers spell single bytes."""
+
+
+def without_end_tokens(text: str) -> str:
+    """The text without the end tokens that it ends with."""
+    end = len(text)
+    while end and text[end - 1] == ">":
+        begin = text.rfind("<", max(0, end - _LONGEST_END), end)
+        if begin < 0 or not END_TOKENS.fullmatch(text, begin, end):
+            break
+        end = begin
+    return text[:end]
 
 
 class NoAnswer(Exception):
@@ -192,7 +204,8 @@ def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -
     compared, for tokenizers spell them differently. A token may go beyond the text, which ends where a stop sequence
     begins; tokens that do so whole are no part of the answer, and must spell one of `stops`.
     """
-    ends = (n for n, token in enumerate(tokens) if END_TOKENS.fullmatch(token) and token not in text)
+    absent = {token for token in set(tokens) if END_TOKENS.fullmatch(token) and token not in text}
+    ends = (n for n, token in enumerate(tokens) if token in absent)
     count = next(ends, len(tokens))
     if not count:
         raise OtherTokens(OTHER_TOKENS) if text else NoAnswer("the answer is empty")

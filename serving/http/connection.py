@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
+from metaprobe.serving.http.aside import REQUESTS, aside
+from metaprobe.serving.http.memory import SCOPE_LEASE, Memory, weigh
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 
@@ -20,11 +22,11 @@ def gone() -> Refusal:
 
 
 async def read_json_body(request: Request, settings: Settings) -> bytes:
-    """The request's body, counted as it comes, whatever Content-Length says. Raises `Refusal`."""
+    """The request's body, counted as it comes, whatever Content-Length says, and weighed. Raises `Refusal`."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # A page in a browser may send any other kind to this machine without being asked about it.
         raise Refusal(415, "unsupported_media_type", "expected Content-Type: application/json")
-    limit = settings.max_body_bytes
+    limit, lease = settings.max_body_bytes, request.scope.get(SCOPE_LEASE) or Memory.of(settings).lease()
     announced = request.headers.get("content-length", "")
     parts: list[bytes] = []
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
@@ -32,10 +34,12 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     try:
         async with asyncio.timeout(settings.body_timeout_s):
             if size <= limit:
+                lease.hold_body(size)
                 async for part in request.stream():
                     received += len(part)
                     if received > limit:
                         break
+                    lease.hold_body(max(size, received))
                     parts.append(part)
     except TimeoutError as error:
         message = f"the request did not arrive within {settings.body_timeout_s:g} s"
@@ -46,7 +50,10 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
         # What is still on its way is not read, so the connection cannot be used again.
         message = f"the request is larger than {limit} bytes; send fewer or shorter ones"
         raise Refusal(413, "body_too_large", message, {"connection": "close"})
-    return b"".join(parts)
+    body = b"".join(parts)
+    del parts  # the body's second copy, while it waits for a thread
+    lease.hold_read(await aside(len(body), lambda: weigh(body), REQUESTS), len(body))
+    return body
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:

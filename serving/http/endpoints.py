@@ -21,13 +21,14 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.aside import REQUESTS, aside
 from metaprobe.serving.http.connection import read_json_body
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.forward import FORWARDED, Forwarder
 from metaprobe.serving.http.guard import Guard, request_id
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.keys import Keys
+from metaprobe.serving.http.memory import Leasing, Memory
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.openapi import openapi
 from metaprobe.serving.http.proxy import Proxy
@@ -88,7 +89,10 @@ def application(
             Route("/readyz", own.health),
             Route("/livez", own.alive),
         ],
-        middleware=[Middleware(Guard, settings=settings, keys=keys, metrics=metrics)],
+        middleware=[
+            Middleware(Guard, settings=settings, keys=keys, metrics=metrics),
+            Middleware(Leasing, memory=Memory.of(settings)),
+        ],
         exception_handlers={HTTPException: _unknown},
         lifespan=lambda _: _running(settings, reloader, client, log),
     )
@@ -182,23 +186,17 @@ async def _verdicts(
         model = named if named or judges.only else model_of(response)
         return judges.pick(model, request_id(request)).of(logged).verdict(response, allowance)
 
-    responses = await aside(len(body), lambda: batch(body))
+    responses = await aside(len(body), lambda: batch(body, settings.max_batch), REQUESTS)
     allowance = Allowance(settings.max_scored_tokens)
     if responses is None:
-        verdict = await aside(len(body), partial(verdict_on, body))
+        verdict = await aside(len(body), partial(verdict_on, body), REQUESTS)
         _check_tokens(allowance)
         if verdict["score"] is None and not verdict["heads"]:
             raise Refusal(422, "unscorable", verdict["reason"])
         return verdict
-    if len(responses) > settings.max_batch:
-        raise Refusal(
-            413,
-            "batch_too_large",
-            f"{len(responses)} responses in one request; at most {settings.max_batch} are scored at once",
-        )
     verdicts = []
     for response in responses:
-        verdicts.append(await aside(len(response), partial(verdict_on, response)))
+        verdicts.append(await aside(len(response), partial(verdict_on, response), REQUESTS))
         _check_tokens(allowance)
         await asyncio.sleep(0)  # others have their turn between two responses of a large batch
     return {"verdicts": verdicts}

@@ -10,8 +10,10 @@ import msgspec
 from metaprobe.monitoring.label_values import SOURCES, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
+from metaprobe.serving.http.aside import REQUESTS, aside
+from metaprobe.serving.http.memory import count_elements
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.wire import UNREADABLE
+from metaprobe.serving.http.wire import MOST_UNCOUNTED, UNREADABLE, Object
 
 SHAPE = '{"request_id": "...", "label": 1, "who": "ada"}, or {"feedback": [...]} with several'
 KEYS = frozenset(("request_id", "label", "who", "time", "source", "comment"))
@@ -23,6 +25,7 @@ MOST_WAITING = 8
 RETRY_AFTER_S = 5
 
 _threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
+_object, _objects = msgspec.json.Decoder(Object), msgspec.json.Decoder(list[Object])
 _TIMES = frozenset({"when", "at", "timestamp", "date"})
 
 
@@ -40,7 +43,7 @@ class FeedbackDesk:
         Raises `Refusal` for what is no feedback, for more than `most` labels, and, with 503 and a time after which to
         try again, where the database does not take them now.
         """
-        labels = read_feedback(body, most=self._most)
+        labels = await aside(len(body), lambda: read_feedback(body, most=self._most), REQUESTS)
         if self._waiting >= MOST_WAITING:
             raise _busy(f"{self._waiting} requests wait for the score log already")
         self._waiting += 1
@@ -66,19 +69,35 @@ def _busy(why: str) -> Refusal:
 def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
     """The labels in a request's body. Raises `Refusal`."""
     try:
-        held = msgspec.json.decode(body)
+        held = _object.decode(body)
+        if "feedback" in held and held.keys() & {"request_id", "label"}:
+            raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
+        several = _several(bytes(held["feedback"]), most) if "feedback" in held else [held]
+    except msgspec.ValidationError as error:
+        raise Refusal(400, "invalid_feedback", f"expected {SHAPE}") from error
     except UNREADABLE as error:
         raise Refusal(
             400, "invalid_json", f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
         ) from error
-    if isinstance(held, Mapping) and "feedback" in held and held.keys() & {"request_id", "label"}:
-        raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
-    several = held.get("feedback") if isinstance(held, Mapping) and "feedback" in held else [held]
-    if not isinstance(several, list) or not all(isinstance(one, Mapping) for one in several):
-        raise Refusal(400, "invalid_feedback", f"expected {SHAPE}")
-    if len(several) > most:
-        raise Refusal(413, "batch_too_large", f"{len(several)} labels in one request; at most {most} are taken at once")
-    return [_label(one) for one in several]
+    return [_label({name: _plain(one[name]) if name in KEYS else None for name in one}) for one in several]
+
+
+def _several(array: bytes, most: int) -> list[Object]:
+    """The labels of a list, counted before an object is made of each where they might be very many."""
+    count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
+    found = [] if count > most else _objects.decode(array)
+    if max(count, len(found)) > most:
+        message = f"{max(count, len(found))} labels in one request; at most {most} are taken at once"
+        raise Refusal(413, "batch_too_large", message)
+    return found
+
+
+def _plain(value: msgspec.Raw) -> object:
+    """A text, a number, a truth value or None. Of a list or an object, only its beginning, in a list."""
+    try:
+        return msgspec.json.decode(value, type=str | float | int | bool | None)
+    except msgspec.ValidationError:
+        return [bytes(value)[:40].decode("utf-8", "replace")]
 
 
 def _label(one: Mapping[str, Any]) -> FeedbackLabel:

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.aside import REQUESTS, aside
 from metaprobe.serving.http.connection import read_json_body, while_connected
 from metaprobe.serving.http.guard import request_id
 from metaprobe.serving.http.headers import REASON, to_caller
@@ -57,7 +57,8 @@ class Forwarder:
         answer = await self._client.ask(request, "POST", path, body)
         scorer = None
         if path in SCORED:
-            scorer = self._office.now.pick(model_of(body), request_id(request))
+            model = await aside(len(body), lambda: model_of(body), REQUESTS)
+            scorer = self._office.now.pick(model, request_id(request))
             scorer = scorer.of(self._log.request(request) if self._log else None)
         passed = to_caller(answer.headers)
         if answer.status == 200 and answer.content_type.startswith(EVENTS) and scorer is not None:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.aside import REQUESTS, STREAMS, aside
 from metaprobe.serving.http.connection import read_json_body, while_connected
 from metaprobe.serving.http.guard import request_id
 from metaprobe.serving.http.headers import REASON, to_caller
@@ -60,9 +60,10 @@ class Proxy:
         started = time.perf_counter()
         judges = self._office.now
         top = self._settings.top_logprobs if judges.uses_top else 0
-        question = await aside(len(body), lambda: asked(body, top_logprobs=top))
+        question = await aside(len(body), lambda: asked(body, top_logprobs=top), REQUESTS)
         scorer = judges.pick(question.model, request_id(request))
-        scorer = scorer.of(self._log.request(request, question) if self._log else None)
+        if log := self._log:
+            scorer = scorer.of(await aside(len(body), lambda: log.request(request, question), REQUESTS))
         own = time.perf_counter() - started
         return await while_connected(request.receive, self._answer(request, question, scorer, own))
 
@@ -166,12 +167,12 @@ class Streaming(Response):
             received = 0
             async for data in self._answer.parts():
                 received += len(data)
-                if out := await aside(received, partial(self._stream.feed, data)):
+                if out := await aside(received, partial(self._stream.feed, data), STREAMS):
                     await send({"type": "http.response.body", "body": out, "more_body": True})
                 if self._stream.action:
                     self._metrics.gated.labels(self._stream.action).inc()
                     break
-            last = await aside(received, self._stream.end)
+            last = await aside(received, self._stream.end, STREAMS)
         except Refusal as refusal:
             self._metrics.errors.labels(refusal.code).inc()
             last = self._stream.cut(refusal.status, refusal.code, refusal.message)

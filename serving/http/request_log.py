@@ -31,8 +31,13 @@ MAX_TAGS = 16
 WAIT_S = 5.0
 """How long labels wait for another process that holds the log's file, before they are refused for the time being."""
 
-_TAG = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})\s*=\s*([^,=\x00-\x1f]{0,256}?)\s*")
-_Metadata = dict[str, Any]
+_TAG = re.compile(r"([A-Za-z0-9_.-]{1,64})=([^,=\x00-\x1f]{0,256})")
+
+
+class _Metadata(msgspec.Struct):
+    """What is read of a request's metadata. The rest is walked over, and no objects are made of it."""
+
+    tags: msgspec.Raw = msgspec.field(name=TAGS_METADATA, default=msgspec.Raw(b'""'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ def read_tags(given: str) -> dict[str, str]:
         return {}
     tags = {}
     for part in given.split(","):
-        found = _TAG.fullmatch(part)
+        found = _TAG.fullmatch("=".join(side.strip() for side in part.split("=", 2)))
         if found is None:
             message = f"{TAGS_HEADER} is not NAME=VALUE, separated by commas, such as task=faq,prompt=v7"
             raise Refusal(400, "invalid_tags", message)
@@ -216,7 +221,11 @@ def _in_metadata(question: ChatRequest | None) -> str:
         held = msgspec.json.decode(question.fields["metadata"], type=_Metadata | None)
     except UNREADABLE:
         return ""  # what else it may be is the upstream's to judge
-    return str((held or {}).get(TAGS_METADATA, ""))
+    tags = b'""' if held is None else bytes(held.tags)
+    try:
+        return msgspec.json.decode(tags, type=str)
+    except UNREADABLE:
+        return tags[:64].decode("utf-8", "replace")  # no text, and refused as such
 
 
 def _asked(question: ChatRequest | None) -> str | None:

@@ -11,7 +11,8 @@ class EventSplitter:
     (but for a byte-order mark at the beginning)."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._waiting: list[bytes] = []
+        self._size = 0
         self._begun = False
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -19,26 +20,46 @@ class EventSplitter:
         if not self._begun:
             data = data.removeprefix(b"\xef\xbb\xbf")  # a byte-order mark, which some servers write first
             self._begun = True
-        seen = max(0, len(self._rest) - _LONGEST_END)  # an end may have begun in what came before
-        buffer = self._rest + data if self._rest else data
+        newest = self._tail() + data
+        if b"\n\n" not in newest and (b"\r" not in newest or not _END.search(newest)):
+            self._keep(data)  # a long event that comes in small pieces is put together once, at its end
+            return []
+        seen = max(0, self._size - _LONGEST_END)  # an end may have begun in what came before
+        buffer = self.rest() + data
         if b"\r" not in buffer:  # as of almost every server, and ten times faster
-            *whole, self._rest = buffer.split(b"\n\n")
+            *whole, rest = buffer.split(b"\n\n")
+            self._keep(rest)
             return [event + b"\n\n" for event in whole]
         events, start = [], 0
         for end in _END.finditer(buffer, seen):
             events.append(buffer[start : end.end()])
             start = end.end()
-        self._rest = buffer[start:]
+        self._keep(buffer[start:])
         return events
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._waiting.append(data)
+            self._size += len(data)
+
+    def _tail(self) -> bytes:
+        """The last bytes that wait, in which an end may have begun."""
+        tail = b""
+        for part in reversed(self._waiting):
+            if len(tail) >= _LONGEST_END:
+                break
+            tail = part[-_LONGEST_END:] + tail
+        return tail[-_LONGEST_END:]
 
     @property
     def pending(self) -> int:
         """Bytes that wait for the end of their event."""
-        return len(self._rest)
+        return self._size
 
     def rest(self) -> bytes:
         """What came after the last event, and empties it."""
-        rest, self._rest = self._rest, b""
+        rest = b"".join(self._waiting)
+        self._waiting, self._size = [], 0
         return rest
 
 

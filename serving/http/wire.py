@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from metaprobe.records.openai_format import EVENTS_AS_TEXT, is_events
+from metaprobe.serving.http.memory import count_elements
 from metaprobe.serving.http.refusal import Refusal
 
 Object = dict[str, Raw]
@@ -23,6 +24,8 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
 _NO_TOP = {"top_logprobs": Raw(b"[]")}
 VERDICT = "metaprobe"
+MOST_UNCOUNTED = 1 << 18
+"""Commas of a list up to which its elements are read before they are counted: bytes of 128 each, 32 MiB in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +175,39 @@ class _Batch(msgspec.Struct):
 _batch = msgspec.json.Decoder(_Batch)
 
 
-def batch(body: bytes) -> list[bytes] | None:
-    """The responses of a batch, or None where the body is one response. Raises `Refusal` for what is no JSON."""
+def batch(body: bytes, most: int) -> list[bytes] | None:
+    """The responses of a batch, or None where the body is one response.
+
+    Raises `Refusal` for what is no JSON, and for more than `most` responses.
+    """
     try:
         if not body.lstrip().startswith(b"{"):
             msgspec.json.decode(body, type=Raw)
             return None
         responses = _batch.decode(body).responses
     except UNREADABLE:
-        return _lenient_batch(body)
+        return _lenient_batch(body, most)
     if responses is msgspec.UNSET:
         return None
+    array = bytes(responses)
+    # Where they might be very many, they are counted before an object is made of each.
+    if array.count(b",") > MOST_UNCOUNTED:
+        _check_count(count_elements(array), most)
     try:
-        return [bytes(response) for response in _array.decode(responses)]
+        found = [bytes(response) for response in _array.decode(array)]
     except UNREADABLE:
-        return _lenient_batch(body)
+        return _lenient_batch(body, most)
+    _check_count(len(found), most)
+    return found
 
 
-def _lenient_batch(body: bytes) -> list[bytes] | None:
+def _check_count(responses: int, most: int) -> None:
+    if responses > most:
+        message = f"{responses} responses in one request; at most {most} are scored at once"
+        raise Refusal(413, "batch_too_large", message)
+
+
+def _lenient_batch(body: bytes, most: int) -> list[bytes] | None:
     """`batch` of JSON as Python writes it: NaN or half of a surrogate pair then costs one response and not them all."""
     try:
         held = json.loads(body.decode("utf-8", "surrogatepass"))
@@ -201,4 +219,5 @@ def _lenient_batch(body: bytes) -> list[bytes] | None:
         return None
     if not isinstance(held["responses"], list):
         raise Refusal(400, "invalid_request", "`responses` is no list; expected a list of responses")
+    _check_count(len(held["responses"]), most)
     return [json.dumps(response).encode() for response in held["responses"]]

@@ -1,0 +1,163 @@
+"""What requests in flight may take, of memory and of threads: counted before anything is made of them."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import serving_clients
+from hypothesis import given
+from hypothesis import strategies as st
+from served import KEY
+from serving_clients import LOGPROBS
+
+from metaprobe.serving.http.aside import AT_ONCE, LARGE_BYTES, Threads
+from metaprobe.serving.http.memory import Memory, count_elements, count_outside_strings, weigh
+from metaprobe.serving.http.refusal import Refusal
+
+checkpoint = serving_clients.checkpoint
+
+LARGEST = 16 << 20
+"""Bytes that a body may have by default."""
+MOST_RSS_MIB = 512
+MOST_S = 2.0
+
+texts = st.text(st.sampled_from('[]{},:"\\a\u00e9\U0001f600'), max_size=8)
+values = st.recursive(
+    st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=20
+)
+
+
+def shape(value: Any) -> tuple[int, int, int]:
+    """How many objects, arrays and commas a value is written with."""
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    counts = [shape(one) for one in inner]
+    own = (int(isinstance(value, dict)), int(isinstance(value, list)), max(0, len(inner) - 1))
+    return tuple(map(sum, zip(own, *counts, strict=True)))  # type: ignore[return-value]
+
+
+@given(values, st.booleans(), st.sampled_from([None, 1]))
+def test_brackets_and_commas_within_strings_do_not_count(value: Any, escaped: bool, indent: int | None) -> None:
+    body = json.dumps(value, ensure_ascii=escaped, indent=indent).encode()
+    assert count_outside_strings(body) == shape(value)
+    if isinstance(value, list) and value:
+        assert count_elements(body) == len(value)
+
+
+@pytest.mark.parametrize(
+    "unit", ["[],", "{},", "[[[]]],", '{"a":{}},', "[" * 20 + "]" * 20 + ",", '[{"a":[1,2,{"b":3}]}],']
+)
+def test_a_body_of_brackets_is_refused_and_the_same_as_text_is_not(unit: str) -> None:
+    many = unit * (LARGEST // len(unit) - 1)
+    with pytest.raises(Refusal) as refused:
+        weigh(f"[{many}0]".encode())
+    assert (refused.value.status, refused.value.code) == (413, "too_many_values")
+    assert weigh(json.dumps({"text": many}).encode()) < 3 * LARGEST
+
+
+def test_a_full_body_of_log_probabilities_fits_and_two_of_them_wait_for_each_other() -> None:
+    other = {"token": " word", "logprob": -1.25, "bytes": [32, 119]}
+    one = json.dumps({"token": " word", "logprob": -0.5, "top_logprobs": [other] * 20})
+    body = f'{{"choices": [{{"logprobs": {{"content": [{",".join([one] * (LARGEST // len(one) - 1))}]}}}}]}}'.encode()
+    memory = Memory(16 * LARGEST)
+    first, second = memory.lease(), memory.lease()
+    for lease in (first, second):
+        lease.hold_body(len(body))
+    first.hold_read(weigh(body), len(body))
+    with pytest.raises(Refusal) as refused:
+        second.hold_read(weigh(body), len(body))
+    assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "1")
+    small = memory.lease()
+    small.hold_body(LARGE_BYTES)  # small bodies have room of their own
+    first.give_back()
+    second.hold_read(weigh(body), len(body))
+
+
+def test_work_is_refused_where_as_much_waits_as_may_and_other_kinds_go_on() -> None:
+    free, requests, streams = threading.Event(), Threads("test", most_waiting=1), Threads("test-other")
+
+    async def main() -> None:
+        waiting = [asyncio.ensure_future(requests.run(free.wait)) for _ in range(AT_ONCE + 1)]
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal) as refused:
+            await requests.run(free.wait)
+        assert refused.value.status == 429
+        assert int(refused.value.headers["retry-after"]) > 0
+        assert await streams.run(lambda: "read") == "read"
+        waiting.pop().cancel()  # its caller is gone, so that its place is free
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.append(asyncio.ensure_future(requests.run(free.wait)))
+        await asyncio.sleep(0)
+        free.set()
+        assert all(await asyncio.gather(*waiting))
+        assert await requests.run(lambda: "read") == "read"
+
+    asyncio.run(main())
+
+
+def wide(path: str, unit: bytes) -> bytes:
+    """The largest body of such a request that holds nothing but one unit, again and again."""
+    before, after = {
+        "/v1/feedback": (b'{"request_id": "a", "label": [', b"0]}"),
+        "/v1/score": (b'{"responses": [', b"0]}"),
+        "/v1/chat/completions": (b'{"model": "m", "messages": [], "metadata": {"a": [', b"0]}}"),
+    }[path]
+    return before + unit * ((LARGEST - 100) // len(unit)) + after
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_four_wide_bodies_at_once_stay_within_the_memory_and_an_honest_request_is_answered(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    log, scores = tmp_path / "log", tmp_path / "scores.sqlite"
+    command = [sys.executable, "-c", "from metaprobe.serve_cli import serve; serve()", str(checkpoint), "--port", "0"]
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            [*command, "--log", str(scores), "--upstream", "http://127.0.0.1:9/v1", "--grace", "1"],
+            stderr=file,
+            env={**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"},
+        )
+    try:
+        for _ in range(600):
+            if found := re.search(r"running on (http://[\d.:]+)", log.read_text()):
+                break
+            with pytest.raises(subprocess.TimeoutExpired):  # it is still there
+                server.wait(timeout=0.1)
+        assert found is not None
+        with httpx.Client(base_url=found[1], headers={"authorization": f"Bearer {KEY}"}, timeout=120) as client:
+            for path in ("/v1/feedback", "/v1/score", "/v1/chat/completions"):
+                for unit in (b"[],", b"{},", b'"a",', b'{"a":1},', b'{"logprob":-0.1,"token":"a"},'):
+                    slowest = attacked(client, path, wide(path, unit))
+                    assert slowest < MOST_S, f"{path} with {unit!r} held up others for {slowest:.1f} s"
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+        assert peak is not None
+        assert int(peak[1]) / 1024 < MOST_RSS_MIB
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def attacked(client: httpx.Client, path: str, body: bytes) -> float:
+    """Longest time of an honest request, while four of those bodies are sent at once."""
+    as_json = {"content-type": "application/json"}
+    slowest = 0.0
+    with ThreadPoolExecutor(4) as callers:
+        sent = [callers.submit(client.post, path, content=body, headers=as_json) for _ in range(4)]
+        while not all(one.done() for one in sent):
+            started = time.monotonic()
+            assert client.post("/v1/score", content=json.dumps(LOGPROBS), headers=as_json).status_code == 200
+            slowest = max(slowest, time.monotonic() - started)
+            time.sleep(0.05)
+    assert all(400 <= one.result().status_code < 600 for one in sent)
+    return slowest
