@@ -5,10 +5,10 @@
                        "confidence_source"} or {"error", "cost_usd", "latency_ms"}},
      "chosen", "propensities": {name: 0..1}}
 
-Only `id` and `agents` are required. An agent that was asked and failed has an `error`, or neither answer, label nor
-confidence. Its score is 0, for the user gets nothing from it. A full outcome holds every agent. A logged one holds
-those that were asked, the `chosen` action and the propensity of every legal one. Unknown keys are passed over: such
-files often carry more.
+Only `id` and `agents` are required. An agent that was asked and failed has an `error`, or a cost and neither answer,
+label nor confidence. Its score is 0, for the user gets nothing from it. A full outcome holds every agent. A logged one
+holds those that were asked, the `chosen` action and the propensity of every legal one. Unknown keys are passed over:
+such files often carry more.
 """
 
 import gzip
@@ -25,8 +25,8 @@ from metaprobe.records.json_lines import iter_json_lines
 LONGEST_ERROR = 200
 """Characters kept of an error: it may carry a whole page."""
 ANSWERED = frozenset({"answer", "correct", "score", "confidence"})
-"""Keys of an agent that answered. An outcome without any of them is a call from which nothing came; one with a blank
-answer, a score of at most 0 and no confidence is the same. A missing answer beside a label is a text left out."""
+"""Keys of an agent that answered. A call that cost money or time and has none of them gave no answer; nor did one with
+a blank answer, no confidence and a score of at most 0. A missing answer beside a label is a text that was left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ def _error(outcome: Mapping[str, Any], known: AgentOutcome, where: str) -> str |
     if given in (None, False, "", {}):
         said = ANSWERED & outcome.keys()
         blank = not known.answer.strip() and known.confidence is None and not known.score
-        return "no answer" if blank and ("answer" in said or not said) else None
+        paid = known.cost_usd is not None or known.latency_ms is not None
+        return "no answer" if blank and ("answer" in said or (paid and not said)) else None
     if isinstance(given, dict):
         given = given.get("message") or json.dumps(given, default=str)
     if given is not True and not isinstance(given, str):

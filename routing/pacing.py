@@ -145,6 +145,12 @@ class AskWithinBudget:
             if expected is not None and outcome.cost_usd is not None:
                 self._total += outcome.cost_usd - expected
 
+    def count(self, cost_usd: float) -> None:
+        """Counts a question that left no choice, because the first agent failed, with all that it cost."""
+        with self._lock:
+            self._questions += 1
+            self._first, self._total = self._first + cost_usd, self._total + cost_usd
+
     def _costs(self, state: State) -> tuple[float, float]:
         known = state.features.get("", {})
         if missing := [name for name in (SPENT_USD, PRICE_USD) if name not in known]:

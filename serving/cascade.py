@@ -266,6 +266,8 @@ class _Cascading:
             self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
         if judged.decision is not None:
             self.policy.observe(judged.decision.id, Outcome(cost_usd=cost))
+        elif isinstance(self.policy, AskWithinBudget) and cost is not None:
+            self.policy.count(cost)
         return CascadeAnswer(
             response, tier.model, judged.verdict, judged.decision, why, cost, weak=judged.weak, strong=strong
         )
