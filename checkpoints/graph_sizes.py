@@ -1,0 +1,121 @@
+"""Refuses graphs that would take too much memory or time, before they run: by the sizes of everything they make."""
+
+from collections.abc import Mapping, Sequence
+
+from metaprobe.checkpoints.errors import UnsafeModel
+from metaprobe.checkpoints.graph_nodes import ELEMENT_BYTES, Graph, Node, dims_for
+from metaprobe.checkpoints.onnx_operators import ADAPTER, Operators, operators_of
+from metaprobe.checkpoints.size_rules import FREE, RULES, Sized, plain, stored, work_of
+from metaprobe.checkpoints.tree_ensembles import STEP, Ensemble, ensemble_sizes, read_ensemble
+
+MEMORY = 256 << 20
+"""Bytes of everything that a graph makes for its golden rows, all counted as if nothing were ever freed. The bundled
+graphs make less than one megabyte."""
+WORK = 500_000_000
+"""Sums of two numbers for its golden rows: some tenths of a second on one core."""
+PER_BYTE = 16
+"""Bytes and sums more for each byte of the file: a language model casts and multiplies all of its weights."""
+NODES = {ADAPTER: 30_000}
+FEWEST_NODES = 3_000
+"""Most nodes of a graph, by kind; a predictor's raw.onnx has some 400."""
+FEW, MANY = 2**4, 2**20
+"""Rows for which memory is compared: it may grow as they do, and no faster."""
+SHORT, LONG = 2**6, 2**14
+"""Tokens, or alternatives, likewise; of a language model it may grow as their square."""
+SLACK = 4
+
+_ENSEMBLES = frozenset({"ai.onnx.ml.TreeEnsembleRegressor", "ai.onnx.ml.TreeEnsembleClassifier"})
+
+
+def check_operators(graph: Graph, kind: str | None) -> None:
+    """Raises `UnsafeModel` for operators, attributes or types that no exporter of this kind writes."""
+    listed = operators_of(kind)
+    if len(graph.nodes) > NODES.get(kind or ADAPTER, FEWEST_NODES):
+        raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {NODES.get(kind or ADAPTER, FEWEST_NODES)}")
+    for place, node in enumerate(graph.nodes):
+        _check_node(node, listed)
+        if node.kind in _ENSEMBLES:
+            graph.trees[place] = read_ensemble(node)
+    for what, tensors in (("input", graph.inputs), ("weight", graph.weights)):
+        for name, tensor in tensors.items():
+            if tensor.elem not in ELEMENT_BYTES:
+                raise UnsafeModel(f"{what} {name[:80]!r} has element type {tensor.elem}; expected numbers")
+
+
+def _check_node(node: Node, listed: Operators) -> None:
+    if node.kind not in listed:
+        raise UnsafeModel(
+            f"the model uses operator {node.kind[:80]!r}, which no exporter of this kind of checkpoint writes; "
+            f"allowed are {', '.join(sorted(listed))}"
+        )
+    if odd := sorted(node.attributes.keys() - listed[node.kind]):
+        allowed = ", ".join(sorted(listed[node.kind])) or "none"
+        raise UnsafeModel(f"operator {node.kind} has the attribute {odd[0][:80]!r}; allowed are {allowed}")
+
+
+def check_growth(graph: Graph, kind: str | None) -> None:
+    """Raises `UnsafeModel` where memory grows faster than the rows of the input, or than their lengths.
+
+    Of a language model (None may be one) it may grow as the square of the lengths.
+    """
+    degree = 2 if kind in (ADAPTER, None) else 1
+    base = sizes_of(graph, dims_for(graph, (FEW, SHORT)))[0]
+    rows = sizes_of(graph, dims_for(graph, (MANY, SHORT)))[0]
+    if rows > SLACK * (MANY // FEW) * base + MEMORY:
+        raise UnsafeModel(
+            f"the model makes {rows >> 20} MB for {MANY} rows and {base >> 10} kB for {FEW}; expected memory to grow "
+            "as the rows do"
+        )
+    longer = sizes_of(graph, dims_for(graph, (FEW, LONG)))[0]
+    if longer > SLACK * (LONG // SHORT) ** degree * base + MEMORY:
+        raise UnsafeModel(
+            f"the model makes {longer >> 20} MB for lengths of {LONG} and {base >> 10} kB for {SHORT}; expected memory "
+            f"to grow as {'their square' if degree == 2 else 'they do'}"
+        )
+
+
+def check_sizes(graph: Graph, shapes: Mapping[str, Sequence[int]], limit: int = MEMORY) -> None:
+    """Raises `UnsafeModel` where inputs of these shapes would take too much memory or time."""
+    memory, work = sizes_of(graph, {name: tuple(shape) for name, shape in shapes.items()})
+    rows = max([1, *(shape[0] for shape in shapes.values() if shape)])
+    if memory > limit + PER_BYTE * graph.bytes or work > WORK + PER_BYTE * graph.bytes * rows:
+        raise UnsafeModel(
+            f"the model needs more than {limit >> 20} MB or {WORK:,} sums for its golden rows: it makes up to "
+            f"{memory >> 20} MB in {work:,} sums"
+        )
+
+
+def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Bytes of everything that a graph makes of inputs of these shapes, and sums of two numbers, at most.
+
+    Raises `UnsafeModel` where there is no bound.
+    """
+    values: dict[str, Sized] = {
+        name: stored(tensor.elem, tuple(int(length or 0) for length in tensor.shape), tensor.values)
+        for name, tensor in graph.weights.items()
+    }
+    for name, tensor in graph.inputs.items():
+        values[name] = plain(tensor.elem, shapes[name], True, FREE)
+    memory = work = 0
+    for place, node in enumerate(graph.nodes):
+        inputs = [values[name] if name else None for name in node.inputs]
+        ensemble = graph.trees.get(place)
+        made = _made(node, inputs, ensemble)
+        if len(made) < len(node.outputs):
+            raise UnsafeModel(f"{node.kind} has {len(node.outputs)} outputs; expected at most {len(made)}")
+        for name, value in zip(node.outputs, made, strict=False):
+            values[name] = value
+            memory += value.bytes
+        work += work_of(node, inputs, made)
+        if ensemble is not None and inputs[0] is not None:
+            work += STEP * ensemble.steps * inputs[0].shape[0]
+    return memory, work
+
+
+def _made(node: Node, inputs: list[Sized | None], ensemble: Ensemble | None) -> list[Sized]:
+    try:
+        return RULES[node.kind](node, inputs) if ensemble is None else ensemble_sizes(node, ensemble, inputs)
+    except UnsafeModel:
+        raise
+    except (IndexError, ValueError, OverflowError) as error:
+        raise UnsafeModel(f"operator {node.kind}: its inputs do not fit together ({error})") from error
