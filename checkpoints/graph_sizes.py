@@ -1,11 +1,13 @@
 """Refuses graphs that would take too much memory or time, before they run: by the sizes of everything they make."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 
 from metaprobe.checkpoints.errors import UnsafeModel
 from metaprobe.checkpoints.graph_nodes import ELEMENT_BYTES, Graph, Node, dims_for
 from metaprobe.checkpoints.onnx_operators import ADAPTER, Operators, operators_of
-from metaprobe.checkpoints.size_rules import FREE, RULES, Sized, plain, stored, work_of
+from metaprobe.checkpoints.size_bounds import Sized, plain, stored
+from metaprobe.checkpoints.size_rules import RULES, work_of
 from metaprobe.checkpoints.tree_ensembles import STEP, Ensemble, ensemble_sizes, read_ensemble
 
 MEMORY = 256 << 20
@@ -13,8 +15,11 @@ MEMORY = 256 << 20
 graphs make less than one megabyte."""
 WORK = 500_000_000
 """Sums of two numbers for its golden rows: some tenths of a second on one core."""
-PER_BYTE = 16
-"""Bytes and sums more for each byte of the file: a language model casts and multiplies all of its weights."""
+ROOM, ROOM_OF_ADAPTER = 4, 64
+"""Bytes more for each byte of the file: a language model casts its weights, and fills many layers."""
+SUMS = 4
+"""Sums more for each byte of the file and row, of a language model each token up to `TOKENS` of them."""
+TOKENS = 1 << 14
 NODES = {ADAPTER: 30_000}
 FEWEST_NODES = 3_000
 """Most nodes of a graph, by kind; a predictor's raw.onnx has some 400."""
@@ -54,12 +59,12 @@ def _check_node(node: Node, listed: Operators) -> None:
 
 
 def check_growth(graph: Graph, kind: str | None) -> None:
-    """Raises `UnsafeModel` where memory grows faster than the rows of the input, or than their lengths.
+    """Raises `UnsafeModel` where a few rows take too much, or memory grows faster than the rows or their lengths.
 
     Of a language model (None may be one) it may grow as the square of the lengths.
     """
     degree = 2 if kind in (ADAPTER, None) else 1
-    base = sizes_of(graph, dims_for(graph, (FEW, SHORT)))[0]
+    base = check_sizes(graph, dims_for(graph, (FEW, SHORT)), kind, "a few rows")
     rows = sizes_of(graph, dims_for(graph, (MANY, SHORT)))[0]
     if rows > SLACK * (MANY // FEW) * base + MEMORY:
         raise UnsafeModel(
@@ -74,15 +79,22 @@ def check_growth(graph: Graph, kind: str | None) -> None:
         )
 
 
-def check_sizes(graph: Graph, shapes: Mapping[str, Sequence[int]], limit: int = MEMORY) -> None:
-    """Raises `UnsafeModel` where inputs of these shapes would take too much memory or time."""
-    memory, work = sizes_of(graph, {name: tuple(shape) for name, shape in shapes.items()})
+def check_sizes(graph: Graph, shapes: Mapping[str, tuple[int, ...]], kind: str | None, what: str) -> int:
+    """Returns the bytes that a graph makes of inputs of these shapes, at most, and all together.
+
+    Raises `UnsafeModel` where memory or time is too much for `what` the inputs are.
+    """
+    memory, work = sizes_of(graph, shapes)
+    language = kind in (ADAPTER, None)
     rows = max([1, *(shape[0] for shape in shapes.values() if shape)])
-    if memory > limit + PER_BYTE * graph.bytes or work > WORK + PER_BYTE * graph.bytes * rows:
+    tokens = min(max([1, *(math.prod(shape) for shape in shapes.values())]), TOKENS) if language else min(rows, FEW)
+    most = MEMORY + (ROOM_OF_ADAPTER if language else ROOM) * graph.bytes
+    if memory > most or work > WORK + SUMS * graph.bytes * tokens:
         raise UnsafeModel(
-            f"the model needs more than {limit >> 20} MB or {WORK:,} sums for its golden rows: it makes up to "
+            f"the model needs more than {MEMORY >> 20} MB or {WORK:,} sums for {what}: it makes up to "
             f"{memory >> 20} MB in {work:,} sums"
         )
+    return memory
 
 
 def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
@@ -95,7 +107,7 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         for name, tensor in graph.weights.items()
     }
     for name, tensor in graph.inputs.items():
-        values[name] = plain(tensor.elem, shapes[name], True, FREE)
+        values[name] = plain(tensor.elem, shapes[name])
     memory = work = 0
     for place, node in enumerate(graph.nodes):
         inputs = [values[name] if name else None for name in node.inputs]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints.errors import UnsafeModel
 from metaprobe.checkpoints.graph_nodes import FLOAT, INT64, Node
-from metaprobe.checkpoints.size_rules import Sized, needed
+from metaprobe.checkpoints.size_bounds import Sized, needed, plain
 
 MODES = frozenset((b"LEAF", b"BRANCH_LEQ", b"BRANCH_LT", b"BRANCH_GTE", b"BRANCH_GT", b"BRANCH_EQ", b"BRANCH_NEQ"))
 DEEPEST = 512
@@ -120,11 +120,9 @@ def _steps(
 def ensemble_sizes(node: Node, ensemble: Ensemble, inputs: list[Sized | None]) -> list[Sized]:
     """Sizes of what an ensemble gives for these rows."""
     rows = needed(node, inputs, 0)
-    if len(rows.shape) != 2 or rows.shape[1] < ensemble.features or not rows.exact:
+    if len(rows.shape) != 2 or rows.least[1] < ensemble.features:
         raise UnsafeModel(
-            f"{node.kind} reads {ensemble.features} features of rows of shape {list(rows.shape)}; expected as many columns"
+            f"{node.kind} reads {ensemble.features} features of rows of shape {list(rows.shape)}; expected as many"
         )
-    numbers = Sized(FLOAT, (rows.shape[0], ensemble.targets))
-    if node.kind.endswith("Regressor"):
-        return [numbers]
-    return [Sized(INT64, (rows.shape[0],), True, np.float64(-np.inf), np.float64(np.inf)), numbers]  # type: ignore[arg-type]
+    numbers = plain(FLOAT, (rows.shape[0], ensemble.targets), (rows.least[0], ensemble.targets))
+    return [numbers] if node.kind.endswith("Regressor") else [plain(INT64, rows.shape[:1], rows.least[:1]), numbers]
