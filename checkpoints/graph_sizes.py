@@ -37,21 +37,20 @@ def check_operators(graph: Graph, kind: str | None) -> None:
     listed = operators_of(kind)
     if len(graph.nodes) > NODES.get(kind or ADAPTER, FEWEST_NODES):
         raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {NODES.get(kind or ADAPTER, FEWEST_NODES)}")
-    for place, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         _check_node(node, listed)
-        if node.kind in _ENSEMBLES:
-            graph.trees[place] = read_ensemble(node)
-    for what, tensors in (("input", graph.inputs), ("weight", graph.weights)):
-        for name, tensor in tensors.items():
-            if tensor.elem not in ELEMENT_BYTES:
-                raise UnsafeModel(f"{what} {name[:80]!r} has element type {tensor.elem}; expected numbers")
+    used = {name for node in graph.nodes for name in node.inputs} | {*graph.inputs, *graph.outputs}
+    for name, tensor in {**graph.weights, **graph.inputs}.items():
+        if name in used and tensor.elem not in ELEMENT_BYTES:
+            raise UnsafeModel(f"{name[:80]!r} has element type {tensor.elem}; expected numbers")
 
 
 def _check_node(node: Node, listed: Operators) -> None:
     if node.kind not in listed:
         raise UnsafeModel(
-            f"the model uses operator {node.kind[:80]!r}, which no exporter of this kind of checkpoint writes; "
-            f"allowed are {', '.join(sorted(listed))}"
+            f"the model uses operator {node.kind[:80]!r}, which no exporter of this kind of checkpoint writes"
+            + ("; export with zipmap=False" if node.kind.endswith("ZipMap") else "")
+            + f"; allowed are {', '.join(sorted(listed))}"
         )
     if odd := sorted(node.attributes.keys() - listed[node.kind]):
         allowed = ", ".join(sorted(listed[node.kind])) or "none"
@@ -59,10 +58,13 @@ def _check_node(node: Node, listed: Operators) -> None:
 
 
 def check_growth(graph: Graph, kind: str | None) -> None:
-    """Raises `UnsafeModel` where a few rows take too much, or memory grows faster than the rows or their lengths.
+    """Raises `UnsafeModel` where a few rows take too much, memory grows faster than they do, or trees are no trees.
 
     Of a language model (None may be one) it may grow as the square of the lengths.
     """
+    for place, node in enumerate(graph.nodes):
+        if node.kind in _ENSEMBLES:
+            graph.trees[place] = read_ensemble(node)
     degree = 2 if kind in (ADAPTER, None) else 1
     base = check_sizes(graph, dims_for(graph, (FEW, SHORT)), kind, "a few rows")
     rows = sizes_of(graph, dims_for(graph, (MANY, SHORT)))[0]

@@ -75,16 +75,17 @@ def check_model(data: bytes, kind: str | None = None) -> None:
 
     Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
     operators, attributes and types that no exporter writes (`onnx_operators`; those of a `kind` of checkpoint, by
-    default of any), a graph that has two readings (`graph_nodes`), tree ensembles that are no trees
-    (`tree_ensembles`), model-local functions, control flow, training information, device configurations, sparse
-    tensors, tensors of more than 1e9 elements, of unknown element type or of another number of elements than they
-    state, and NaN or infinite weights (except where they mean something: thresholds of trees, `Imputer`).
+    default of any), a graph that has two readings (`graph_nodes`), model-local functions, control flow, training
+    information, device configurations, sparse tensors, tensors of more than 1e9 elements, of unknown element type or of
+    another number of elements than they state, and NaN or infinite weights (except where they mean something:
+    thresholds of trees, `Imputer`).
     """
     checked_graph(data, kind)
 
 
 def checked_graph(data: bytes, kind: str | None = None) -> Graph:
-    """Returns the graph that `check_model` finds nothing wrong with. How large it gets is `graph_sizes`' matter."""
+    """Returns the graph that `check_model` finds nothing wrong with. How large it gets is for
+    `graph_sizes` to say."""
     if data[4:8] == b"ORTM":  # read as a FlatBuffer by default, whatever a protobuf parser makes of the same bytes
         raise UnsafeModel("the model is in ONNX Runtime's own format; expected ONNX")
     model = read_model(data)

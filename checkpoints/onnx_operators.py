@@ -10,14 +10,14 @@ ADAPTER, RAW_GRAPH = "adapter", "raw"
 """A kind of checkpoint whose graph is a language model, and the name that raw.onnx has here, of whatever kind."""
 
 _MODEL = """
-Add, And, Cast to, Clip, Concat axis, Div, Equal, Exp, Gather axis, Greater, GreaterOrEqual, Identity, IsNaN, Less,
-LessOrEqual, Log, MatMul, Max, Min, Mul, Neg, Not, Or, ReduceMax axes keepdims, ReduceMean axes keepdims,
-ReduceMin axes keepdims, ReduceSum axes keepdims, Reshape allowzero, Sigmoid, Softplus, Split axis, Sqrt, Sub,
-Sum, Where,
+Add, Cast to, Clip, Concat axis, Div, Gather axis, Greater, Identity, IsNaN, Log, MatMul, Max, Min, Mul, Neg, Not,
+ReduceMax axes keepdims, ReduceMean axes keepdims, ReduceSum axes keepdims, Reshape allowzero, Sigmoid, Softplus,
+Split axis, Sub, Sum, Where
+"""
+"""Of model.onnx. Identity, Not, Reshape and ReduceMean are for graphs that users save with `save_checkpoint`."""
+_CONVERTED = """
 ai.onnx.ml.Imputer imputed_value_floats replaced_value_float,
 ai.onnx.ml.LinearClassifier classlabels_ints coefficients intercepts multi_class post_transform,
-ai.onnx.ml.LinearRegressor coefficients intercepts post_transform targets,
-ai.onnx.ml.Normalizer norm,
 ai.onnx.ml.Scaler offset scale,
 ai.onnx.ml.TreeEnsembleClassifier base_values class_ids class_nodeids class_treeids class_weights classlabels_int64s
  nodes_falsenodeids nodes_featureids nodes_hitrates nodes_missing_value_tracks_true nodes_modes nodes_nodeids
@@ -26,15 +26,18 @@ ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_
  nodes_hitrates nodes_missing_value_tracks_true nodes_modes nodes_nodeids nodes_treeids nodes_truenodeids nodes_values
  post_transform target_ids target_nodeids target_treeids target_weights
 """
+"""Of model.onnx as well: what onnxmltools and skl2onnx make of trees and of a scaled linear model."""
 _RAW = """
-Expand, GatherElements axis, Range, Shape end start, Slice, Squeeze axes, TopK axis largest sorted, Transpose perm,
-Unsqueeze axes
+And, Equal, Exp, Expand, GatherElements axis, GreaterOrEqual, Less, LessOrEqual, Range, ReduceMin axes keepdims,
+Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Transpose perm, Unsqueeze axes
 """
+"""Of raw.onnx beyond those."""
 _ADAPTER = """
-ConstantOfShape value, Constant value, Cos, Erf, Gelu approximate, Gemm alpha beta transA transB,
-LayerNormalization axis epsilon stash_type, Pow, Reciprocal, ReduceMax keepdims noop_with_empty_axes,
+Constant value, ConstantOfShape value, Cos, Erf, Gelu approximate, Gemm alpha beta transA transB,
+LayerNormalization axis epsilon stash_type, Or, Pow, Reciprocal, ReduceMax keepdims noop_with_empty_axes,
 ReduceMean keepdims noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Sin, Softmax axis, Tanh
 """
+"""Of a language model beyond those of raw.onnx, as the exporter of torch writes the decoders of transformers."""
 
 Operators = Mapping[str, frozenset[str]]
 """Operator, with its domain where that is ai.onnx.ml -> the attributes that it may have."""
@@ -49,12 +52,10 @@ def _read(*texts: str) -> dict[str, frozenset[str]]:
     return found
 
 
-MODEL_OPERATORS: Operators = _read(_MODEL)
-RAW_OPERATORS: Operators = _read(_MODEL, _RAW)
-ADAPTER_OPERATORS: Operators = _read(
-    ", ".join(entry for entry in _MODEL.replace("\n", " ").split(", ") if "ai.onnx.ml" not in entry), _RAW, _ADAPTER
-)
-ALL_OPERATORS: Operators = _read(_MODEL, _RAW, _ADAPTER)
+MODEL_OPERATORS: Operators = _read(_MODEL, _CONVERTED)
+RAW_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW)
+ADAPTER_OPERATORS: Operators = _read(_MODEL, _RAW, _ADAPTER)
+ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW, _ADAPTER)
 """Of any graph: for who does not say what it is."""
 
 

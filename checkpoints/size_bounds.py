@@ -144,3 +144,10 @@ def broadcast_least(*shapes: Lengths) -> Lengths:
     rank = max(map(len, shapes), default=0)
     padded = zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)
     return tuple(0 if 0 in dims else max(dims) for dims in padded)
+
+
+def length_of(node: Node, count: float) -> int:
+    """A bound as a length. Raises `Unbounded` where there is none."""
+    if not math.isfinite(count):
+        raise Unbounded(f"{node.kind}: the size depends on what is read, without a bound")
+    return math.ceil(count)
