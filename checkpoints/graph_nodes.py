@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.errors import UnsafeModel
-from metaprobe.checkpoints.onnx_wire import WireMessage
+from metaprobe.checkpoints.onnx_wire import MAX_RANK, WireMessage
 
 FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16, DOUBLE = 1, 2, 3, 6, 7, 9, 10, 11
 """Of TensorProto.DataType."""
@@ -21,6 +21,9 @@ ELEMENT_BYTES = {FLOAT: 4, UINT8: 1, INT8: 1, INT32: 4, INT64: 8, BOOL: 1, FLOAT
 """Bytes of each type of number that a graph may compute with. Strings and complex numbers are none of them."""
 KNOWN_VALUES = 64
 """So many elements of an integer tensor are followed one by one: shapes and axes, which decide how large things get."""
+
+MOST_BYTES = 2 << 20
+"""Bytes of a list of integers: a tree ensemble of a million nodes. The largest bundled one has 17,000."""
 
 _ATTRIBUTE = {"f": 1, "i": 2, "s": 3, "t": 4, "floats": 6, "ints": 7, "strings": 8}
 """Field of AttributeProto -> the number of its type."""
@@ -125,6 +128,8 @@ def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
     """Signed integers of a repeated field of varints, however many."""
     found = []
     for chunk in message.fields.get(name, []):
+        if chunk.end - chunk.start > MOST_BYTES:
+            raise UnsafeModel(f"{message.kind}.{name} takes {chunk.end - chunk.start} bytes; at most {MOST_BYTES}")
         raw = np.frombuffer(message.data, np.uint8, chunk.end - chunk.start, chunk.start)
         values = _decode(raw)
         found.append(values[1::2] if chunk.tag else values)  # a tag of one byte goes before each
@@ -171,6 +176,8 @@ def _input(value: WireMessage) -> Tensor:
         for dim in shape.fields.get("dim", []):
             length = next(iter(dim.integers("dim_value")), None)
             dims.append(length if length is not None else _text(dim, "dim_param") or None)
+    if len(dims) > MAX_RANK:
+        raise UnsafeModel(f"input {name[:80]!r} has {len(dims)} axes; at most {MAX_RANK}")
     if "shape" not in kinds[0].fields:
         raise UnsafeModel(f"input {name[:80]!r} has no rank; expected a shape with a length or a name for each axis")
     return Tensor(next(iter(kinds[0].integers("elem_type")), 0), tuple(dims))

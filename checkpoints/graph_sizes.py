@@ -20,14 +20,19 @@ ROOM, ROOM_OF_ADAPTER = 4, 64
 SUMS = 4
 """Sums more for each byte of the file and row, of a language model each token up to `TOKENS` of them."""
 TOKENS = 1 << 14
-NODES = {ADAPTER: 30_000}
-FEWEST_NODES = 3_000
-"""Most nodes of a graph, by kind; a predictor's raw.onnx has some 400."""
+NODES, NODES_OF_ADAPTER = 1_000, 30_000
+"""Most nodes of a graph; a predictor's raw.onnx has some 400. ONNX Runtime takes a millisecond to open each one."""
+BYTES_A_NODE = 4096
+"""Bytes of the file for each further node of a language model, up to `NODES_OF_ADAPTER`: it has weights in most."""
+EDGES = 512
+"""Most inputs, and most outputs, of a node."""
 FEW, MANY = 2**4, 2**20
 """Rows for which memory is compared: it may grow as they do, and no faster."""
 SHORT, LONG = 2**6, 2**14
 """Tokens, or alternatives, likewise; of a language model it may grow as their square."""
 SLACK = 4
+DEEPEST_RANK = 16
+"""Most axes of a value; an exporter writes five. Every rule takes time for each axis."""
 
 _ENSEMBLES = frozenset({"ai.onnx.ml.TreeEnsembleRegressor", "ai.onnx.ml.TreeEnsembleClassifier"})
 
@@ -35,8 +40,9 @@ _ENSEMBLES = frozenset({"ai.onnx.ml.TreeEnsembleRegressor", "ai.onnx.ml.TreeEnse
 def check_operators(graph: Graph, kind: str | None) -> None:
     """Raises `UnsafeModel` for operators, attributes or types that no exporter of this kind writes."""
     listed = operators_of(kind)
-    if len(graph.nodes) > NODES.get(kind or ADAPTER, FEWEST_NODES):
-        raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {NODES.get(kind or ADAPTER, FEWEST_NODES)}")
+    most = NODES if kind not in (ADAPTER, None) else min(NODES + graph.bytes // BYTES_A_NODE, NODES_OF_ADAPTER)
+    if len(graph.nodes) > most:
+        raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {most} in a file of {graph.bytes} bytes")
     for node in graph.nodes:
         _check_node(node, listed)
     used = {name for node in graph.nodes for name in node.inputs} | {*graph.inputs, *graph.outputs}
@@ -52,6 +58,8 @@ def _check_node(node: Node, listed: Operators) -> None:
             + ("; export with zipmap=False" if node.kind.endswith("ZipMap") else "")
             + f"; allowed are {', '.join(sorted(listed))}"
         )
+    if max(len(node.inputs), len(node.outputs)) > EDGES:
+        raise UnsafeModel(f"{node.kind} has {len(node.inputs)} inputs and {len(node.outputs)} outputs; at most {EDGES}")
     if odd := sorted(node.attributes.keys() - listed[node.kind]):
         allowed = ", ".join(sorted(listed[node.kind])) or "none"
         raise UnsafeModel(f"operator {node.kind} has the attribute {odd[0][:80]!r}; allowed are {allowed}")
@@ -108,6 +116,8 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         name: stored(tensor.elem, tuple(int(length or 0) for length in tensor.shape), tensor.values)
         for name, tensor in graph.weights.items()
     }
+    if ranks := [len(one.shape) for one in values.values() if len(one.shape) > DEEPEST_RANK]:
+        raise UnsafeModel(f"a weight has {ranks[0]} axes; at most {DEEPEST_RANK}")
     for name, tensor in graph.inputs.items():
         values[name] = plain(tensor.elem, shapes[name])
     memory = work = 0
@@ -118,6 +128,8 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         if len(made) < len(node.outputs):
             raise UnsafeModel(f"{node.kind} has {len(node.outputs)} outputs; expected at most {len(made)}")
         for name, value in zip(node.outputs, made, strict=False):
+            if len(value.shape) > DEEPEST_RANK:
+                raise UnsafeModel(f"{node.kind} makes a value of {len(value.shape)} axes; at most {DEEPEST_RANK}")
             values[name] = value
             memory += value.bytes
         work += work_of(node, inputs, made)

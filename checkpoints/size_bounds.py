@@ -118,7 +118,10 @@ def needed(node: Node, inputs: Sequence[Sized | None], place: int) -> Sized:
 def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: str) -> list[int] | None:
     """Integers of an attribute, or else of an input that is known; None where neither is given."""
     if node.has(attribute):
-        return [int(one) for one in node.integers(attribute)]
+        given = node.integers(attribute)
+        if len(given) > KNOWN_VALUES:
+            raise UnsafeModel(f"{node.kind} has {len(given)} {attribute}; expected at most {KNOWN_VALUES}")
+        return [int(one) for one in given]
     if place >= len(inputs) or inputs[place] is None:
         return None
     found = needed(node, inputs, place).known

@@ -12,6 +12,8 @@ from metaprobe.checkpoints.size_bounds import Sized, needed, plain
 MODES = frozenset((b"LEAF", b"BRANCH_LEQ", b"BRANCH_LT", b"BRANCH_GTE", b"BRANCH_GT", b"BRANCH_EQ", b"BRANCH_NEQ"))
 DEEPEST = 512
 """Levels of a tree. LightGBM's deepest of 31 leaves has 30."""
+TARGETS = 1024
+"""Numbers that an ensemble gives for a row; ours give one."""
 STEP = 5
 """What one step down a tree takes, in units of a sum."""
 
@@ -48,7 +50,8 @@ def read_ensemble(node: Node) -> Ensemble:
         many = node.count("nodes_hitrates") if name == "hitrates" else len(node.integers(f"nodes_{name}"))
         if many not in (0, count):
             raise UnsafeModel(f"{node.kind}: nodes_{name} has {many} entries of {count}")
-    if ids.min() < 0 or features.min() < 0 or trees.min() < 0 or max(ids.max(), trees.max()) >= 1 << 31:
+    numbers = (ids, features, trees, true, false, *(node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids")))
+    if any(len(one) and (one.min() < 0 or one.max() >= 1 << 31) for one in numbers):
         raise UnsafeModel(f"{node.kind} has a negative or huge number of a node, a tree or a feature")
     keys = trees << 32 | ids
     order = np.argsort(keys, kind="stable")
@@ -67,6 +70,8 @@ def _targets(node: Node, kind: str, sorted_keys: NDArray[np.int64]) -> int:
         raise UnsafeModel(f"{node.kind}: the lists of weights differ in length")
     labels = len(node.integers("classlabels_int64s"))
     many = node.integer("n_targets", 1) if kind == "target" else labels
+    if many > TARGETS:
+        raise UnsafeModel(f"{node.kind} gives {many} numbers a row; at most {TARGETS}")
     if many < 1 or (len(targets) and not 0 <= targets.min() <= targets.max() < many):
         raise UnsafeModel(f"{node.kind} gives {many} numbers, and has weights for others")
     if node.count("base_values") not in (0, many, 1):

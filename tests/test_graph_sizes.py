@@ -1,6 +1,7 @@
 """Graphs of a few kilobytes that would take gigabytes or minutes: refused before they run, by what the file says."""
 
 import contextlib
+import re
 import resource
 import time
 from collections.abc import Callable
@@ -29,6 +30,9 @@ from metaprobe.checkpoints.graph_sizes import check_growth, sizes_of
 from metaprobe.checkpoints.onnx_guard import checked_graph
 from metaprobe.checkpoints.onnx_operators import ADAPTER_OPERATORS, ALL_OPERATORS, MODEL_OPERATORS, RAW_OPERATORS
 from metaprobe.checkpoints.size_rules import RULES
+from metaprobe.training.common.calibrate import fit_beta, fit_isotonic, fit_platt
+from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.quality.adapt import map_outputs
 
 BUNDLED = Path(__file__).parent.parent / "checkpoints" / "bundled"
 node, weight = helper.make_node, numpy_helper.from_array
@@ -140,6 +144,16 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         {"a": ones(1000, 1, 1), "b": ones(1, 1000, 1), "c": ones(1, 1, 1000)},
     ),
     "a tree of huge targets": lambda: model([tree(n_targets=10**9)]),
+    "a sum of too many": lambda: model([node("Sum", ["x"] * 600, ["y"])]),
+    "a tree of many targets": lambda: model([tree(n_targets=3_000_000)]),
+    "axes without end": lambda: model(
+        [
+            node("Unsqueeze", ["x", "axes"], ["v0"]),
+            *[node("Unsqueeze", [f"v{i}", "axes"], [f"v{i + 1}"]) for i in range(300)],
+        ],
+        {"axes": np.arange(60)},
+    ),
+    "a list of attributes without end": lambda: model([node("ReduceMax", ["x"], ["y"], axes=[0] * 10**6)], opset=15),
     "a tree in a circle": lambda: model([tree(nodes_truenodeids=[0, 0, 0], nodes_falsenodeids=[2, 0, 0])]),
     "a tree of two that are each other's": lambda: model(
         [
@@ -172,7 +186,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         ],
         {"w": ones(1, 1)},
     ),
-    "more nodes than any exporter writes": lambda: model(chain("Identity", 31_000)),
+    "more nodes than any exporter writes": lambda: model(chain("Identity", 1_200)),
     "Loop": lambda: model([node("Loop", ["huge", ""], ["y"], body=helper.make_graph([], "b", [], []))], LIMITS),
     "Div of integers by zero": lambda: model([node("Div", ["one", "none"], ["y"])], {"none": np.array([0]), **LIMITS}),
     "TopK of everything, again and again": lambda: model(
@@ -333,3 +347,58 @@ def test_no_value_of_a_random_graph_is_larger_than_its_bound(data: st.DataObject
         memory, _ = sizes_of(checked_graph(made.SerializeToString()), {"x": (rows, columns)})
         found = computed(made.SerializeToString(), np.ones((rows, columns), np.float32))
         assert sum(value.nbytes for value in found) <= memory
+
+
+SOURCES = Path(__file__).parent.parent / "training"
+WRITTEN = re.compile(r"""(?:\bnode|_node|make_node|g\.add|outer\.add|self\.add)\(\s*"([A-Z]\w+)\"""")
+FOR_USERS = {"Identity", "Not", "Reshape", "ReduceMean"}
+"""On the list of model.onnx though no exporter of ours writes them there: for graphs that users save themselves."""
+
+
+def written_in(*patterns: str) -> set[str]:
+    """Operators whose names stand in calls that make nodes, in these files of training/."""
+    files = [path for pattern in patterns for path in SOURCES.glob(pattern)]
+    return {name for path in files for name in WRITTEN.findall(path.read_text(encoding="utf-8"))}
+
+
+def test_the_lists_hold_what_the_exporters_write_and_nothing_else() -> None:
+    """Operators of the exporters' own code. What converters and torch write is held to the lists by every training."""
+    models = written_in("common/*.py", "router/*.py", "quality/adapt.py", "quality/fit.py", "gate/*.py", "blend/*.py")
+    plain = {name for name in MODEL_OPERATORS if not name.startswith(ML)}
+    assert len(models) > 15
+    assert models <= plain
+    assert plain - models == FOR_USERS
+    raw = written_in("quality/raw_graph.py")
+    assert raw <= RAW_OPERATORS.keys()
+    assert RAW_OPERATORS.keys() - MODEL_OPERATORS.keys() <= raw
+
+
+def exported() -> dict[str, bytes]:
+    """What the exporters write of small fitted models, by exporter."""
+    rng = np.random.default_rng(0)
+    score = rng.normal(size=400)
+    y = (rng.random(400) < 1 / (1 + np.exp(-score))).astype(np.int64)
+    fitted = {
+        name: fit(score, y) for name, fit in {"platt": fit_platt, "beta": fit_beta, "isotonic": fit_isotonic}.items()
+    }
+    linear = {"mean": score[:3], "scale": np.ones(3), "weights": rng.normal(size=(3, 1)), "intercept": np.zeros(1)}
+    made = {
+        name: linear_graph(input_name="features", outputs=["correct"], calibrator=one, impute=True, **linear)
+        for name, one in fitted.items()
+    }
+    two = {**linear, "weights": rng.normal(size=(3, 2)), "intercept": np.zeros(2)}
+    made["two heads"] = linear_graph(input_name="features", outputs=["correct", "critical"], **two)
+    made["adapted"] = map_outputs(
+        map_outputs(made["platt"], {"correct": fitted["platt"]}), {"correct": fitted["platt"]}
+    )
+    return made
+
+
+def test_what_the_exporters_write_is_let_through_and_stays_small() -> None:
+    found: set[str] = set()
+    for name, data in exported().items():
+        graph = checked_graph(data, "quality")
+        check_growth(graph, "quality")
+        found |= {one.kind for one in graph.nodes}
+        assert sizes_of(graph, dims_for(graph, (16, 64)))[0] < 1 << 20, name
+    assert {"Greater", "Cast", "ReduceSum", "Gather", "Softplus", "Clip", "Log", "Split", "IsNaN"} <= found
