@@ -43,9 +43,10 @@ def unsqueeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def squeeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes")
-    if axes is None:
-        raise Unbounded("Squeeze without axes")
-    gone = {axis_of(node, axis, len(one.shape)) for axis in axes}
+    if axes is None and not one.exact:
+        raise Unbounded("Squeeze without axes of a value whose lengths are not certain")
+    ones = [place for place, length in enumerate(one.shape) if length == 1]
+    gone = {axis_of(node, axis, len(one.shape)) for axis in (ones if axes is None else axes)}
     shape, least = ([n for place, n in enumerate(of) if place not in gone] for of in (one.shape, one.least))
     return [_reshaped(one, shape, least)]
 
