@@ -78,7 +78,7 @@ def session_target() -> Target:
         shapes = {
             s.name: tuple(2 if length is None else min(length, 200) for length in s.shape) for s in session.inputs
         }
-        session.run({s.name: np.zeros(shapes[s.name], "U1" if s.type == "str" else s.type) for s in session.inputs})
+        session.run({s.name: np.zeros(shapes[s.name], s.type) for s in session.inputs})
 
     return Target(models(), check, (CheckpointError,))
 

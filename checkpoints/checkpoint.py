@@ -22,7 +22,7 @@ from metaprobe.checkpoints.errors import (
 )
 from metaprobe.checkpoints.files import Files, Folder, files_at
 from metaprobe.checkpoints.flagging import flag_sentences
-from metaprobe.checkpoints.graph_session import TRIED_BYTES, Arrays, GraphSession, outputs_agree
+from metaprobe.checkpoints.graph_session import Arrays, GraphSession, outputs_agree
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
     LISTED,
@@ -37,6 +37,7 @@ from metaprobe.checkpoints.manifest import (
     printable,
 )
 from metaprobe.checkpoints.onnx_guard import check_model
+from metaprobe.checkpoints.onnx_operators import RAW_GRAPH
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +170,14 @@ class Checkpoint:
         """
         if RAW not in self.extra:
             raise ContractMismatch(f"{self.path} holds no {RAW}; train it again with `--raw-graph`")
-        session = GraphSession(self.extra[RAW])
+        session = GraphSession(self.extra[RAW], kind=RAW_GRAPH, trial=True)
         if not outputs_agree(self.manifest.outputs, session.outputs):
             raise ContractMismatch(
                 f"{MODEL} has outputs {_list(self.manifest.outputs)}; {RAW} has {_list(session.outputs)}"
             )
         if RAW_GOLDEN in self.extra:
             golden.replay(self.extra[RAW_GOLDEN], session, RAW_GOLDEN)
+        session.end_trial()
         return session
 
 
@@ -233,11 +235,11 @@ def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = No
     extra = {name: data for name, data in found.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
-            guard(files.where(name), data)
-    if len(found[MODEL]) <= TRIED_BYTES:
-        _check_answers(manifest, GraphSession(found[MODEL], trial=True), found[GOLDEN])
-    session = GraphSession(found[MODEL])
-    _check_answers(manifest, session, found[GOLDEN])
+            guard(files.where(name), data, RAW_GRAPH if name == RAW else manifest.kind)
+    session = GraphSession(found[MODEL], kind=manifest.kind, trial=True)
+    _check_contract(manifest, session)
+    golden.replay(found[GOLDEN], session)
+    session.end_trial()
     return Checkpoint(files.path, manifest, digest, session, extra)
 
 
@@ -264,10 +266,10 @@ def _verify(files: Files, name: str, manifest: Manifest, limits: Limits) -> byte
     return data
 
 
-def guard(where: str, data: bytes) -> None:
+def guard(where: str, data: bytes, kind: str | None = None) -> None:
     """Raises `UnsafeModel`, naming the file, where `check_model` refuses its bytes."""
     try:
-        check_model(data)
+        check_model(data, kind)
     except UnsafeModel as error:
         raise UnsafeModel(f"{where}: {error}") from error
 
@@ -281,12 +283,6 @@ def _check_digest(where: str, digest: str, sha256: str | None) -> None:
         raise TamperedCheckpoint(
             f"{where} has digest {digest}, not {sha256.lower()}: it is not the checkpoint you asked for"
         )
-
-
-def _check_answers(manifest: Manifest, session: GraphSession, rows: bytes) -> None:
-    """Whether the model has the inputs and outputs that are stated, and gives what was recorded."""
-    _check_contract(manifest, session)
-    golden.replay(rows, session)
 
 
 def _check_contract(manifest: Manifest, session: GraphSession) -> None:

@@ -1,16 +1,16 @@
 """An ONNX graph that can be run: guarded bytes in, one ONNX Runtime session, arrays checked against its inputs."""
 
 import os
-import threading
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.errors import ContractMismatch, UnsafeModel
+from metaprobe.checkpoints.errors import ContractMismatch
+from metaprobe.checkpoints.graph_sizes import check_growth, check_sizes
 from metaprobe.checkpoints.manifest import TensorSpec
-from metaprobe.checkpoints.onnx_guard import check_model
+from metaprobe.checkpoints.onnx_guard import checked_graph
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -21,15 +21,11 @@ _TYPES = {
     "tensor(int32)": "int32",
     "tensor(int64)": "int64",
     "tensor(bool)": "bool",
-    "tensor(string)": "str",
 }
 
 
-TRIED_BYTES = 64 << 20
-"""Models up to this size are tried out before they are trusted with the machine; larger ones are language models."""
-TRIAL_MEMORY = 256 << 20
-"""Bytes that a model may allocate while it is tried out; the bundled ones take less than one megabyte."""
-TRIAL_SECONDS = 60.0
+FOLDED_BYTES = 64 << 20
+"""Models above this size are language models, whose weights are worth folding when they are opened."""
 
 
 class GraphSession:
@@ -39,26 +35,24 @@ class GraphSession:
     `Checkpoint`, which is opened again on the other side.
     """
 
-    def __init__(self, model: bytes, *, trial: bool = False) -> None:
+    def __init__(self, model: bytes, *, kind: str | None = None, trial: bool = False) -> None:
         """Raises `UnsafeModel` where the guard refuses, `ContractMismatch` where ONNX Runtime cannot open the bytes.
 
-        `trial`: nothing is computed while it is opened, and `run` raises `UnsafeModel` where it would take more than
-        `TRIAL_MEMORY` or `TRIAL_SECONDS`. Broadcasting makes a billion numbers of three small weights, so no look at
-        the file can promise that.
+        `kind`: of the checkpoint, whose operators are allowed; by default those of any. How much memory and time a few
+        rows take, and how that grows with them, is bounded before ONNX Runtime sees the bytes. With `trial`, until
+        `end_trial`, so are the very rows that are handed to `run`.
         """
-        check_model(model)
+        graph = checked_graph(model, kind)
+        check_growth(graph, kind)
+        self._trial, self._kind = graph if trial else None, kind
         onnxruntime = _runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # what matters is raised
         # Without this, bytes that look like ONNX Runtime's own format would be read as such.
         options.add_session_config_entry("session.load_model_format", "ONNX")
-        if trial:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if trial and _cap_memory():
-            options.add_session_config_entry("session.use_env_allocators", "1")
         # It would compute, and keep, what depends on weights alone, however much that is.
-        unwanted = ["ConstantFolding"] if len(model) <= TRIED_BYTES else []
+        unwanted = ["ConstantFolding"] if len(model) <= FOLDED_BYTES else []
         try:
             self._session = onnxruntime.InferenceSession(
                 model, options, providers=["CPUExecutionProvider"], disabled_optimizers=unwanted
@@ -67,10 +61,9 @@ class GraphSession:
             raise ContractMismatch(f"ONNX Runtime {onnxruntime.__version__} cannot open the model: {error}") from error
         self.inputs = tuple(_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_spec(node) for node in self._session.get_outputs())
-        self._checks = tuple((s.name, _dtype(s.type), s.shape) for s in self.inputs)
+        self._checks = tuple((s.name, np.dtype(s.type), s.shape) for s in self.inputs)
         self._names = frozenset(s.name for s in self.inputs)
         self._output_names = [s.name for s in self.outputs]
-        self._trial = trial
 
     def __reduce__(self) -> str:
         raise TypeError("a Session cannot be pickled; send the Checkpoint, or its path and digest, and load it there")
@@ -84,33 +77,20 @@ class GraphSession:
             # The usual case, a matrix of n rows, is seen at a glance: this is on the way of every score.
             if not (type(value) is np.ndarray and value.dtype is dtype and (None, *value.shape[1:]) == shape):
                 _check_array(name, value, dtype, shape)
-        if self._trial:
-            return self._try(inputs)
+        if self._trial is not None:
+            check_sizes(
+                self._trial, {name: value.shape for name, value in inputs.items()}, self._kind, "its golden rows"
+            )
         try:
             values = self._session.run(self._output_names, inputs)
         except _runtime_errors() as error:
-            raise ContractMismatch(f"ONNX Runtime could not run the model on these inputs: {error}") from error
+            rows = "these inputs" if self._trial is None else "its golden rows"
+            raise ContractMismatch(f"ONNX Runtime could not run the model on {rows}: {error}") from error
         return dict(zip(self._output_names, values, strict=True))
 
-    def _try(self, inputs: Arrays) -> Arrays:
-        """The outputs, within the limits of a trial."""
-        options = _runtime().RunOptions()
-        options.log_severity_level = 4
-        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        watch = threading.Timer(TRIAL_SECONDS, setattr, (options, "terminate", True))
-        watch.daemon = True
-        watch.start()
-        try:
-            values = self._session.run(self._output_names, inputs, options)
-        except _runtime_errors() as error:
-            if options.terminate or "Available memory" in str(error):
-                raise UnsafeModel(
-                    f"the model needs more than {TRIAL_MEMORY >> 20} MB or {TRIAL_SECONDS:g} s for its golden rows"
-                ) from error
-            raise ContractMismatch(f"ONNX Runtime could not run the model on its golden rows: {error}") from error
-        finally:
-            watch.cancel()
-        return dict(zip(self._output_names, values, strict=True))
+    def end_trial(self) -> None:
+        """From now on `run` computes whatever it is given: the caller's own rows, as many as there are."""
+        self._trial = None
 
 
 @lru_cache(maxsize=1)
@@ -126,22 +106,6 @@ def _runtime() -> Any:
     if not wanted:
         onnxruntime.disable_telemetry_events()
     return onnxruntime
-
-
-@lru_cache(maxsize=1)
-def _cap_memory() -> bool:
-    """Whether the allocator of trials, one for all of them, could be limited; not where the program has set its own."""
-    onnxruntime = _runtime()
-    limits = {"max_mem": TRIAL_MEMORY, "arena_extend_strategy": 1}  # 1: by what was asked for, no more
-    limits |= {"initial_chunk_size_bytes": -1, "max_dead_bytes_per_chunk": -1}
-    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
-    try:
-        onnxruntime.create_and_register_allocator(
-            onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), onnxruntime.OrtArenaCfg(limits)
-        )
-    except _runtime_errors():
-        return False
-    return True
 
 
 def outputs_agree(stated: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]) -> bool:
@@ -168,15 +132,11 @@ def _spec(node: Any) -> TensorSpec:
     return TensorSpec(node.name, _TYPES[node.type], shape)
 
 
-def _dtype(name: str) -> np.dtype[Any] | None:
-    return None if name == "str" else np.dtype(name)
-
-
-def _check_array(name: str, value: Any, dtype: np.dtype[Any] | None, shape: tuple[int | None, ...]) -> None:
+def _check_array(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> None:
     if not isinstance(value, np.ndarray):
         raise ContractMismatch(f"input {name!r} is a {type(value).__name__}; expected a NumPy array")
-    if value.dtype != dtype if dtype is not None else value.dtype.kind not in "OU":
-        raise ContractMismatch(f"input {name!r} has type {value.dtype}; expected {dtype or 'strings'}")
+    if value.dtype != dtype:
+        raise ContractMismatch(f"input {name!r} has type {value.dtype}; expected {dtype}")
     if len(value.shape) != len(shape) or any(
         want is not None and got != want for got, want in zip(value.shape, shape, strict=True)
     ):

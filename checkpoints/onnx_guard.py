@@ -1,8 +1,7 @@
 """Refuses ONNX files that could do more than compute, before ONNX Runtime sees a byte, without the onnx package.
 
-A guard, not a sandbox: a graph of standard operators can still ask for much time or memory when it runs (`Expand`).
-Loading tries a graph out within limits (`Session`), on the rows that came with it; for all other rows there is the
-digest of an author one trusts.
+A guard, not a sandbox: it knows which operators our exporters write, and how large what they make can get. Bugs of ONNX
+Runtime are not its matter, and for these there is the digest of an author one trusts.
 """
 
 import math
@@ -13,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.errors import UnsafeModel
+from metaprobe.checkpoints.graph_nodes import Graph, read_graph
+from metaprobe.checkpoints.graph_sizes import check_operators
 from metaprobe.checkpoints.onnx_wire import WireMessage, read_model
 
 ALLOWED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
@@ -69,21 +70,31 @@ _MAY_BE_INFINITE = {
 """Attributes of ai.onnx.ml operators in which NaN and infinities mean something."""
 
 
-def check_model(data: bytes) -> None:
-    """None where `data` is an ONNX model that may be loaded; raises `UnsafeModel`, saying why, where it is not.
+def check_model(data: bytes, kind: str | None = None) -> None:
+    """None where `data` is an ONNX model that may be opened; raises `UnsafeModel`, saying why, where it is not.
 
     Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
-    operator domains other than ONNX's two, model-local functions, control flow, training information, device
-    configurations, sparse tensors, tensors of more than 1e9 elements, of unknown element type or of another number of
-    elements than they state, and NaN or infinite weights (except where they mean something: thresholds of trees,
-    `Imputer`, `LabelEncoder`).
+    operators, attributes and types that no exporter writes (`onnx_operators`; those of a `kind` of checkpoint, by
+    default of any), a graph that has two readings (`graph_nodes`), model-local functions, control flow, training
+    information, device configurations, sparse tensors, tensors of more than 1e9 elements, of unknown element type or of
+    another number of elements than they state, and NaN or infinite weights (except where they mean something:
+    thresholds of trees, `Imputer`).
     """
+    checked_graph(data, kind)
+
+
+def checked_graph(data: bytes, kind: str | None = None) -> Graph:
+    """Returns the graph that `check_model` finds nothing wrong with. How large it gets is for
+    `graph_sizes` to say."""
     if data[4:8] == b"ORTM":  # read as a FlatBuffer by default, whatever a protobuf parser makes of the same bytes
         raise UnsafeModel("the model is in ONNX Runtime's own format; expected ONNX")
     model = read_model(data)
     if absent := {"ir_version", "graph", "opset_import"} - model.fields.keys():
         raise UnsafeModel(f"not an ONNX model: it has no {', '.join(sorted(absent))}")
     _check(model, finite=True)
+    graph = read_graph(model)
+    check_operators(graph, kind)
+    return graph
 
 
 def _check(message: WireMessage, *, finite: bool) -> None:

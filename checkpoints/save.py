@@ -29,6 +29,7 @@ from metaprobe.checkpoints.manifest import (
     manifest_bytes,
     parse_manifest,
 )
+from metaprobe.checkpoints.onnx_operators import RAW_GRAPH
 
 
 def save_checkpoint(
@@ -58,7 +59,7 @@ def save_checkpoint(
     """
     target = Path(path).resolve()
     check_target(target, draft.kind, overwrite=overwrite)
-    session = GraphSession(model)
+    session = GraphSession(model, kind=draft.kind)
     _check_parity(session, golden_inputs, expected, tolerance)
     files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
     if extra and (taken := extra.keys() & {*files, MANIFEST, RAW_GOLDEN}):
@@ -87,8 +88,8 @@ def with_raw_rows(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """These files and, where raw.onnx is among them and has none, the rows recorded of it."""
     if RAW not in files or RAW_GOLDEN in files:
         return dict(files)
-    guard(RAW, files[RAW])
-    return {**files, RAW_GOLDEN: golden.record_raw(GraphSession(files[RAW]))}
+    guard(RAW, files[RAW], RAW_GRAPH)
+    return {**files, RAW_GOLDEN: golden.record_raw(GraphSession(files[RAW], kind=RAW_GRAPH))}
 
 
 def entries_of(files: Mapping[str, bytes]) -> dict[str, FileEntry]:

@@ -40,8 +40,9 @@ def main(out: Path, states: int, folds: int) -> None:
 
     step = router.decide(Known({}, question="What is 17 * 23?", dimension="mathematical computation"))
     print(f"nobody asked: {step.action} {step.agent}, for it is right with {step.expected:.2f} ({step.reason})")
-    step = router.decide(Known({"alpha": AskedAgent("391", 0.7)}, question="What is 17 * 23?"))
-    print(f"alpha says 391: {step.action} {step.agent} ({step.reason})")
+    for told, alpha in ("says 391", AskedAgent("391", 0.7)), ("fails", AskedAgent.failed("timed out")):
+        step = router.decide(Known({"alpha": alpha}, question="What is 17 * 23?"))
+        print(f"alpha {told}: {step.action} {step.agent} ({step.reason})")
 
     figures, _ = evaluate_router(router, [q for q in questions if q.group in kept_apart])
     print(f"router: {shown(figures)}")

@@ -2,11 +2,13 @@
 
     {"id", "group", "question", "dimension",
      "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms",
-                       "confidence_source"}},
+                       "confidence_source"} or {"error", "cost_usd", "latency_ms"}},
      "chosen", "propensities": {name: 0..1}}
 
-Only `id` and `agents` are required. A full outcome holds every agent. A logged one holds those that were asked, the
-`chosen` action and the propensity of every legal one. Unknown keys are passed over: such files often carry more.
+Only `id` and `agents` are required. An agent that was asked and failed has an `error`, or a cost and neither answer,
+label nor confidence. Its score is 0, for the user gets nothing from it. A full outcome holds every agent. A logged one
+holds those that were asked, the `chosen` action and the propensity of every legal one. Unknown keys are passed over:
+such files often carry more.
 """
 
 import gzip
@@ -19,6 +21,12 @@ from typing import Any
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import iter_json_lines
+
+LONGEST_ERROR = 200
+"""Characters kept of an error: it may carry a whole page."""
+ANSWERED = frozenset({"answer", "correct", "score", "confidence"})
+"""Keys of an agent that answered. A call that cost money or time and has none of them gave no answer; nor did one with
+a blank answer, no confidence and a score of at most 0. A missing answer beside a label is a text that was left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class AgentOutcome:
     confidence_source: str = ""
     """Where the confidence is from: `stated`, `logprobs`, the digest of a checkpoint, or that digest after `stated+`
     where both are joined. Empty where the line does not say."""
+    error: str | None = None
+    """Why the call failed; None where it did not. The score of a failed call is 0, and it has no confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,7 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         raise ImportFileError(f'"{where[:-1]}" is {_shown(outcome)}; expected an object')
     if "score" in outcome and "correct" in outcome and outcome["score"] != outcome["correct"]:
         raise ImportFileError(f'"{where}score" and "{where}correct" differ; give one of them')
-    return AgentOutcome(
+    known = AgentOutcome(
         answer=_text(outcome, "answer", where),
         score=_number(outcome, "score" if "score" in outcome else "correct", where, 0, 1),
         confidence=_number(outcome, "confidence", where, -math.inf, math.inf),
@@ -116,6 +126,28 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         latency_ms=_number(outcome, "latency_ms", where, 0, math.inf),
         confidence_source=_text(outcome, "confidence_source", where),
     )
+    error = _error(outcome, known, where)
+    return known if error is None else AgentOutcome("", 0.0, None, known.cost_usd, known.latency_ms, "", error)
+
+
+def _error(outcome: Mapping[str, Any], known: AgentOutcome, where: str) -> str | None:
+    """Why the call failed; None where it did not. Raises `ImportFileError` for an error beside a right answer."""
+    given = outcome.get("error")
+    if given in (None, False, "", {}):
+        said = ANSWERED & outcome.keys()
+        blank = not known.answer.strip() and known.confidence is None and not known.score
+        paid = known.cost_usd is not None or known.latency_ms is not None
+        return "no answer" if blank and ("answer" in said or (paid and not said)) else None
+    if isinstance(given, dict):
+        given = given.get("message") or json.dumps(given, default=str)
+    if given is not True and not isinstance(given, str):
+        raise ImportFileError(f'"{where}error" is {_shown(given)}; expected why the call failed, as a string')
+    if known.score:
+        raise ImportFileError(
+            f'"{where}error" stands beside a score of {known.score:g}; a failed call gave nothing that could be right: '
+            "remove the error where there was an answer, and the score where there was none"
+        )
+    return "no reason was given" if given is True else " ".join(given.split())[:LONGEST_ERROR]
 
 
 def _text(record: Mapping[str, Any], key: str, where: str = "") -> str:

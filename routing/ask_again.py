@@ -10,7 +10,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load
 from metaprobe.probes.signals import Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.policy import Outcome, State, make_decision
+from metaprobe.routing.policy import Outcome, State, make_decision, without_failed
 
 KIND = "choice"
 INPUT = "signals"
@@ -35,13 +35,14 @@ class StatedThreshold:
     """Taken where the model stated nothing; said so in the reason."""
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        state, legal_actions, told = without_failed(state, legal_actions)
         stated = state.signals.value(self.signal)
         value = self.fallback if stated is None else stated
         bad = value >= self.threshold if self.again_if_above else value < self.threshold
         action = _legal(AGAIN if bad else ACCEPT, legal_actions)
         source = "fallback, nothing stated" if stated is None else "stated"
         side = ">=" if value >= self.threshold else "<"
-        reason = f"{self.signal} {value:.2f} ({source}) {side} {self.threshold}"
+        reason = f"{self.signal} {value:.2f} ({source}) {side} {self.threshold}{told}"
         score = value if self.again_if_above else 1 - value
         return make_decision(state, action, legal_actions, {ACCEPT: 1 - score, AGAIN: score}, reason)
 
@@ -71,15 +72,16 @@ class LearnedChoice(Pretrained):
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """One of `accept` and `step-by-step`; the fixed rule's decision, with the reason, where signals are missing."""
+        state, legal_actions, told = without_failed(state, legal_actions)
         missing = [name for name in REQUIRED if state.signals.value(name) is None]
         if missing:
             decision = self._fallback.decide(state, legal_actions)
-            why = f"fixed rule, as no {', '.join(missing)}: {decision.reason}"
+            why = f"fixed rule, as no {', '.join(missing)}: {decision.reason}{told}"
             return make_decision(state, decision.action, legal_actions, decision.scores, why)
         outputs = self.checkpoint.run({INPUT: signal_row(state.signals)[None]})
         now, then = float(outputs[ACCEPT][0, 0]), float(outputs[AGAIN][0, 0])
         action = _legal(AGAIN if then - now > self.price else ACCEPT, legal_actions)
-        reason = f"P(right) {now:.2f} now, {then:.2f} if asked again; gain must exceed {self.price:.2f}"
+        reason = f"P(right) {now:.2f} now, {then:.2f} if asked again; gain must exceed {self.price:.2f}{told}"
         return make_decision(state, action, legal_actions, {ACCEPT: now, AGAIN: then - self.price}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.actions import AGAIN, ASK, MONITOR_CONTROL, STOP
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, learns, make_decision
+from metaprobe.routing.policy import Outcome, Policy, State, learns, make_decision, without_failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Exhaustive:
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         decision = self.rules.decide(state, legal_actions)
+        legal_actions = without_failed(state, legal_actions)[1]
         most = {"assess": ASK, "regulate": MONITOR_CONTROL}.get(state.point, decision.action)
         if state.point == "iterate":
             most = STOP if state.round >= self.rules.cycles else AGAIN
@@ -82,6 +83,7 @@ class EpsilonGreedy:
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """The same draw for the same decision id, so that a resumed collection decides as it did."""
+        legal_actions = without_failed(state, legal_actions)[1]  # a failed agent is not explored either
         decision = self.policy.decide(state, legal_actions)
         even = self.epsilon / len(legal_actions)
         propensities = {

@@ -14,10 +14,10 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,29 +26,39 @@ from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, check_choice
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.learned_budget import Alone, BudgetPlan, Point, plan_of
-from metaprobe.routing.learned_state import FLOOR, NAN, PRICED, AskedAgent, Known, Panel, Past, describe_mismatch, rows
-from metaprobe.routing.learned_text import BUCKETS, WordScores
+from metaprobe.routing.learned_state import (
+    ANY,
+    FLOOR,
+    NAN,
+    PRICED,
+    AskedAgent,
+    Known,
+    Panel,
+    Past,
+    describe_mismatch,
+    rows,
+)
+from metaprobe.routing.learned_stored import AGENTS, WORDS, read_pasts, read_words
 
 KIND = "router"
 SOURCES = "confidence_sources"
 """In the contract: agent -> where the confidences are from that the router learned from."""
 INPUT, SUCCESS, GAIN = "agents", "success", "gain"
-AGENTS, WORDS = "agents.json", "words.f32"
-ANY = ""
-"""The dimension of a question whose dimension is unknown."""
 ALWAYS = 0.95
 """Share of answers with a confidence from which a missing one is no part of what was trained on."""
 ASK: Literal["ask"] = "ask"
 KEEP: Literal["keep"] = "keep"
+NONE: Literal["none"] = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
     """The next step for one question."""
 
-    action: Literal["ask", "keep"]
+    action: Literal["ask", "keep", "none"]
+    """`none`: every agent that may be asked has failed, so that no answer can be kept; the reason names them."""
     agent: str
-    """The agent to ask, or whose answer to keep."""
+    """The agent to ask, or whose answer to keep; empty where the action is `none`."""
     expected: float
     """P(the answer of this agent is right), given what is known."""
     reason: str
@@ -116,9 +126,9 @@ class LearnedRouter(Pretrained):
             alone = tuple(Alone(*one) for one in manifest.contract["alone"])
             self.max_asked = int(manifest.contract["max_asked"])
             self.margin = float(manifest.contract["margin"])
-            self._pasts = _pasts(json.loads(checkpoint.extra[AGENTS]))
+            self._pasts = read_pasts(json.loads(checkpoint.extra[AGENTS]))
             self.offered = tuple(manifest.contract["offered"])
-            self.words = _words(checkpoint.extra[WORDS], len(self.offered))
+            self.words = read_words(checkpoint.extra[WORDS], len(self.offered))
         except (KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole router ({error!r}); train it again") from error
         if given.keys() & limits.keys():
@@ -215,9 +225,22 @@ class LearnedRouter(Pretrained):
 
     def decide(self, known: Known) -> Routed:
         """Returns the next step for one question, from `known` alone: of agents that were not asked, only the past is
-        read. Raises `RecordError` where no agent may be asked or kept."""
+        read. A failed agent (`AskedAgent.failure`) is neither kept nor asked again, and the reason names it; where
+        nobody else is left the action is `none`. Raises `RecordError` where no agent was there to ask or keep at all.
+        """
+        failed = {name: why for name, one in known.asked.items() if (why := one.failure)} if known.asked else {}
+        if not failed:
+            return self._step(known, self._legal(known))
+        told = "failed: " + ", ".join(f"{name} ({why})" for name, why in failed.items())
+        known = replace(known, asked={name: one for name, one in known.asked.items() if name not in failed})
+        if names := self._legal(known, failed):
+            step = self._step(known, names)
+            return replace(step, reason=f"{step.reason}; {told}")
+        strangers = f"; nothing is known of {', '.join(known.asked)}, which was asked" if known.asked else ""
+        return Routed(NONE, "", 0.0, f"nobody is left to ask, and no answer to keep; {told}{strangers}", {}, True)
+
+    def _step(self, known: Known, names: tuple[str, ...]) -> Routed:
         dimension = known.dimension
-        names = self._legal(known)
         panel = self._panels.get((dimension, names)) or self._panel(dimension, names)
         asked = [(names.index(name), answer) for name, answer in known.asked.items() if name in names]
         if self.plan.agent in names:
@@ -285,14 +308,15 @@ class LearnedRouter(Pretrained):
             why = f"asking {names[next_]} is worth {scores[names[next_]]:+.3f}, not above {self.margin:g}"
         return Routed(KEEP, names[best], success[best], f"keep {names[best]}: {success[best]:.2f}; {why}{note}", scores)
 
-    def _legal(self, known: Known) -> tuple[str, ...]:
+    def _legal(self, known: Known, failed: Collection[str] = ()) -> tuple[str, ...]:
         """Agents to decide among: those asked, and of those that may be asked the ones that training found of use."""
         asked, allowed = known.asked, known.agents
-        if allowed is None and asked.keys() <= self._columns.keys():
+        if allowed is None and not failed and asked.keys() <= self._columns.keys():
             return self.offered
-        may = self.offered if allowed is None else tuple(name for name in self.offered if name in allowed)
-        if not may and allowed is not None:  # better one that was of little use than none
-            may = tuple(name for name in self._pasts if name in allowed)
+        able = [name for name in self._pasts if name not in failed and (allowed is None or name in allowed)]
+        may = [name for name in able if name in self.offered]
+        if not may and (failed or allowed is not None):  # better one that was of little use than none
+            may = able
         return tuple(name for name in self._pasts if name in may or name in asked)
 
     def _panel(self, dimension: str, names: tuple[str, ...]) -> Panel:
@@ -367,26 +391,3 @@ class LearnedRouter(Pretrained):
         if known.dimension and known.dimension not in next(iter(self._pasts.values())):
             return f"; dimension {known.dimension!r} was not seen in training and is taken as unknown"
         return "" if known.dimension else "; dimension unknown"
-
-
-def _pasts(record: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Past]]:
-    found: dict[str, dict[str, Past]] = {}
-    for name, dimensions in record.items():
-        found[name] = {}
-        for dimension, fields in dimensions.items():
-            stored: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-            past = Past(**stored)
-            if len(past.knots) != len(past.scores):
-                raise ValueError(f"{name}: {len(past.knots)} knots and {len(past.scores)} scores")
-            found[name][dimension] = past
-        if ANY not in found[name]:
-            raise ValueError(f"{name} has no past for unknown dimensions")
-    return found
-
-
-def _words(data: bytes, agents: int) -> WordScores:
-    values = np.frombuffer(data, dtype="<f4")
-    table = values.reshape(-1, agents + 2) if len(values) else values.reshape(0, agents + 2)
-    if len(table) not in (0, BUCKETS):
-        raise ValueError(f"{WORDS} has {len(table)} rows; expected {BUCKETS}")
-    return WordScores(table[:, :-1], table[:, -1])

@@ -14,6 +14,7 @@ are asked at once, so that of their time the longest counts. The router's gain h
 game, in which asking an agent brings its answer as well.
 """
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
 from metaprobe.routing.learned_state import AskedAgent, Known, Past, describe_mismatch
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, make_decision
+from metaprobe.routing.policy import Outcome, Policy, State, make_decision, without_failed
 
 DRAWS = 32
 """Of what the other agents may say, for the worth of asking them."""
@@ -91,25 +92,33 @@ class AgentPolicy:
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """Scores are P(right) of each agent; `ask` has the P(right) from which the agent should answer instead, and
         `collaborate` has none."""
+        failed = frozenset(state.failed)
+        state, legal_actions, told = without_failed(state, legal_actions)
+        decision = self._decide(state, legal_actions, failed)
+        return dataclasses.replace(decision, reason=decision.reason + told) if told else decision
+
+    def _decide(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         points = {"assess": self._assess, "assign": self._assign}
         if state.point not in points:
             return self._by_rule(state, legal_actions, f"the router decides {' and '.join(points)} only")
         if state.agent not in self.router.agents:
             return self._by_rule(state, legal_actions, f"nothing is known of {state.agent or 'the agent'}")
-        return points[state.point](state, legal_actions)
+        return points[state.point](state, legal_actions, failed)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Fitted beforehand; outcomes are learned from by training again."""
 
-    def _assess(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _assess(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
+        if state.agent in failed:
+            return make_decision(state, legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
         own = {state.agent: _heard(state.signals)}
         judged = self._judge(own, state.dimension)
         if judged.fallback:
             return self._by_rule(state, legal_actions, judged.reason)
-        others = len([name for name in self.team if name != state.agent])
+        others = len([name for name in self.team if name != state.agent and name not in failed])
         if not others:
-            return self._by_rule(state, legal_actions, f"the router knows no other agent than {state.agent}")
-        worth, likeliest = self._worth_of_asking(state.agent, own[state.agent].confidence, state.dimension)
+            return self._by_rule(state, legal_actions, f"the router knows no agent to ask beside {state.agent}")
+        worth, likeliest = self._worth_of_asking(state.agent, own[state.agent].confidence, state.dimension, failed)
         p = judged.scores[state.agent]
         needed = worth + self._answer(state.agent, state.dimension) - self.router.margin
         action = EXECUTE if p >= needed else ASK
@@ -120,9 +129,12 @@ class AgentPolicy:
         )
         return make_decision(state, action, legal_actions, {EXECUTE: p, ASK: needed}, reason)
 
-    def _assign(self, state: State, legal_actions: Sequence[str]) -> Decision:
+    def _assign(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
         signals = {state.agent: state.signals, **state.others}
-        judged = self._judge({agent: _heard(one) for agent, one in signals.items()}, state.dimension)
+        heard = {agent: _heard(one) for agent, one in signals.items() if agent not in failed}
+        if not any(name in self.router.agents for name in (*heard, *(set(self.team) - failed))):
+            return self._by_rule(state, legal_actions, "the router knows nobody who has not failed")
+        judged = self._judge(heard, state.dimension, failed)
         legal = [name for name in legal_actions if name in judged.scores]
         if judged.fallback or not legal:
             why = judged.reason if judged.fallback else f"the router knows none of {', '.join(legal_actions)}"
@@ -134,12 +146,14 @@ class AgentPolicy:
         reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
         return make_decision(state, best, legal_actions, scores, reason)
 
-    def _worth_of_asking(self, agent: str, confidence: float | None, dimension: str) -> tuple[float, str]:
+    def _worth_of_asking(
+        self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
+    ) -> tuple[float, str]:
         """What the best other agent will be worth once all have spoken, less that price; and who it most often is."""
-        others = [name for name in self.team if name != agent]
+        others = [name for name in self.team if name != agent and name not in failed]
         prices = {name: self._answer(name, dimension) for name in others}
         total, chosen = 0.0, Counter[str]()
-        for p in self._imagined(agent, confidence, dimension):
+        for p in self._imagined(agent, confidence, dimension, failed):
             best = max(others, key=lambda name: p[name] - prices[name])
             chosen[best] += 1
             total += p[best] - prices[best]
@@ -147,20 +161,25 @@ class AgentPolicy:
         waited = max(self._wait(name, dimension, self.assessment) for name in others)
         return total / DRAWS - paid - waited, chosen.most_common(1)[0][0]
 
-    def _imagine(self, agent: str, confidence: float | None, dimension: str) -> list[dict[str, float]]:
+    def _imagine(
+        self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
+    ) -> list[dict[str, float]]:
         """P(right) of every agent in `DRAWS` cases of what the others may say."""
-        others = [name for name in self.team if name != agent]
+        others = [name for name in self.team if name != agent and name not in failed]
         said = {name: draw_confidences(self.router.past(name, dimension), seed) for seed, name in enumerate(others)}
-        own = {agent: AskedAgent("", confidence)}
+        own = {agent: AskedAgent("", confidence, untold=True)}
         return [
             self._judge(
-                {**own, **{name: AskedAgent("", values[draw]) for name, values in said.items()}}, dimension
+                {**own, **{name: AskedAgent("", values[draw], untold=True) for name, values in said.items()}},
+                dimension,
+                failed,
             ).scores
             for draw in range(DRAWS)
         ]
 
-    def _judge(self, heard: Mapping[str, AskedAgent], dimension: str) -> Routed:
-        return self.router.decide(Known(heard, dimension=dimension, agents=self.team))
+    def _judge(self, heard: Mapping[str, AskedAgent], dimension: str, failed: frozenset[str] = frozenset()) -> Routed:
+        team = [name for name in self.team if name not in failed]
+        return self.router.decide(Known(heard, dimension=dimension, agents=team))
 
     def _answer(self, agent: str, dimension: str) -> float:
         part = 1 - self.assessment
@@ -181,7 +200,9 @@ class AgentPolicy:
 def _heard(signals: Signals) -> AskedAgent:
     """What an agent said of itself before it answered, and where the number is from."""
     signal = signals.confidence
-    return AskedAgent() if signal is None else AskedAgent("", signal.value, signal.source)
+    if signal is None:
+        return AskedAgent(untold=True)  # it has not answered yet, and stated nothing
+    return AskedAgent("", signal.value, signal.source)
 
 
 def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 NAN = math.nan
+ANY = ""
+"""The dimension of a question whose dimension is unknown."""
 ROW = (
     "asked",
     "calibrated",
@@ -38,17 +40,47 @@ VOTE = 1.5
 """An answer has a say where its calibrated log-odds are above -VOTE, and the more the higher they are."""
 SAME = 0.5
 """Agreement above which two answers count as one."""
+LONGEST_REASON = 200
+"""Characters kept of why an agent failed: an error may carry a whole page, and a reason is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedAgent:
-    """What an agent that was asked, and paid for, has given."""
+    """What an agent that was asked, and paid for, has given; or that it failed.
 
-    answer: str = ""
+    An agent failed where `error` is given, and where neither a text nor a confidence came: `AskedAgent("", None)` is no
+    answer. A failed agent is never kept and never asked again, and its price is spent.
+    """
+
+    answer: str | None = ""
+    """The text; None and blank text are the same."""
     confidence: float | None = None
     """On the scale of the outcomes that the router was trained on."""
     source: str = ""
     """Where the confidence is from, as `Signal.source` has it; empty where it is not known."""
+    error: str | None = None
+    """Why the call failed, and None where the call did not fail. An empty text is a failure too: the text of many
+    exceptions is empty."""
+    untold: bool = False
+    """True where the agent answered, but neither the text nor a confidence is handed on: outcomes without texts."""
+
+    @classmethod
+    def failed(cls, reason: object = "") -> "AskedAgent":
+        """Returns an agent that was asked and gave nothing to keep. `reason`: words, or the exception."""
+        if isinstance(reason, BaseException):
+            reason = f"{type(reason).__name__}: {reason}".removesuffix(": ")
+        return cls(error=str(reason))
+
+    @property
+    def failure(self) -> str:
+        """Why nothing of this agent can be kept, on one line; empty where it answered."""
+        if self.error is not None:
+            return " ".join(self.error.split())[:LONGEST_REASON] or "no reason was given"
+        if self.untold or (self.answer and not self.answer.isspace()):
+            return ""
+        if self.confidence is not None and self.confidence == self.confidence:
+            return ""
+        return "it gave neither a text nor a confidence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +182,7 @@ def rows(
             score = past.score(answer.confidence)
             odds.append(past.intercept + past.slope * score)
             stated.append(score)
-        contents.append(content(answer.answer))
+        contents.append(content(answer.answer or ""))
     n = len(asked)
     alike = [[0.0] * n for _ in asked]
     pairs = 0.0

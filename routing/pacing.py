@@ -15,7 +15,7 @@ from typing import ClassVar
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.actions import ASK, EXECUTE
-from metaprobe.routing.policy import Outcome, State, choose, make_decision
+from metaprobe.routing.policy import Outcome, State, choose, make_decision, without_failed
 
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
 """Under `State.features[""]`: what the question has cost so far, and what asking the other agent will about cost."""
@@ -74,10 +74,11 @@ class AskAtRate:
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """Returns `ask` for an answer that is among the lowest `rate` of the last ones, else `execute`."""
+        state, legal_actions, told = without_failed(state, legal_actions)
         with self._lock:
             share, shown = self._ranked.share_below(state)
         action = choose(state, ASK if share <= self.rate else EXECUTE, legal_actions)
-        reason = f"{shown}; asked about are {self.rate:.0%}"
+        reason = f"{shown}; asked about are {self.rate:.0%}{told}"
         return make_decision(state, action, legal_actions, {EXECUTE: share, ASK: self.rate}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
@@ -117,6 +118,7 @@ class AskWithinBudget:
 
         Raises `RecordError` where the state does not say what the question has cost and what asking will.
         """
+        state, legal_actions, told = without_failed(state, legal_actions)
         spent, price = self._costs(state)
         with self._lock:
             share, shown = self._ranked.share_below(state)
@@ -133,7 +135,7 @@ class AskWithinBudget:
             if len(self._expected) > MAX_PENDING:
                 self._expected.popitem(last=False)
         why = "" if affordable else ", but what was saved so far does not pay for it yet"
-        reason = f"{shown}; the budget allows for {allowed:.0%}{why}"
+        reason = f"{shown}; the budget allows for {allowed:.0%}{why}{told}"
         return make_decision(state, action, legal_actions, {EXECUTE: share, ASK: allowed}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
@@ -142,6 +144,12 @@ class AskWithinBudget:
             expected = self._expected.pop(decision_id, None)
             if expected is not None and outcome.cost_usd is not None:
                 self._total += outcome.cost_usd - expected
+
+    def count(self, cost_usd: float) -> None:
+        """Counts a question that left no choice, because the first agent failed, with all that it cost."""
+        with self._lock:
+            self._questions += 1
+            self._first, self._total = self._first + cost_usd, self._total + cost_usd
 
     def _costs(self, state: State) -> tuple[float, float]:
         known = state.features.get("", {})

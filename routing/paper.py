@@ -28,7 +28,7 @@ from metaprobe.routing.actions import (
     STOP,
     SYNTHESISE,
 )
-from metaprobe.routing.policy import Outcome, State, choose, make_decision
+from metaprobe.routing.policy import Outcome, State, choose, make_decision, without_failed
 
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few
@@ -164,7 +164,11 @@ class PaperRules:
         return cls(**given, given=named)  # type: ignore[arg-type]
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
-        """Returns the decision of the point's rule. Raises `RecordError` for a point without a rule in the papers."""
+        """Returns the decision of the point's rule, among the agents that have not failed.
+
+        Raises `RecordError` for a point without a rule in the papers, and where nobody and nothing is left.
+        """
+        state, legal_actions, told = without_failed(state, legal_actions)
         rules: dict[str, Callable[[State, Sequence[str]], Decision]] = {
             "assess": self._assess,
             "assign": self._assign,
@@ -176,7 +180,8 @@ class PaperRules:
         }
         if state.point not in rules:
             raise RecordError(f"the papers' rules know no point {state.point!r}; they know {', '.join(rules)}")
-        return rules[state.point](state, legal_actions)
+        decision = rules[state.point](state, legal_actions)
+        return dataclasses.replace(decision, reason=decision.reason + told) if told else decision
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:
         """Ignores the outcome, because a fixed rule learns nothing. (Agents' profiles learn: `routing.profiles`.)"""

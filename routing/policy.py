@@ -1,5 +1,6 @@
 """The one shape of a decision: heuristics and learned models answer the same question, and see the same outcomes."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -8,6 +9,7 @@ from uuid import uuid4
 from metaprobe.probes.signals import Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
+from metaprobe.routing.actions import COLLABORATE, KEEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,9 @@ class State:
     agent: str = ""
     others: Mapping[str, Signals] = field(default_factory=dict)
     """Agent -> its signals, of those that have been asked."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Agent, or answer of `candidates` -> why the call failed. A failed one is never kept, voted for or delegated to:
+    every policy decides among the others (`without_failed`)."""
     candidates: Mapping[str, Signals] = field(default_factory=dict)
     """Answer -> its signals, of those that could be returned, in the order in which they were given."""
     features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -74,6 +79,27 @@ def learns(policy: Policy) -> bool:
     A collection then runs in waves, so that what it has seen does not depend on which run ended first.
     """
     return bool(getattr(policy, "learns", False))
+
+
+def without_failed(state: State, legal_actions: Sequence[str]) -> tuple[State, list[str], str]:
+    """Returns the state and the actions that failed agents leave, and a clause that names these agents.
+
+    Raises `RecordError`, which names them, where nothing is left to do.
+    """
+    failed = state.failed
+    if not failed:
+        return state, list(legal_actions), ""
+    told = "failed: " + ", ".join(f"{name} ({why or 'no reason was given'})" for name, why in failed.items())
+    others = {name: signals for name, signals in state.others.items() if name not in failed}
+    candidates = {name: signals for name, signals in state.candidates.items() if name not in failed}
+    legal = [action for action in legal_actions if action not in failed]
+    if state.agent in failed:
+        legal = [action for action in legal if action not in KEEPS and (others or action != COLLABORATE)]
+    if not legal:
+        raise RecordError(f"nothing is left to do at {state.point}; {told}")
+    signals = Signals() if state.agent in failed else state.signals
+    left = dataclasses.replace(state, signals=signals, others=others, candidates=candidates, failed={})
+    return left, legal, f"; {told}"
 
 
 def choose(state: State, wanted: str, legal_actions: Sequence[str]) -> str:

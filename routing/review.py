@@ -15,7 +15,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.actions import AGAIN, JUDGE, KEEP
 from metaprobe.routing.paper import PaperRules, constants_of
-from metaprobe.routing.policy import Outcome, State, make_decision
+from metaprobe.routing.policy import Outcome, State, make_decision, without_failed
 
 POINT = "review"
 EVEN = 0.5
@@ -76,17 +76,18 @@ class ReviewRules:
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
         """At `review` the scores of `again` and `judge` are P(critical), 0 where it is unknown; of `keep` the rest."""
+        state, legal_actions, told = without_failed(state, legal_actions)
         critical, quality = state.signals.critical, state.signals.quality
         if state.point != POINT or (critical is None and quality is None):
             decision = self.rules.decide(state, legal_actions)
-            if state.point != POINT:
-                return decision
-            return dataclasses.replace(decision, reason=f"no checkpoint could read it: {decision.reason}")
+            unread = "no checkpoint could read it: " if state.point == POINT else ""
+            return dataclasses.replace(decision, reason=f"{unread}{decision.reason}{told}")
         p = 0.0 if critical is None else critical.value
         scores = {AGAIN: p, JUDGE: p, KEEP: 1 - p}
         action, reason = self._wanted(critical, quality, AGAIN in legal_actions)
         if action not in legal_actions:
             action, reason = legal_actions[0], f"{reason}; {action} is not legal here"
+        reason += told
         return make_decision(state, action, legal_actions, {name: scores[name] for name in legal_actions}, reason)
 
     def observe(self, decision_id: str, outcome: Outcome) -> None:

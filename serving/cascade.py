@@ -19,7 +19,8 @@ from metaprobe.llms.pricing import Price, price_of
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.signals import Signals
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.failed_responses import failure_of
 from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision
 from metaprobe.routing.actions import ASK, EXECUTE
@@ -80,7 +81,8 @@ class CascadeAnswer:
     reason: str
     """Why this answer was kept."""
     cost_usd: float | None
-    """US dollars for both models; None where the price or the tokens of one that was asked are unknown."""
+    """US dollars for both models; None where the price or the tokens of one that answered are unknown. A failed
+    response is paid for by its tokens; a call that raised says none, and adds nothing."""
     weak: Any = field(default=None, repr=False)
     """The weak model's answer; None where it failed."""
     strong: Any = field(default=None, repr=False)
@@ -146,8 +148,12 @@ class _Cascading:
         Without any of them the predictor's own operating point is the threshold (`accept`, else `flag`, else 0.5).
         `unjudged`: what is done with an answer of the weak model that has no score (a tool call, a refusal, one without
         log-probabilities); of a rate or budget the strong model is asked about these first. `on_weak_error` and
-        `on_strong_error`: whether an error of one model is raised, or the other model's answer is taken. Raises
-        `RecordError` for what does not fit together.
+        `on_strong_error`: whether an error of one model is raised, or the other model's answer is taken.
+
+        A response that holds no answer (`failure_of`: an error, no choice, a blank text) is a failed call, which is
+        never kept and paid for. The strong model is asked in the weak one's place, whatever else was said; a failed
+        response of the strong model is `on_strong_error`. Raises `RecordError` for what does not fit together; a
+        request raises `InvalidResponse`, which names both models, where neither gave an answer.
         """
         if not hasattr(predictor, "signals"):
             raise RecordError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
@@ -181,7 +187,7 @@ class _Cascading:
             judged = _Judged(True, f"{self.weak.model} failed ({type(error).__name__}: {error})")
         else:
             judged = self._judge(weak)
-        strong, why = None, judged.reason
+        strong, why, lost = None, judged.reason, None
         if judged.asks:
             try:
                 strong = yield self.strong, {**request, **self.strong.options, "model": self.strong.model}
@@ -189,7 +195,13 @@ class _Cascading:
                 if self._on_strong_error == "raise" or judged.weak is None:
                     raise
                 why += f"; {self.strong.model} failed ({type(error).__name__}: {error})"
-        return self._answer(judged, strong, why)
+            else:
+                if failed := failure_of(strong):
+                    why += f"; {self.strong.model} failed ({failed})"
+                    if self._on_strong_error == "raise" or judged.weak is None:
+                        raise InvalidResponse(why.removeprefix("; "))
+                    strong, lost = None, strong
+        return self._answer(judged, strong, why, lost)
 
     def _check(self, request: Mapping[str, Any]) -> None:
         """Raises `RecordError` for a request that a cascade cannot answer, before anything is asked."""
@@ -213,6 +225,8 @@ class _Cascading:
     def _judge(self, weak: Any) -> _Judged:
         """Returns what is to be done about an answer of the weak model."""
         spent = self.weak.cost_usd(weak)
+        if failed := failure_of(weak):
+            return _Judged(True, f"{self.weak.model} failed ({failed})", spent=spent)
         scored = score(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
             reason = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
@@ -238,9 +252,12 @@ class _Cascading:
             raise RecordError(f"budget: the answer of {self.weak.model} has no usage, so that its cost is not known")
         return {}
 
-    def _answer(self, judged: _Judged, strong: Any, why: str) -> CascadeAnswer:
-        """Puts the answer together, counts it, and reports to the policy what it cost."""
-        costs = [judged.spent, *([] if strong is None else [self.strong.cost_usd(strong)])]
+    def _answer(self, judged: _Judged, strong: Any, why: str, lost: Any = None) -> CascadeAnswer:
+        """Puts the answer together, counts it, and reports to the policy what it cost.
+
+        `lost`: a failed response of the strong model, which is paid for too.
+        """
+        costs = [judged.spent, *(self.strong.cost_usd(one) for one in (strong, lost) if one is not None)]
         cost = None if None in costs else sum(filter(None, costs))
         tier, response = (self.weak, judged.weak) if strong is None else (self.strong, strong)
         with self._lock:
@@ -249,6 +266,8 @@ class _Cascading:
             self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
         if judged.decision is not None:
             self.policy.observe(judged.decision.id, Outcome(cost_usd=cost))
+        elif isinstance(self.policy, AskWithinBudget) and cost is not None:
+            self.policy.count(cost)
         return CascadeAnswer(
             response, tier.model, judged.verdict, judged.decision, why, cost, weak=judged.weak, strong=strong
         )

@@ -12,7 +12,7 @@ from served import TOKENS, Upstream, running, small_checkpoint
 
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
@@ -391,3 +391,66 @@ def test_the_real_asynchronous_client_does_the_same_and_its_errors_fall_through(
     assert (answer.model, answer.verdict) == ("strong", predictor.predict(answer.weak))
     assert fallen.model == "strong"
     assert fallen.reason.startswith("m failed (APIConnectionError: ")
+
+
+def ended(model: str, content: Any = "", **choice: Any) -> Completion:
+    """A response of the shape of `said` whose choice is another."""
+    made = said(model, GOOD, content=content)
+    made["choices"][0] |= choice
+    return made
+
+
+BROKEN: list[tuple[Callable[[str], Any], str]] = [
+    (lambda m: ended(m), "the answer is empty"),
+    (lambda m: ended(m, None), "the answer is empty"),
+    (lambda m: ended(m, " \n"), "the answer is empty"),
+    (lambda m: ended(m, [{"type": "text", "text": ""}]), "the answer is empty"),
+    (lambda m: ended(m, "half an ans", finish_reason="error"), "finish_reason 'error'"),
+    (lambda m: ended(m, "half", error={"message": "worker died"}), "worker died"),
+    (lambda m: {**said(m, GOOD), "choices": []}, "the response holds no choice"),
+    (lambda m: {"error": {"message": "overloaded"}}, "overloaded"),
+    (lambda m: {"error": {"code": 500}}, "an error without a message"),
+    (lambda m: "<html>502</html>", "a str came"),
+    (lambda m: None, "a NoneType came"),
+]
+
+
+@pytest.mark.parametrize(("response", "why"), BROKEN)
+@pytest.mark.parametrize("options", [{"unjudged": "keep"}, {"rate": 0.0, "unjudged": "keep"}, {"threshold": 0.0}])
+def test_a_failed_response_is_never_kept(
+    ask: Ask, response: Callable[[str], Any], why: str, options: dict[str, Any]
+) -> None:
+    answer, client = ask(lambda: response("weak"), **options)
+    assert (answer.answered_by, client.asked, answer.weak, answer.verdict) == ("strong", ["weak", "strong"], None, None)
+    assert answer.reason.startswith("weak failed (")
+    assert why in answer.reason
+    with pytest.raises(InvalidResponse, match=r"weak failed \(.*; strong failed \("):
+        ask(lambda: response("weak"), lambda: response("strong"), on_strong_error="weak", **options)
+    kept, client = ask(lambda: said("weak", BAD), lambda: response("strong"), threshold=0.7, on_strong_error="weak")
+    assert (kept.answered_by, kept.strong, client.asked) == ("weak", None, ["weak", "strong"])
+    assert "; strong failed (" in kept.reason
+    with pytest.raises(InvalidResponse, match=r"strong failed \("):
+        ask(lambda: said("weak", BAD), lambda: response("strong"), threshold=0.7)
+
+
+def test_failed_responses_are_paid_for_within_the_budget_too(ask: Ask, predictor: QualityPredictor) -> None:
+    one, other = 100e-6 * 1.0 + 50e-6 * 2.0, 100e-6 * 10.0 + 50e-6 * 20.0
+    assert ask(lambda: ended("weak"))[0].cost_usd == pytest.approx(one + other)
+    kept, _ = ask(lambda: said("weak", BAD), lambda: ended("strong"), threshold=0.7, on_strong_error="weak")
+    assert kept.cost_usd == pytest.approx(one + other)
+    client = StubClient(weak=lambda: ended("weak"), strong=lambda: said("strong", None))
+    cascade = Cascade(Tier(client, "weak", WEAK), Tier(client, "strong", STRONG), predictor, budget=1.0)
+    for _ in range(10):
+        cascade.chat.completions.create(messages=MESSAGES)
+    assert cascade.policy.mean_usd == pytest.approx(one + other)  # type: ignore[attr-defined]
+    answers = drawn(50)
+    client.answers["weak"] = lambda: next(answers)
+    asked = [cascade.chat.completions.create(messages=MESSAGES).answered_by for _ in range(15)]
+    assert asked == ["weak"] * 15, "what the failures cost is made up for before the strong model is asked again"
+
+
+def test_tool_calls_and_refusals_are_answers(ask: Ask) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for message in ({"content": None, "tool_calls": [call]}, {"content": None, "refusal": "I will not."}):
+        answer, _ = ask(lambda message=message: said("weak", None, **message), unjudged="keep")  # type: ignore[misc]
+        assert answer.answered_by == "weak"

@@ -153,15 +153,6 @@ def test_a_graph_with_other_outputs_than_stated_is_refused(folder, change):
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("tried", [0, 1 << 30])
-def test_golden_rows_are_run_whether_or_not_a_model_is_small_enough_to_be_tried_first(folder, tried, monkeypatch):
-    monkeypatch.setattr("metaprobe.checkpoints.checkpoint.TRIED_BYTES", tried)
-    load_checkpoint(folder)
-    replace_model(folder, sigmoid_model(WEIGHTS + np.float32(1e-3)))
-    with pytest.raises(GoldenMismatch, match="output 'score' of row"):
-        load_checkpoint(folder)
-
-
 def test_a_manifest_from_before_a_field_was_there_still_loads(folder):
     def older(manifest):
         del manifest["generator"]["others"]

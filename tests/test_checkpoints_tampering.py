@@ -10,7 +10,7 @@ import pytest
 import spoilt_checkpoints
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 from spoilt_checkpoints import FILES, WEIGHTS, replace_model, rewrite, sigmoid_model
 
 from metaprobe.checkpoints import (
@@ -204,7 +204,8 @@ def test_a_dangerous_model_is_refused_though_every_hash_is_right(folder):
 
 
 def test_a_model_the_runtime_cannot_open_is_a_contract_mismatch(folder, capfd):
-    graph = helper.make_graph([helper.make_node("NoSuchOperator", ["x"], ["y"])], "g", [], [])
+    number = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])
+    graph = helper.make_graph([helper.make_node("Not", ["x"], ["y"])], "g", [number], [])
     replace_model(folder, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
     with pytest.raises(ContractMismatch, match=r"ONNX Runtime .* cannot open"):
         load_checkpoint(folder)

@@ -23,7 +23,6 @@ from metaprobe.checkpoints import (
     NotACheckpoint,
     TamperedCheckpoint,
     UnsafeModel,
-    graph_session,
     load_checkpoint,
 )
 from metaprobe.checkpoints.manifest import own_digest
@@ -242,7 +241,7 @@ def test_a_graph_that_makes_gigabytes_of_kilobytes_is_refused_and_they_are_never
     before = peak()
     nodes, initializers = large(how)
     replaced(made, folder, [*nodes, *answer_from("big")], initializers)
-    with pytest.raises(UnsafeModel, match="more than 256 MB"):
+    with pytest.raises(UnsafeModel, match=r"more than 256 MB|which no exporter of this kind of checkpoint writes"):
         load_checkpoint(folder)
     assert peak() - before < MEMORY
 
@@ -256,12 +255,11 @@ def test_the_same_graph_of_modest_size_is_let_through_to_the_golden_rows(made, f
         load_checkpoint(folder)
 
 
-def test_a_graph_that_takes_too_long_is_stopped(made, folder, monkeypatch):
-    monkeypatch.setattr(graph_session, "TRIAL_SECONDS", 0.05)
+def test_a_graph_that_takes_too_long_is_never_begun(made, folder):
     nodes = [helper.make_node("MatMul", ["w", "w"], ["m0"])]
     nodes += [helper.make_node("MatMul", [f"m{i}", "w"], [f"m{i + 1}"]) for i in range(200)]
     replaced(made, folder, [*nodes, *answer_from("m200")], [weights("w", 700, 700)])
-    with pytest.raises(UnsafeModel, match=r"0\.05 s"):
+    with pytest.raises(UnsafeModel, match=r"500,000,000 sums"):
         load_checkpoint(folder)
 
 

@@ -79,3 +79,50 @@ def test_outcomes_are_plain_text_that_leaves_out_what_is_not_known(tmp_path: Pat
         "group": "g",
         "agents": {"m": {"answer": "ü", "score": 0.0, "confidence_source": "stated"}},
     }
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        ({"error": "timed out\nafter 30 s", "cost_usd": 0.1}, "timed out after 30 s"),
+        ({"error": {"message": "rate limit", "code": 429}}, "rate limit"),
+        ({"error": {"code": 429}}, '{"code": 429}'),
+        ({"error": True, "correct": 0, "answer": "half an ans"}, "no reason was given"),
+        ({"answer": "", "correct": 0}, "no answer"),
+        ({"answer": None, "confidence": None, "cost_usd": 0.1}, "no answer"),
+        ({"answer": " \n"}, "no answer"),
+        ({"cost_usd": 0.1, "latency_ms": 30000.0}, "no answer"),
+    ],
+)
+def test_a_failed_call_is_no_answer_whose_score_is_nothing(agent: dict[str, object], why: str) -> None:
+    found = outcome_of_line({"id": "a", "agents": {"m": agent}}).agents["m"]
+    assert found == AgentOutcome("", 0.0, None, agent.get("cost_usd"), agent.get("latency_ms"), error=why)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"correct": 0},
+        {"correct": 1, "answer": ""},
+        {"confidence": 0.5, "answer": ""},
+        {"answer": "42"},
+        {"answer": "42", "error": None},
+        {"answer": "42", "error": ""},
+        {"correct": None, "cost_usd": 0.1},
+    ],
+)
+def test_an_answer_whose_text_or_label_is_not_in_the_line_did_not_fail(agent: dict[str, object]) -> None:
+    assert outcome_of_line({"id": "a", "agents": {"m": agent}}).agents["m"].error is None
+
+
+def test_an_error_beside_a_right_answer_is_refused() -> None:
+    with pytest.raises(ImportFileError, match=r'"agents\.m\.error" stands beside a score of 1'):
+        outcome_of_line({"id": "a", "agents": {"m": {"error": "timeout", "correct": 1}}})
+    with pytest.raises(ImportFileError, match=r'"agents\.m\.error" is 503; expected why'):
+        outcome_of_line({"id": "a", "agents": {"m": {"error": 503}}})
+
+
+def test_a_failure_survives_writing_and_reading(tmp_path: Path) -> None:
+    failed = outcome_of_line({"id": "a", "agents": {"m": {"error": "timeout", "cost_usd": 0.1}, "n": {"correct": 1}}})
+    write_outcomes(tmp_path / "o.jsonl", [failed])
+    assert read_outcomes(tmp_path / "o.jsonl") == [failed]

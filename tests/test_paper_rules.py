@@ -18,8 +18,12 @@ from metaprobe.routing.actions import (
     STOP,
     SYNTHESISE,
 )
+from metaprobe.routing.ask_again import StatedThreshold
+from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.pacing import AskAtRate
 from metaprobe.routing.paper import DEFAULTS, FRACTIONS, PaperRules
-from metaprobe.routing.policy import State
+from metaprobe.routing.policy import Policy, State
+from metaprobe.routing.review import ReviewRules
 
 RULES = PaperRules()
 UNIT = st.integers(0, 100).map(lambda percent: percent / 100)
@@ -224,3 +228,41 @@ def test_an_argument_is_kept_only_where_a_checkpoint_judged_it_or_nobody_can() -
     assert review(read, KEEP, JUDGE) == (KEEP, "a checkpoint judges in the judge's place")
     assert review(Signals(), KEEP) == (KEEP, "this variant has no judge")
     assert review(read, KEEP) == (KEEP, "a checkpoint judges in the judge's place")
+
+
+@pytest.mark.parametrize(
+    "policy", [RULES, AskAtRate(0.0), Exhaustive(), EpsilonGreedy(RULES, epsilon=1.0), StatedThreshold(), ReviewRules()]
+)
+def test_no_policy_lets_an_agent_that_failed_answer_however_sure_it_was(policy: Policy) -> None:
+    point, keeps, other = {
+        StatedThreshold: ("ask-again", "accept", "step-by-step"),
+        ReviewRules: ("review", KEEP, JUDGE),
+    }.get(type(policy), ("assess", EXECUTE, ASK))
+    known = signals(confidence=1.0, profile=1.0, quality=1.0)
+    for number in range(20):
+        state = State(f"d{number}", point, known, "a", failed={"a": "timed out"})
+        decision = policy.decide(state, [keeps, other])
+        assert decision.action == other
+        assert keeps not in decision.propensities
+        with pytest.raises(RecordError, match=rf"nothing is left to do at {point}; failed: a \(timed out\)"):
+            policy.decide(state, [keeps])
+
+
+def test_nobody_delegates_to_an_agent_that_failed_and_it_has_no_vote() -> None:
+    peers = {"b": signals(confidence=1.0, profile=1.0), "c": signals(confidence=0.6, profile=0.6)}
+    legal = ("b", "c", COLLABORATE)
+    state = State("d", "assign", signals(confidence=0.1), "a", peers, failed={"b": ""})
+    decision = RULES.decide(state, legal)
+    assert (decision.action, set(decision.scores)) == ("c", {"c", COLLABORATE})
+    assert decision.reason.endswith("; failed: b (no reason was given)")
+    alone = State("d", "assign", signals(confidence=0.1), "a", peers, failed={"b": "x", "c": "y"})
+    assert RULES.decide(alone, legal).action == COLLABORATE, "a is left to answer"
+    gone = State("d", "assign", signals(), "a", peers, failed={"a": "w", "b": "x", "c": "y"})
+    with pytest.raises(RecordError, match=r"failed: a \(w\), b \(x\), c \(y\)"):
+        RULES.decide(gone, legal)
+
+
+def test_a_candidate_that_failed_is_not_selected() -> None:
+    candidates = {"0": signals(quality=0.9), "1": signals(quality=0.2)}
+    state = State("d", "select", candidates=candidates, failed={"0": "empty"})
+    assert RULES.decide(state, ["0", "1"]).action == "1"

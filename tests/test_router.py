@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -370,3 +371,56 @@ def test_the_command_line_trains_routes_and_evaluates(tmp_path: Path) -> None:
 def test_scores_on_a_line_to_route_are_not_looked_at() -> None:
     line = {"id": "a", "agents": {"m": {"answer": "x", "confidence": 0.5, "correct": 1, "cost_usd": 3}}}
     assert read_known(line, 1).asked == {"m": AskedAgent("x", 0.5)}
+
+
+def failing(questions: Sequence[QuestionOutcomes], seed: int = 5) -> list[QuestionOutcomes]:
+    """The same questions; on a third of them the small agent fails, at a price that no line tells."""
+    lost = np.random.default_rng(seed).random(len(questions)) < 1 / 3
+    failed = AgentOutcome("", 0.0, None, None, 30_000.0, error="timed out")
+    return [
+        replace(question, agents={**question.agents, "small": failed}) if gone else question
+        for question, gone in zip(questions, lost, strict=True)
+    ]
+
+
+def test_a_router_learns_from_failures_and_never_keeps_one(tmp_path: Path) -> None:
+    said: list[str] = []
+    lacking = [replace(q, agents={"small": q.agents["small"]}) if i < 9 else q for i, q in enumerate(planted(600))]
+    write_router(tmp_path / "c", failing(lacking), folds=2, states=STATES, on_line=said.append)
+    missing, failures = said
+    assert missing.startswith("9 of 600 lines (large 9, middle 9) lack agents: ")
+    assert re.match(r"(19|20|21)\d of 600 lines \(small \d+\) hold failed calls: each counts as not right", failures)
+    trained = LearnedRouter.load(tmp_path / "c", lambda_=0.02)
+    assert trained.past("small").price_usd == pytest.approx(PRICES["small"])
+    assert trained.past("small").stated == 1.0, "a failed call is no answer without a confidence"
+    games = [play(trained, question) for question in failing(HELD_OUT, seed=6)]
+    worst = min(game.score for game in games)
+    for question, game in zip(failing(HELD_OUT, seed=6), games, strict=True):
+        assert question.agents[game.kept].error is None
+        if "small" in game.asked and question.agents["small"].error is not None:
+            assert "failed: small (timed out)" in game.reason
+    assert worst == 0.0
+    assert np.mean([game.score for game in games]) > 0.8
+    figures, decided = evaluate_router(trained, failing(HELD_OUT, seed=6))
+    assert figures["accuracy"]["estimate"] == pytest.approx(np.mean([game.score for game in games]))
+    assert [one["kept"] for one in decided] == [game.kept for game in games]
+
+
+def test_the_success_of_an_agent_that_is_not_asked_yet_counts_its_failures(tmp_path: Path) -> None:
+    write_router(tmp_path / "sound", planted(600), folds=2, states=STATES)
+    write_router(tmp_path / "failing", failing(planted(600)), folds=2, states=STATES)
+    sound, lossy = (LearnedRouter.load(tmp_path / name, lambda_=0.02) for name in ("sound", "failing"))
+    before = [1 / (1 + math.exp(-one.past("small", "easy").rate)) for one in (sound, lossy)]
+    assert before[1] == pytest.approx(before[0] * 2 / 3, abs=0.08)
+    heard = Known({"small": AskedAgent("yes", 0.9)}, "question 1", "easy", ["small"])
+    assert lossy.decide(heard).expected == pytest.approx(sound.decide(heard).expected, abs=0.08)
+
+
+def test_where_all_agents_fail_a_game_is_lost_and_paid_for(router: LearnedRouter) -> None:
+    gone = {name: AgentOutcome("", 0.0, None, price, error="away") for name, price in PRICES.items()}
+    question = replace(HELD_OUT[0], agents=gone)
+    game = play(router, question)
+    assert (game.kept, game.score, len(game.asked)) == ("", 0.0, 3)
+    assert game.cost_usd == pytest.approx(sum(PRICES.values()))
+    _, (decided, *_) = evaluate_router(router, [question, *HELD_OUT[1:80]])
+    assert (decided["kept"], decided["score"]) == (None, 0.0)

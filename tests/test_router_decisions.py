@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.signals import Signal, Signals
@@ -367,3 +369,111 @@ def test_what_was_asked_is_paid_and_waited_for_and_what_is_not_recorded_counts_n
     game = play(router(heads, max_asked=3, lambda_=0.01), QuestionOutcomes("q", "g", agents=agents))
     assert (game.asked, game.kept, game.expected, game.score) == (("b", "a", "c"), "b", 0.8, 1.0)
     assert (game.cost_usd, game.latency_ms, game.fell_back) == (0.75, 130.0, False)
+
+
+BLANK = (AskedAgent("", None), AskedAgent(" \n"), AskedAgent(None), AskedAgent("", math.nan))
+FAILED = (AskedAgent.failed("timed out"), AskedAgent.failed(TimeoutError()), AskedAgent("42", 0.9, error=""), *BLANK)
+
+
+@pytest.mark.parametrize("gave", FAILED)
+def test_a_failed_agent_is_neither_kept_nor_asked_again_and_is_named(gave: AskedAgent) -> None:
+    """The heads see a panel without it, and would have kept it: its past is the best."""
+    heads = Heads([0.5, 0.6, 0.7, 0.8], [0.0] * 4)
+    kept = router(heads, lambda_=1.0).decide(Known({"e": gave, "b": AskedAgent("answer of b")}))
+    assert (kept.action, kept.agent, kept.fallback) == ("keep", "b", False)
+    assert f"e ({gave.failure})" in kept.reason
+    assert heads.seen[0].shape[0] == 4
+    on = router(Heads([0.5, 0.6, 0.7, 0.8], [0.0] * 4), lambda_=0.1).decide(Known({"e": gave}))
+    assert (on.action, on.agent) == ("ask", "d"), "nothing was heard, so the first is asked anew: d is worth 0.8 - 0.04"
+
+
+def test_an_agent_that_answered_without_a_text_or_without_a_confidence_did_not_fail() -> None:
+    for gave in (AskedAgent("42"), AskedAgent("", 0.5), AskedAgent("", -math.inf), AskedAgent(untold=True)):
+        assert gave.failure == ""
+    assert AskedAgent.failed().failure == "no reason was given"
+    assert AskedAgent.failed(ValueError("x\ny")).failure == "ValueError: x y"
+
+
+def test_failures_do_not_count_among_the_answers_that_may_be_asked_for() -> None:
+    asked = {"a": AskedAgent.failed("x"), "b": AskedAgent.failed("y"), "c": AskedAgent("z")}
+    found = router(Heads([0.7, 0.8, 0.9], [9.0] * 3), max_asked=2, lambda_=1.0).decide(Known(asked))
+    assert (found.action, found.agent) == ("ask", "d"), "one answer was heard, and two may be"
+
+
+def test_where_every_agent_failed_nothing_is_kept_and_all_are_named() -> None:
+    found = router(lambda_=1.0).decide(Known({name: AskedAgent.failed(f"{name} is away") for name in TEAM}))
+    assert (found.action, found.agent, found.expected, found.scores) == ("none", "", 0.0, {})
+    assert all(f"{name} ({name} is away)" in found.reason for name in TEAM)
+    few = router(lambda_=1.0).decide(Known({"a": AskedAgent.failed("x"), "stranger": AskedAgent("y")}, agents=["a"]))
+    assert few.action == "none"
+    assert "nothing is known of stranger" in few.reason
+
+
+def test_agents_of_little_use_are_asked_where_all_others_failed() -> None:
+    extended = router(lambda_=1.0)
+    extended.offered = ("a", "b")
+    extended._columns = {"a": 0, "b": 1}
+    failed = {"a": AskedAgent.failed("x"), "b": AskedAgent.failed("y")}
+    found = extended.decide(Known(failed, agents=None))
+    assert found.action == "ask"
+    assert found.agent in {"c", "d", "e"}
+
+
+@given(
+    gave=st.dictionaries(
+        st.sampled_from((*TEAM, "stranger")),
+        st.sampled_from((*FAILED, AskedAgent("42", 0.5), AskedAgent("no"), AskedAgent("", 0.2))),
+    ),
+    allowed=st.none() | st.lists(st.sampled_from(TEAM), min_size=1, unique=True),
+    most=st.integers(1, 5),
+    budget=st.booleans(),
+)
+def test_random_failures_are_never_kept_and_never_raise(
+    gave: dict[str, AskedAgent], allowed: list[str] | None, most: int, budget: bool
+) -> None:
+    class Rising:
+        def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            n = len(feeds[INPUT])
+            return {SUCCESS: np.linspace(0.2, 0.9, n), GAIN: np.linspace(0.9, -0.2, n)}
+
+    made = router(Rising(), max_asked=most, lambda_=1.0)  # type: ignore[arg-type]
+    if budget:
+        made.plan = dataclasses.replace(made.plan, agent="c", instead="one agent alone was better")
+    asked: dict[str, AskedAgent] = {}
+    for _ in range(len(TEAM) + 1):
+        step = made.decide(Known(dict(asked), agents=allowed))
+        if step.action != "ask":
+            break
+        assert step.agent not in asked
+        asked[step.agent] = gave.get(step.agent, AskedAgent.failed("away"))
+    if step.action == "keep":
+        assert not asked[step.agent].failure
+    else:
+        assert step.action == "none"
+        assert all(one.failure for one in asked.values())
+    before = made.decide(Known(gave, agents=allowed))
+    if before.action == "keep":
+        assert not gave[before.agent].failure
+    if before.action == "ask":
+        assert before.agent not in gave or not gave[before.agent].failure
+
+
+def test_the_agent_policy_neither_executes_nor_delegates_to_who_failed() -> None:
+    class Flat:
+        def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {SUCCESS: np.linspace(0.2, 0.9, len(feeds[INPUT])), GAIN: np.zeros(len(feeds[INPUT]))}
+
+    policy = AgentPolicy(router(Flat(), lambda_=1.0), assessment=0.5)  # type: ignore[arg-type]
+    sure = Signals(confidence=Signal(0.9, "stated"))
+    assessed = policy.decide(State.at("assess", agent="e", signals=sure, failed={"e": "timed out"}), [EXECUTE, ASK])
+    assert (assessed.action, set(assessed.propensities)) == (ASK, {ASK})
+    assert "e (timed out)" in assessed.reason
+    others = dict.fromkeys("abcd", sure)
+    failed = {"e": "timed out", "d": "away"}
+    assigned = policy.decide(State.at("assign", agent="e", signals=sure, others=others, failed=failed), list("abcd"))
+    assert (assigned.action, set(assigned.propensities)) == ("c", {"a", "b", "c"})
+    assert "d (away)" in assigned.reason
+    with pytest.raises(RecordError, match=r"nothing is left to do at assign; failed: a \(x\), e \(y\)"):
+        policy.decide(
+            State.at("assign", agent="e", others={"a": sure}, failed={"a": "x", "e": "y"}), ["a", "collaborate"]
+        )

@@ -141,8 +141,9 @@ def outcomes(runs: Iterable[Run], *, by_classifier: bool = False) -> Iterator[di
         for agent in dict.fromkeys(call.agent for call in run.calls if call.stage == ANSWER):
             calls = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
             correct = read_correctness(run, agent)
+            text = _last_answer(run, agent).text.strip()
             agents[agent] = {
-                "answer": _last_answer(run, agent).text.strip(),
+                **({"answer": text} if text else {}),  # a store may hold no texts: that is no failed call
                 "correct": None if correct is None else int(correct),
                 "confidence": _confidence(run, agent),
                 "cost_usd": _total([call.cost_usd for call in calls]),

@@ -48,7 +48,7 @@ class OwnGain(AgentPolicy):
         decision = super().decide(state, legal_actions)
         if state.point != "assess" or RULED in decision.reason:
             return decision
-        asked = {state.agent: AskedAgent("", state.signals.value("confidence"))}
+        asked = {state.agent: AskedAgent("", state.signals.value("confidence"), untold=True)}
         routed = self.router.decide(Known(asked, dimension=state.dimension, agents=self.team))
         action = EXECUTE if routed.action == KEEP else ASK
         return make_decision(state, action, legal_actions, decision.scores, routed.reason)
@@ -67,7 +67,8 @@ class WithVotes:
         if state.point != "assign" or RULED in decision.reason:
             return decision
         heard = {
-            a: AskedAgent("", s.value("confidence")) for a, s in {state.agent: state.signals, **state.others}.items()
+            a: AskedAgent("", s.value("confidence"), untold=True)
+            for a, s in {state.agent: state.signals, **state.others}.items()
         }
         p = self.policy.router.decide(Known(heard, dimension=state.dimension, agents=self.policy.team)).scores
         promised = self.head.predict_proba(vote_row(list(p.values()), self.correlation, state.dimension)[None])[0, 1]
@@ -230,7 +231,7 @@ def votes(table: Table, policy: AgentPolicy, head: Any, correlation: dict[str, f
     for row in test.tolist():
         dimension = table.dimensions[row]
         stated = {
-            agent: AskedAgent("", None if np.isnan(c) else float(c))
+            agent: AskedAgent("", None if np.isnan(c) else float(c), untold=True)
             for agent, c in zip(table.agents, table.stated[row], strict=True)
         }
         routed = policy.router.decide(Known(stated, dimension=dimension, agents=table.agents))

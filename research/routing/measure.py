@@ -20,7 +20,8 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_performance import best_single, cheapest, oracle
 from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_state import AskedAgent, Known
+from metaprobe.routing.learned_play import known_of
+from metaprobe.routing.learned_state import Known
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.control_policies import ControlFamily, families_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
@@ -253,7 +254,7 @@ def speed(chosen: DataSet, folder: Path) -> dict[str, Any]:
     question = questions[7]
     found: dict[str, Any] = {"agents": len(names)}
     for count in range(4):
-        asked = {n: AskedAgent(question.agents[n].answer, question.agents[n].confidence) for n in names[:count]}
+        asked = {n: known_of(question.agents[n]) for n in names[:count]}
         known = Known(asked, question.question, question.dimension)
         found[f"{count} asked"] = microseconds(lambda k=known: router.decide(k))
     found["words of the question"] = microseconds(lambda: router.words.of(question.question))

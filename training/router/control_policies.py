@@ -17,7 +17,7 @@ from metaprobe.eval.routing_performance import Matrix, replay
 from metaprobe.records.extras import require
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.data import Floats, Ints, Outcomes, pasts_of
-from metaprobe.training.router.fit import LAMBDAS, cost_scale
+from metaprobe.training.router.fit import LAMBDAS, LOST, cost_scale
 from metaprobe.training.router.rows import views_of
 
 PRICES = 300
@@ -210,6 +210,7 @@ def _cascade(data: Outcomes, train: Ints, test: Ints) -> ControlFamily:
     makes them (`router_rows.views_of`)."""
     part = data.take(train)
     odds = views_of(data, pasts_of(part), np.full(data.score.shape, np.nan)).calibrated
+    odds = np.where(data.failed, LOST, odds)
     tuned = cascades_on_hull(_matrix(part), odds[train])
     seen, new = (
         np.stack([_came_to(_matrix(data.take(rows)), chain.play(odds[rows])) for chain in tuned])

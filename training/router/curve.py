@@ -100,7 +100,7 @@ def cross_played(data: Outcomes, words: Words, *, folds: int = FOLDS, seed: int 
         times[some] += 1
         if data.logged:  # everybody is offered then
             each.put(fold, each_alone(board))
-        had = board.data.known & (rng.random(board.data.score.shape) < 0.3)
+        had = board.data.known & (rng.random(board.data.score.shape) < 0.3) & ~board.data.failed
         columns = np.ix_(fold, np.array(fitted.offered))
         asked[columns], success[columns] = had, board.success(np.arange(len(fold)), had)
     twice = times > 0
@@ -117,22 +117,34 @@ def play_prices(board: Board, fitted: FittedRouter, rates: Rates) -> Reached:
     question = np.tile(np.arange(n), k)
     each = rates.take(np.repeat(np.arange(k), n))
     mask, p = board.play(fitted.gain, question, np.zeros((n * k, A), dtype=bool), each)
-    return _came_to(board, mask, np.where(mask, p, -1.0).argmax(axis=1), k)
+    return _came_to(board, mask, board.kept(question, mask, p), k)
 
 
 def by_rule(board: Board, rates: Rates) -> Reached:
     """The fixed rule at k pairs of prices."""
     n, A = board.data.score.shape
     k = len(rates)
-    chosen = choices_by_rule(board, np.tile(np.arange(n), k), rates.take(np.repeat(np.arange(k), n)))
-    return _came_to(board, np.arange(A) == chosen[:, None], chosen, k)
+    question, each = np.tile(np.arange(n), k), rates.take(np.repeat(np.arange(k), n))
+    chosen = choices_by_rule(board, question, each)
+    mask = np.arange(A) == chosen[:, None]
+    for _ in range(0 if board.data.logged else A - 1):  # the next best is asked where one failed
+        left = board.data.legal[question] & ~mask
+        again = np.flatnonzero(board.data.failed[question, chosen] & left.any(axis=1))
+        if not len(again):
+            break
+        chosen[again] = choices_by_rule(board, question[again], each.take(again), left[again])
+        mask[again, chosen[again]] = True
+    return _came_to(board, mask, chosen, k)
 
 
-def choices_by_rule(board: Board, question: Ints, rates: Rates) -> Ints:
-    """(b,) columns: the agent of highest past rate on the dimension less its dues, of those that can be asked."""
+def choices_by_rule(board: Board, question: Ints, rates: Rates, legal: Mask | None = None) -> Ints:
+    """(b,) columns: the agent of highest past rate on the dimension less its dues, of those that can be asked.
+
+    `legal`, (b, A): of these alone.
+    """
     chance = 1 / (1 + np.exp(-board.views.rate[question]))
-    worth = np.where(board.data.legal[question], chance - board.views.dues(question, rates), -np.inf)
-    return np.asarray(worth.argmax(axis=1))
+    legal = board.data.legal[question] if legal is None else legal
+    return np.asarray(np.where(legal, chance - board.views.dues(question, rates), -np.inf).argmax(axis=1))
 
 
 def each_alone(board: Board) -> Reached:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.learned import ANY
-from metaprobe.routing.learned_state import Past, agreement, content
+from metaprobe.routing.learned_state import ANY, Past, agreement, content
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,9 +37,9 @@ class Outcomes:
     confidence: Floats
     """(n, A), NaN where none was given."""
     cost: Floats
-    """(n, A) US dollars."""
+    """(n, A) US dollars; of a failed call without a recorded cost the mean of the agent's other calls."""
     seconds: Floats
-    """(n, A) until its answer, NaN where it is not recorded."""
+    """(n, A) until its answer, NaN where it is not recorded; of a failed call as `cost`."""
     propensity: Floats
     """(n, A): probability with which the outcome came to be known; 1 of every known one that was not logged so, 0 of
     agents that could not be asked."""
@@ -50,6 +49,8 @@ class Outcomes:
     dimension: Ints
     """(n,): index into `dimensions`, -1 where unknown."""
     groups: tuple[str, ...]
+    failed: NDArray[np.bool_]
+    """(n, A): whether the agent was asked and failed. Its score is 0 then, and there is no answer to keep."""
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -97,6 +98,7 @@ class Outcomes:
             questions=tuple(self.questions[row] for row in rows),
             dimension=self.dimension[rows],
             groups=tuple(self.groups[row] for row in rows),
+            failed=self.failed[rows],
         )
 
     def only(self, columns: Sequence[int]) -> "Outcomes":
@@ -111,6 +113,7 @@ class Outcomes:
             seconds=self.seconds[:, at],
             propensity=self.propensity[:, at],
             agreement=self.agreement[:, at][:, :, at],
+            failed=self.failed[:, at],
         )
 
 
@@ -128,7 +131,7 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
         raise RecordError('no answer is scored; expected "correct" or "score" in the agents\' outcomes')
     n, A = len(questions), len(names)
     score, confidence, cost, seconds = (np.full((n, A), np.nan) for _ in range(4))
-    propensity = np.zeros((n, A))
+    propensity, failed = np.zeros((n, A)), np.zeros((n, A), dtype=bool)
     alike = np.zeros((n, A, A), dtype=np.float32)
     dimensions = tuple(sorted({q.dimension for q in questions} - {ANY}))
     for row, question in enumerate(questions):
@@ -140,15 +143,22 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
             outcome = question.agents.get(name)
             if outcome is None or outcome.score is None:
                 continue
-            if outcome.cost_usd is None:
+            failed[row, column] = outcome.error is not None
+            if outcome.cost_usd is None and outcome.error is None:
                 raise RecordError(f"question {question.id}: {name} has no cost_usd; give one, 0 where it costs nothing")
-            score[row, column], cost[row, column] = outcome.score, outcome.cost_usd
+            score[row, column] = outcome.score
+            cost[row, column] = np.nan if outcome.cost_usd is None else outcome.cost_usd
             if not question.propensities:
                 propensity[row, column] = 1.0
             confidence[row, column] = np.nan if outcome.confidence is None else outcome.confidence
             seconds[row, column] = np.nan if outcome.latency_ms is None else outcome.latency_ms / 1000
             for other in range(column):
                 alike[row, column, other] = alike[row, other, column] = agreement(words[column], words[other])
+    _fill(cost, failed)
+    _fill(seconds, failed)
+    if (dear := np.argwhere(failed & np.isnan(cost))).size:
+        name = names[dear[0, 1]]
+        raise RecordError(f"{name} has no cost_usd on any line, and failed on some; give one, 0 where it costs nothing")
     for mine in confidence.T:  # a log-probability of -inf is as the least of the others
         mine[mine == -np.inf] = np.nanmin(np.where(np.isfinite(mine), mine, np.nan), initial=0.0)
     return Outcomes(
@@ -163,7 +173,16 @@ def outcomes_of(questions: Sequence[QuestionOutcomes], agents: Sequence[str] | N
         questions=tuple(q.question for q in questions),
         dimension=np.array([dimensions.index(q.dimension) if q.dimension else -1 for q in questions]),
         groups=tuple(q.group for q in questions),
+        failed=failed,
     )
+
+
+def _fill(values: Floats, failed: NDArray[np.bool_]) -> None:
+    """Gives failed calls without a number the mean of the agent's other calls, where there are some."""
+    for column, mine in enumerate(values.T):
+        known = np.isfinite(mine)
+        if known.any():
+            mine[failed[:, column] & ~known] = mine[known].mean()
 
 
 def _check_logged(question: QuestionOutcomes) -> None:
@@ -195,6 +214,7 @@ def pasts_of(data: Outcomes) -> dict[str, dict[str, Past]]:
         mine = found[name] = {}
         for dimension in (-1, *range(len(data.dimensions))):
             here = rows if dimension < 0 else rows[data.dimension[rows] == dimension]
+            told = here[~data.failed[here, column]]
             rate = _shrunk(data.score[here, column], weight[here], overall)
             used = here if len(here) else rows
             price = np.average(data.cost[used, column], weights=weight[used])
@@ -211,7 +231,7 @@ def pasts_of(data: Outcomes) -> dict[str, dict[str, Past]]:
                 scores=scores,
                 slope=slope,
                 intercept=intercept,
-                stated=float(np.isfinite(data.confidence[here, column]).mean()) if len(here) else 0.0,
+                stated=float(np.isfinite(data.confidence[told, column]).mean()) if len(told) else 0.0,
                 seconds=float(np.average(seconds, weights=weight[used])) if np.isfinite(seconds).all() else None,
             )
     return found
@@ -308,7 +328,10 @@ def fingerprint_of(questions: Sequence[QuestionOutcomes]) -> str:
                 q.id,
                 q.group,
                 q.dimension,
-                sorted((name, o.score, o.confidence, o.cost_usd) for name, o in q.agents.items()),
+                sorted(
+                    (name, o.score, o.confidence, o.cost_usd, *(["failed"] if o.error is not None else []))
+                    for name, o in q.agents.items()
+                ),
                 *([sorted(q.propensities.items())] if q.propensities else []),
             ]
         )

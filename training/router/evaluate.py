@@ -29,8 +29,8 @@ from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_play import Game, play
-from metaprobe.routing.learned_state import AskedAgent, Known
+from metaprobe.routing.learned_play import Game, known_of, play
+from metaprobe.routing.learned_state import Known
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.router.control_policies import FOLDS, families_of, family_of_choices, prices_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, outcomes_of
@@ -141,9 +141,9 @@ def _beside_controls(
 
 
 def name_columns(games: Sequence[Game], agents: Sequence[str]) -> list[Played]:
-    """The games with columns of a matrix for names."""
+    """The games with columns of a matrix for names; where all failed, the last of them, of score 0, is the kept one."""
     column = {name: place for place, name in enumerate(agents)}
-    return [Played(tuple(column[name] for name in game.asked), column[game.kept]) for game in games]
+    return [Played(tuple(column[name] for name in game.asked), column[game.kept or game.asked[-1]]) for game in games]
 
 
 def _ends(router: LearnedRouter, matrix: Matrix, mine: Sequence[Played], seed: int) -> dict[str, list[Played]]:
@@ -247,7 +247,7 @@ def _decision(question: QuestionOutcomes, game: Game) -> dict[str, Any]:
     return {
         "id": question.id,
         "asked": list(game.asked),
-        "kept": game.kept,
+        "kept": game.kept or None,
         "expected": game.expected,
         "score": game.score,
         "cost_usd": game.cost_usd,
@@ -292,7 +292,7 @@ def route_lines(router: LearnedRouter, path: str | Path) -> Iterator[dict[str, A
                 number,
                 identity or f"line-{number}",
                 action=routed.action,
-                agent=routed.agent,
+                agent=routed.agent or None,
                 expected=routed.expected,
                 reason=routed.reason,
             )
@@ -314,7 +314,7 @@ def read_known(record: dict[str, Any], number: int) -> Known:
     if candidates is not None and not (isinstance(candidates, list) and all(isinstance(c, str) for c in candidates)):
         raise ImportFileError('"candidates" is not a list of names; expected the agents that may be asked')
     return Known(
-        {name: AskedAgent(one.answer, one.confidence, one.confidence_source) for name, one in question.agents.items()},
+        {name: known_of(one) for name, one in question.agents.items()},
         question.question,
         question.dimension,
         candidates,

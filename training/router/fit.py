@@ -8,6 +8,9 @@ then the policy of the round before plays on to its end. The target is what that
 P(right), which has less noise: score at the end - what was asked after at its price - score before. P(right)
 comes from heads fitted without the question's group, or else what one sees there would be surer than later.
 
+A failed call is an outcome of score 0 for the agent that is not asked yet, so that P(right) of asking it counts the
+failures. It is never among the agents that were heard, and its price is paid.
+
 What was tried and did not help on development questions (research/routing/ names the set): columns naming each
 agent, its confidence and agreement one by one; logistic regression in place of trees, or blended with them; only
 outcomes or only P(right) as target; more rounds, more leaves, more columns for the gain head; at most two or three
@@ -53,6 +56,8 @@ GAIN_SIZES = (0.25, 0.4, 0.25, 0.1)
 """The same of the gain head: whom to ask first is decided for every question."""
 HEARD = 0.35
 """Of the success head's rows whose agent is asked on top, so that about half are of asked agents."""
+LOST = -20.0
+"""Log-odds that a failed call is right, where a cascade goes by them: it always goes on."""
 WITHOUT = {"dimension": 0.1, "text": 0.1}
 """Of its rows that lack it."""
 LAMBDAS = (0.004, 8.0)
@@ -120,22 +125,31 @@ class Board:
         return np.asarray(found.reshape(-1, A)[back.ravel()])
 
     def play(self, gain: Trees | None, question: Ints, mask: Mask, rates: Rates) -> tuple[Mask, Floats]:
-        """Agents asked in the end (b, A), and P(right) of each then. Without a gain head nobody else is asked."""
+        """Agents asked in the end (b, A), and P(right) of each then. Without a gain head nobody else is asked.
+
+        Whoever was asked and failed is paid for, and neither heard nor counted among the asked that have a say.
+        """
         mask = mask.copy()
-        success = self.success(question, mask)
+        failed = self.data.failed
+        success = self.success(question, mask & ~failed[question])
         going = np.arange(len(question))
         while gain is not None and len(going):
             q, m, p, due = question[going], mask[going], success[going], rates.take(going)
-            legal = ~m & self.data.legal[q]
-            worth = np.where(legal, self.worth(gain, q, m, p, due), -np.inf)
-            best, count = worth.argmax(axis=1), m.sum(axis=1)
+            legal, heard = ~m & self.data.legal[q], m & ~failed[q]
+            worth = np.where(legal, self.worth(gain, q, heard, p, due), -np.inf)
+            best, count = worth.argmax(axis=1), heard.sum(axis=1)
             worthwhile = (worth.max(axis=1) > MARGIN) & (count < self.max_asked)
             more = np.flatnonzero(((count == 0) | worthwhile) & legal.any(axis=1))
             going = going[more]
             mask[going, best[more]] = True
             if len(going):
-                success[going] = self.success(question[going], mask[going])
+                success[going] = self.success(question[going], mask[going] & ~failed[question[going]])
         return mask, success
+
+    def kept(self, question: Ints, mask: Mask, success: Floats) -> Ints:
+        """(b,) columns: the asked agent likeliest to be right; one that failed only where all that were asked did."""
+        heard = np.where(self.data.failed[question], -0.5, success)
+        return np.asarray(np.where(mask, heard, -1.0).argmax(axis=1))
 
     def worth(self, gain: Trees, question: Ints, mask: Mask, success: Floats, rates: Rates) -> Floats:
         """(b, A): gain - dues of asking each agent; before anybody was asked, on top of its P(right)."""
@@ -217,6 +231,7 @@ def worth_offering(part: Outcomes, pasts: Mapping[str, Mapping[str, Past]]) -> t
     if part.logged or len(everybody) <= FEW or len(whole) < WHOLE or not np.isfinite(whole.confidence).any():
         return everybody
     odds = views_of(whole, pasts, np.full(whole.score.shape, np.nan)).calibrated
+    odds = np.where(whole.failed, LOST, odds)
     matrix = Matrix(whole.score, whole.cost, np.full(whole.score.shape, np.nan), whole.agents, whole.groups)
     prices = 1000 * np.geomspace(*PRICES) / cost_scale(whole)
     useful = {agent for price in prices for agent in tune_cascade(matrix, odds, price=float(price)).agents}
@@ -229,6 +244,7 @@ def _success_head(
     question = rows[np.arange(count) % len(rows)]
     mask, agent = _random_states(part.known[question], SIZES[: most + 1], rng)
     mask[np.arange(len(question)), agent] |= rng.random(len(question)) < HEARD
+    mask &= ~part.failed[question]  # a failed agent is never among those that were heard
     view = rng.choice(len(views), size=len(question), p=[1 - sum(WITHOUT.values()), *WITHOUT.values()])
     X = np.concatenate([batch_rows(views[v], question[i], mask[i], agent[i]) for v, i in _parts(view, len(views))])
     y = np.concatenate([part.score[question[i], agent[i]] for _, i in _parts(view, len(views))])
@@ -246,6 +262,7 @@ def _gain_head(board: Board, states: int, rng: np.random.Generator) -> Trees:
     for _ in range(ROUNDS):
         question = np.arange(states) % n
         mask, agent = _random_states(board.data.known[question], GAIN_SIZES[: board.max_asked], rng)
+        mask &= ~board.data.failed[question]
         at = np.arange(states)
         rates = _random_rates(board.data, states, rng)
         before = board.success(question, mask)
@@ -280,10 +297,10 @@ def _random_rates(data: Outcomes, count: int, rng: np.random.Generator) -> Rates
 
 def _halfway(board: Board, question: Ints, mask: Mask, success: Floats) -> Floats:
     """(b,): mean of P(right) and outcome of the answer that would be kept."""
-    p = np.where(mask, success, -1.0)
-    kept = p.argmax(axis=1)
+    kept = board.kept(question, mask, success)
     score = board.data.score[question, kept]
-    return np.asarray((p.max(axis=1) + np.nan_to_num(score)) / 2)
+    p = np.where(board.data.failed[question, kept], 0.0, success[np.arange(len(kept)), kept])
+    return np.asarray((p + np.nan_to_num(score)) / 2)
 
 
 def _random_states(known: Mask, sizes: Sequence[float], rng: np.random.Generator) -> tuple[Mask, Ints]:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.routing.learned import ANY
-from metaprobe.routing.learned_state import FLOOR, ROW, SAME, VOTE, Past
+from metaprobe.routing.learned_state import ANY, FLOOR, ROW, SAME, VOTE, Past
 from metaprobe.training.router.data import Floats, Ints, Outcomes
 
 Mask = NDArray[np.bool_]

@@ -17,15 +17,17 @@ from metaprobe.eval.ope import ENOUGH
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.learned import AGENTS, GAIN, INPUT, KIND, SOURCES, SUCCESS, WORDS
+from metaprobe.routing.learned import GAIN, INPUT, KIND, SOURCES, SUCCESS
 from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.routing.learned_state import PRICED
+from metaprobe.routing.learned_stored import AGENTS, WORDS
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.router.confidence_sources import sources_of
 from metaprobe.training.router.curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, fingerprint_of, outcomes_of, pasts_json
 from metaprobe.training.router.fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
+from metaprobe.training.router.gaps import gaps_of
 from metaprobe.training.router.graph import router_graph
 from metaprobe.training.router.outcomes_of_runs import outcomes_at
 from metaprobe.training.router.rows import Rates, batch_rows
@@ -64,6 +66,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
         seed=options.seed,
         command=command,
         on_step=options.on_step,
+        on_line=options.on_line,
     )
 
 
@@ -78,15 +81,19 @@ def write_router(
     folds: int = FOLDS,
     states: int = STATES,
     on_step: Callable[[str], None] = lambda _: None,
+    on_line: Callable[[str], None] = lambda _: None,
 ) -> Checkpoint:
     """Fit on all questions, full outcomes or logged decisions (`outcomes_of`), and write the checkpoint that
     `routing.learned.LearnedRouter` loads.
 
     The curve stored with it is from `folds` outer folds by group. `agents`: by default all that the outcomes name.
     Costs count every agent asked. `assessment`: part of them that goes to how sure an agent is before it answers, for
-    `routing.learned_policy`. Raises `RecordError` where there is too little to learn from.
+    `routing.learned_policy`. `on_line` is told what the lines lack (`gaps_of`).
+    Raises `RecordError` where there is too little to learn from.
     """
     data = outcomes_of(questions, agents)
+    for line in gaps_of(questions, data.agents):
+        on_line(line)
     if len(set(data.groups)) < FEWEST_QUESTIONS or len(data.agents) < 2:
         raise RecordError(
             f"{len(data)} scored questions in {len(set(data.groups))} groups by {len(data.agents)} agents; a router "
