@@ -4,7 +4,6 @@
 limit, with a few dozen tokens; only a model that thinks is given more.
 """
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -16,8 +15,8 @@ from metaprobe.llms.endpoint import Endpoint
 from metaprobe.llms.endpoint_errors import KEY_VARIABLE, EndpointError
 from metaprobe.llms.openai_answers import CHAT, TEXT
 from metaprobe.llms.pricing import OPENAI_HOST
-from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import from_json, parse_text
+from metaprobe.records.errors import InvalidResponse, NoLogprobs
+from metaprobe.records.openai_format import TOOL_CALL, from_json, parse_response, parse_text
 from metaprobe.records.reading import fields
 from metaprobe.records.segments import CLOSINGS, OPENINGS
 
@@ -84,6 +83,11 @@ class Interview:
         reply = self.replies.get(name)
         return reply.body if reply else None
 
+    def failure(self, name: str) -> EndpointError | None:
+        """Why that question has no answer; None where it has one."""
+        reply = self.replies.get(name)
+        return reply.failure if reply else EndpointError("it was not asked", passing=False)
+
 
 class Interviewer:
     """Asks one endpoint. `thinking_tokens`: what a model that thinks may use for each answer beside the answer itself.
@@ -126,7 +130,7 @@ class Interviewer:
         try:
             await self._ask("models", "/models", None)
             await self._first()
-            if "plain" in self._said.replies and _has_logprobs(self._said.body("plain")):
+            if _has_logprobs(self._said.body("plain")):
                 await self._chats()
             else:
                 await self._chat("streamed", PLAIN, SHORT, stream=True)
@@ -141,7 +145,7 @@ class Interviewer:
         said = self._said
         failure = (await self._chat("plain", PLAIN, SHORT)).failure
         if failure:
-            bare = {"logprobs": None, "top_logprobs": None, "temperature": None}
+            bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
             without = await self._chat("without", PLAIN, SHORT, **bare)
             if without.failure:
                 raise LLMError(f"the endpoint could not be asked: {failure}") from None
@@ -196,8 +200,9 @@ class Interviewer:
     async def _ask(self, name: str, path: str, body: Mapping[str, Any] | None) -> Reply:
         """One request, or none where all are spent."""
         if self._said.requests >= MOST_REQUESTS:
-            failure = EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=True)
-            return Reply(failure=failure)
+            failure = EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
+            self._said.replies[name] = Reply(failure=failure)
+            return self._said.replies[name]
         self._said.requests += 1
         try:
             async with self._endpoint.slot() as client:
@@ -249,7 +254,13 @@ def _object(came: str) -> Mapping[str, Any]:
 
 
 def _has_logprobs(answer: Any) -> bool:
-    return bool(answer) and '"logprob' in json.dumps(answer).replace('"logprobs": null', "")
+    try:
+        parse_response(answer)
+    except NoLogprobs:
+        return False
+    except InvalidResponse:
+        return True  # there are some, and a check says what is wrong with them
+    return True
 
 
 def _thinks(answer: Any) -> bool:
@@ -264,7 +275,7 @@ def _thinks(answer: Any) -> bool:
 
 def _calls(answer: Any) -> bool:
     try:
-        return parse_text(answer).finish_reason == "tool_calls"
+        return parse_text(answer).finish_reason == TOOL_CALL
     except InvalidResponse:
         return False
 

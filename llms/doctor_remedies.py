@@ -41,6 +41,7 @@ _REMEDIES: Mapping[str, Mapping[str, str]] = {
     },
     "ids": {_ANY: "switch return_tokens_as_token_ids off: whether tokens are the answer's cannot be checked by ids"},
     "refused": {_ANY: "predict refuses this answer for the reason given; leave such answers out, or mend the server"},
+    "echo": {_ANY: "switch off what repeats the prompt: echo, or TGI's return_full_text"},
     "likeliest": {
         _ANY: "the likeliest tokens stand in place of the drawn ones: report it to the server's authors; until then"
         " only answers at temperature 0 can be scored"

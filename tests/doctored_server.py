@@ -13,11 +13,11 @@ Fault = Callable[[Body, Body], Any]
 lines of a stream."""
 
 SAID = {
-    "capital": ["The", " capital", " of", " France", " is", " Paris", "."],
+    "The capital": [" Paris", ",", " a", " city", " of", " light", "s", "."],
+    "the capital": ["The", " capital", " of", " France", " is", " Paris", "."],
     "Name any": ["A", " fox", ",", " for", " it", " is", " clever", "."],
     "91": ["No", ",", " 7", " times", " 13", " is", " 91", "."],
     "weather": ["I", " do", " not", " know", "."],
-    "The capital": [" Paris", ",", " a", " city", " of", " light", "s", "."],
 }
 OTHERS = ["A", " b", " c", " d", " e"]
 
@@ -44,7 +44,7 @@ def sound(path: str, body: Body) -> Body:
 
 
 def drawn(asked: str, temperature: float, most: int, number: int = 0) -> list[Body]:
-    """The tokens of one answer with five alternatives; at a temperature above 0 every third one is not the likeliest."""
+    """The tokens of one answer with five alternatives; above temperature 0 every third one is not the likeliest."""
     words = next(tokens for start, tokens in SAID.items() if start in asked)
     found = []
     for i, word in enumerate(words[:most]):
