@@ -15,9 +15,9 @@ from metaprobe.llms.endpoint import Endpoint
 from metaprobe.llms.endpoint_errors import KEY_VARIABLE, EndpointError
 from metaprobe.llms.openai_answers import CHAT, TEXT
 from metaprobe.llms.pricing import OPENAI_HOST
-from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.openai_format import TOOL_CALL, from_json, parse_response, parse_text
-from metaprobe.records.reading import fields
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.openai_format import TOOL_CALL, from_json, parse_text
+from metaprobe.records.reading import as_list, fields
 from metaprobe.records.segments import CLOSINGS, OPENINGS
 
 MOST_REQUESTS = 12
@@ -254,13 +254,10 @@ def _object(came: str) -> Mapping[str, Any]:
 
 
 def _has_logprobs(answer: Any) -> bool:
-    try:
-        parse_response(answer)
-    except NoLogprobs:
-        return False
-    except InvalidResponse:
-        return True  # there are some, and a check says what is wrong with them
-    return True
+    """Whether the first choice came with any, be they right or wrong."""
+    choices = as_list((fields(answer) or {}).get("choices")) or ()
+    given = fields((fields(choices[0]) or {}).get("logprobs")) if choices else None
+    return any((given or {}).get(name) for name in ("content", "reasoning_content"))
 
 
 def _thinks(answer: Any) -> bool:

@@ -24,7 +24,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL, parse_response
 from metaprobe.records.placeholders import NO_LOGPROB, doubtful
 from metaprobe.records.reading import as_list, fields, text
-from metaprobe.records.spelling import spelled
+from metaprobe.records.spelling import names_tokens, spelled
 
 FAR_APART = 0.25
 """Mean difference, in nats, above which an answer that is asked for twice has other numbers the second time. Engines
@@ -211,6 +211,8 @@ def _other_api(kind: str, body: Any, failure: str) -> Finding:
         parsed = answer_of(parse_response(body))
     except InvalidResponse as error:
         return Finding(kind, "fault", str(error), "other api")
+    if not names_tokens(parsed.tokens):
+        return Finding(kind, "unknown", f"{len(parsed.logprobs)} log-probabilities of tokens without texts", "ids")
     how = spelled(parsed.tokens, parsed.text)
     if not how.all and parsed.thinking is None:
         return Finding(kind, "fault", parting(how.missing, how.other), "other api")

@@ -516,6 +516,17 @@ def test_an_endpoint_that_cannot_be_asked_ends_with_2_and_shows_no_key(monkeypat
     assert any(KEY in body["headers"].get("authorization", body["headers"].get("Authorization", "")) for body in came)
 
 
+def test_what_a_server_says_is_one_line_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    told = {"error": {"message": f"\x1b[2J{KEY}\nnext"}}
+    with upstream(as_stream(lambda lines: [lines[0], told])) as (url, _):
+        done = CliRunner().invoke(main, ["doctor", url, "m"])
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("fault ")]
+    assert "next" in line
+    assert KEY not in done.output
+    assert "\x1b" not in done.output
+
+
 def test_nobody_there_and_no_address_end_with_2() -> None:
     for url in ("http://127.0.0.1:9/v1", "nonsense"):
         done = CliRunner().invoke(main, ["doctor", url, "m", "--timeout", "5"])

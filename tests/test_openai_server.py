@@ -166,10 +166,9 @@ def test_the_doctor_finds_raw_numbers_of_every_token_here(base_url: str) -> None
     assert "Responses API" not in found
 
 
-def test_the_doctor_names_the_option_without_which_this_server_fails(tmp_path: Path) -> None:
+def test_the_doctor_names_the_option_without_which_this_server_drops_numbers(tmp_path: Path) -> None:
     with llama_server_with(tmp_path / "log", "--logits_all", "false") as url:
         found, code = examined(url)
     assert code == 1
     assert found["given"]["verdict"] == "fault"
-    assert "makes the request fail" in found["given"]["found"]
     assert "--logits_all true" in found["given"]["do"]

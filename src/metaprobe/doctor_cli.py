@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -20,6 +21,12 @@ def _object(ctx: click.Context, param: click.Parameter, value: str | None) -> di
     if not isinstance(held, dict):
         raise click.BadParameter(f"{value!r} is no JSON object; expected one, such as '{{\"top_k\": 0}}'")
     return held
+
+
+def _line(words: str, key: str) -> str:
+    """What a server said, on one line, without the key and without control characters for the terminal."""
+    shown = words.replace(key, "[secret]") if key else words
+    return "".join(c for c in " ".join(shown.split()) if c.isprintable())
 
 
 @click.command(short_help="What an endpoint gives, drops or fakes of log-probabilities.")
@@ -62,7 +69,8 @@ def doctor(url: str, model: str, as_json: bool, **options: Any) -> None:
     except RecordError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
-    found = findings.diagnose(said)
+    key = os.environ.get(options["key_variable"], "").strip()
+    found = [replace(one, found=_line(one.found, key)) for one in findings.diagnose(said)]
     faults = sum(one.verdict == "fault" for one in found)
     spent = {
         "requests": said.requests,
@@ -78,9 +86,7 @@ def doctor(url: str, model: str, as_json: bool, **options: Any) -> None:
             click.echo(f"{one.verdict:8}{one.check:16}{one.found}")
             if one.do:
                 click.echo(f"{'':24}-> {one.do}")
-        end = "usable for scoring" if not faults else f"{faults} faults make scores wrong or impossible"
-        click.echo(
-            f"\n{end}; spent {said.requests} requests, {said.prompt_tokens} + {said.completion_tokens} tokens, "
-            f"{said.seconds:.1f} s"
-        )
+        end = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
+        tokens = f"{said.prompt_tokens} tokens read and {said.completion_tokens} written"
+        click.echo(f"\n{end}; spent {said.requests} requests, {tokens}, {said.seconds:.1f} s")
     sys.exit(1 if faults else 0)
