@@ -46,7 +46,7 @@ _TOOL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EndpointReply:
     """What came back for one request."""
 
     body: Any = None
@@ -64,7 +64,7 @@ class Interview:
 
     endpoint: str
     model: str
-    replies: dict[str, Reply] = field(default_factory=dict)
+    replies: dict[str, EndpointReply] = field(default_factory=dict)
     """Of `models`, `plain`, `without`, `alone`, `streamed`, `cut`, `hot`, `two`, `tool`, `forced`, `thinking`, `text`,
     `responses`; a question that was not asked has none."""
     first_failure: EndpointError | None = None
@@ -186,7 +186,7 @@ class Interviewer:
 
     async def _chat(
         self, name: str, content: str, tokens: int, *, room: int | None = None, stream: bool = False, **more: Any
-    ) -> Reply:
+    ) -> EndpointReply:
         """`room`: tokens for the thinking, by default as many as it may have. A field of None is not sent."""
         body: dict[str, Any] = {"model": self._said.model, "messages": [{"role": "user", "content": content}]}
         body |= {self._limit: tokens + (self._room if room is None else room), "logprobs": True}
@@ -197,11 +197,11 @@ class Interviewer:
         body |= self._extra | more
         return await self._ask(name, CHAT, {key: value for key, value in body.items() if value is not None})
 
-    async def _ask(self, name: str, path: str, body: Mapping[str, Any] | None) -> Reply:
+    async def _ask(self, name: str, path: str, body: Mapping[str, Any] | None) -> EndpointReply:
         """One request, or none where all are spent."""
         if self._said.requests >= MOST_REQUESTS:
             failure = EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
-            self._said.replies[name] = Reply(failure=failure)
+            self._said.replies[name] = EndpointReply(failure=failure)
             return self._said.replies[name]
         self._said.requests += 1
         try:
@@ -210,11 +210,11 @@ class Interviewer:
                 sent = client.get(path, cast_to=str) if body is None else client.post(path, body=body, cast_to=str)
                 came = await self._endpoint.once(sent, name)
             streamed = bool(body and body.get("stream"))
-            reply = read_stream(came) if streamed else Reply(_object(came))
+            reply = read_stream(came) if streamed else EndpointReply(_object(came))
         except InvalidResponse as error:
-            reply = Reply(failure=EndpointError(f"{name}: no readable answer: {error}", passing=False))
+            reply = EndpointReply(failure=EndpointError(f"{name}: no readable answer: {error}", passing=False))
         except EndpointError as error:
-            reply = Reply(failure=error)
+            reply = EndpointReply(failure=error)
         self._count(reply.body)
         self._said.replies[name] = reply
         return reply
@@ -227,7 +227,7 @@ class Interviewer:
             setattr(self._said, kind, getattr(self._said, kind) + spent)
 
 
-def read_stream(came: str) -> Reply:
+def read_stream(came: str) -> EndpointReply:
     """The chunks of a stream's text. Raises `InvalidResponse` where one is not JSON."""
     chunks: list[Any] = []
     ends = late = 0
@@ -243,7 +243,7 @@ def read_stream(came: str) -> Reply:
             late += ends > 0
     if not chunks:
         raise InvalidResponse(f"a stream came without chunks ({came[:60]!r}); expected `data:` and JSON, line by line")
-    return Reply(chunks, ends=ends, late=late)
+    return EndpointReply(chunks, ends=ends, late=late)
 
 
 def _object(came: str) -> Mapping[str, Any]:

@@ -101,13 +101,13 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
     return Look(name, said, entries, parsed, refusal, counted)
 
 
-def spelling(one: Look) -> Finding:
+def spelling(one: Look) -> EndpointFinding:
     """Whether the tokens spell the text, and how they are spelled."""
     if PLAIN in one.said.text:
-        return Finding("spelling", "fault", f"{one.name}: the answer repeats the question", "echo")
+        return EndpointFinding("spelling", "fault", f"{one.name}: the answer repeats the question", "echo")
     if not names_tokens(one.tokens):
         found = "the tokens do not say their texts, so nothing tells whose numbers they have"
-        return Finding("spelling", "unknown", found, "ids")
+        return EndpointFinding("spelling", "unknown", found, "ids")
     pieces, shown = one.tokens, one.said.text
     if one.parsed is not None and any(part.kind == "answer" for part in one.parsed.segments):
         pieces, shown = list(answer_of(one.parsed).tokens), text_of(shown, "answer")
@@ -115,12 +115,16 @@ def spelling(one: Look) -> Finding:
         pieces = list(one.parsed.tokens)
     how = spelled(pieces, shown)
     if not how.all:
-        return Finding("spelling", "fault", f"{one.name}: {parting(how.missing, how.other)}", _cause(one, shown))
+        return EndpointFinding(
+            "spelling", "fault", f"{one.name}: {parting(how.missing, how.other)}", _cause(one, shown)
+        )
     if one.parsed is None and one.numbers is not None:  # missing numbers have a line of their own
-        return Finding("spelling", "fault", f"{one.name}: {one.refusal}", "refused")
+        return EndpointFinding("spelling", "fault", f"{one.name}: {one.refusal}", "refused")
     styles = [name for name, mark in _STYLES.items() if any(re.match(mark, token) for token in one.tokens)]
     ends = f"; {one.parsed.left_out} that only ended it left out" if one.parsed and one.parsed.left_out else ""
-    return Finding("spelling", "ok", f"the tokens spell the text ({' and '.join(styles) or 'as plain text'}){ends}")
+    return EndpointFinding(
+        "spelling", "ok", f"the tokens spell the text ({' and '.join(styles) or 'as plain text'}){ends}"
+    )
 
 
 def parting(missing: str, other: str) -> str:
@@ -139,35 +143,43 @@ def _cause(one: Look, shown: str) -> str:
     return "shifted" if len(bare) > 1 and whole.endswith("".join(bare[:-1])) else "part"
 
 
-def count(one: Look) -> Finding:
+def count(one: Look) -> EndpointFinding:
     """Whether there is a number for each token that the usage counts."""
     came = len(one.entries)
     if not one.counted:
-        return Finding("count", "unknown", f"{one.name}: {came} numbers, and the usage counts no tokens", "usage")
+        return EndpointFinding(
+            "count", "unknown", f"{one.name}: {came} numbers, and the usage counts no tokens", "usage"
+        )
     if abs(came - one.counted) > 1:  # an end token may be counted and not given, or the reverse
-        return Finding("count", "fault", f"{one.name}: {came} numbers, and {one.counted} tokens by the usage", "part")
-    return Finding("count", "ok", f"one number a token: {came}, and {one.counted} tokens by the usage")
+        return EndpointFinding(
+            "count", "fault", f"{one.name}: {came} numbers, and {one.counted} tokens by the usage", "part"
+        )
+    return EndpointFinding("count", "ok", f"one number a token: {came}, and {one.counted} tokens by the usage")
 
 
-def alternatives(one: Look) -> Finding:
+def alternatives(one: Look) -> EndpointFinding:
     """Whether as many of the likeliest tokens came as were asked for, and can be the likeliest ones."""
     widths = sorted(len(_rows(entry)) for entry in one.entries)
     if not widths or not widths[-1]:
-        return Finding("alternatives", "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top")
+        return EndpointFinding("alternatives", "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top")
     if any(None in row.values() for row in one.top):
-        return Finding("alternatives", "fault", f"{one.name}: one came without a number (null)", "null")
+        return EndpointFinding("alternatives", "fault", f"{one.name}: one came without a number (null)", "null")
     top = _top_array(one)
     wrong = listed_twice(one.entries) or _not_among(one)
     if not wrong and top is not None and one.numbers is not None:
         wrong = implausible(np.array(one.numbers, np.float32), top)
     if wrong:
-        return Finding("alternatives", "fault", f"{one.name}: {wrong}", "other")
+        return EndpointFinding("alternatives", "fault", f"{one.name}: {wrong}", "other")
     if widths[0] < ALTERNATIVES:
         came = f"{widths[0]} to {widths[-1]}" if widths[0] < widths[-1] else str(widths[0])
-        return Finding("alternatives", "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer")
+        return EndpointFinding(
+            "alternatives", "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
+        )
     likeliest = [[x for x in row.values() if x is not None][:ALTERNATIVES] for row in one.top]
     ordered = all(row == sorted(row, reverse=True) for row in likeliest)
-    return Finding("alternatives", "ok", f"{widths[0]} a token, with numbers{'' if ordered else ', not in order'}")
+    return EndpointFinding(
+        "alternatives", "ok", f"{widths[0]} a token, with numbers{'' if ordered else ', not in order'}"
+    )
 
 
 def _not_among(one: Look) -> str:
@@ -179,15 +191,17 @@ def _not_among(one: Look) -> str:
     return ""
 
 
-def numbers(one: Look) -> Finding:
+def numbers(one: Look) -> EndpointFinding:
     """Whether the numbers are log-probabilities, and no constants that stand for none."""
     if one.numbers is None:
-        return Finding("numbers", "fault", f"{one.name}: a token came without a number (null)", "null")
+        return EndpointFinding("numbers", "fault", f"{one.name}: a token came without a number (null)", "null")
     given = np.array(one.numbers, np.float32)
     if not len(given):
-        return Finding("numbers", "fault", f"{one.name}: no numbers came", "part")
+        return EndpointFinding("numbers", "fault", f"{one.name}: no numbers came", "part")
     if given.max() > ROUNDING:
-        return Finding("numbers", "fault", f"{one.name}: one is {given.max():g}; expected at most 0", "positive")
+        return EndpointFinding(
+            "numbers", "fault", f"{one.name}: one is {given.max():g}; expected at most 0", "positive"
+        )
     top = _top_array(one)
     try:
         refuse_placeholders(given, given if top is not None else None, top)
@@ -195,10 +209,10 @@ def numbers(one: Look) -> Finding:
     except InvalidResponse as error:
         wrong = str(error)
     if not wrong:
-        return Finding("numbers", "ok", f"log-probabilities from {given.min():.3g} to {given.max():.3g}")
+        return EndpointFinding("numbers", "ok", f"log-probabilities from {given.min():.3g} to {given.max():.3g}")
     # So hot, OpenAI may draw a token that is none of the likeliest 20, and gives no number for it.
     strange = one.name == HOT_ANSWER and given.min() <= NO_LOGPROB
-    return Finding("numbers", "unknown" if strange else "fault", f"{one.name}: {wrong}", "placeholder")
+    return EndpointFinding("numbers", "unknown" if strange else "fault", f"{one.name}: {wrong}", "placeholder")
 
 
 CHECKS = (spelling, count, alternatives, numbers)
