@@ -15,8 +15,9 @@ from metaprobe.llms.endpoint import Endpoint
 from metaprobe.llms.endpoint_errors import KEY_VARIABLE, EndpointError
 from metaprobe.llms.openai_answers import CHAT, TEXT
 from metaprobe.llms.pricing import OPENAI_HOST
+from metaprobe.records.endings import TOOL_CALL, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import TOOL_CALL, from_json, parse_text
+from metaprobe.records.openai_format import from_json, parse_text
 from metaprobe.records.reading import as_list, fields
 from metaprobe.records.segments import CLOSINGS, OPENINGS
 
@@ -250,6 +251,7 @@ def _object(came: str) -> Mapping[str, Any]:
     held = from_json(came)
     if not isinstance(held, Mapping):
         raise InvalidResponse(f"JSON of the kind {type(held).__name__} came; expected an object")
+    refuse_error(held)
     return held
 
 
@@ -257,7 +259,7 @@ def _has_logprobs(answer: Any) -> bool:
     """Whether the first choice came with any, be they right or wrong."""
     choices = as_list((fields(answer) or {}).get("choices")) or ()
     given = fields((fields(choices[0]) or {}).get("logprobs")) if choices else None
-    return any((given or {}).get(name) for name in ("content", "reasoning_content"))
+    return any((given or {}).get(name) for name in ("content", "reasoning_content", "token_logprobs"))
 
 
 def _thinks(answer: Any) -> bool:

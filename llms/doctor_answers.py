@@ -7,31 +7,29 @@ alternatives.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
 from metaprobe.llms.doctor import ALTERNATIVES, PLAIN
 from metaprobe.records.alternatives import ROUNDING
-from metaprobe.records.alternatives import alternatives as rows_of
-from metaprobe.records.answer_part import answer_of
-from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, ParsedText, parse_response, parse_text
+from metaprobe.records.boundary import ONLY_ANSWER
+from metaprobe.records.errors import InvalidResponse, NoLogprobs
+from metaprobe.records.openai_format import ParsedResponse, ParsedText, first_of, parse_response, parse_text
 from metaprobe.records.openai_stream import StreamedCompletion
-from metaprobe.records.placeholders import NO_LOGPROB, doubtful, implausible, listed_twice, refuse_placeholders
+from metaprobe.records.placeholders import NO_LOGPROB, doubtful
 from metaprobe.records.reading import as_list, fields, text
-from metaprobe.records.segments import text_of
-from metaprobe.records.spelling import names_tokens, spelled
-from metaprobe.records.types import FloatArray
+from metaprobe.records.spelling import names_tokens
 
 Verdict = Literal["ok", "unknown", "fault"]
 HOT_ANSWER = "hot"
 _STYLES = {"Ġ": "[ĠĊ]", "▁": "▁", "bytes": r"bytes:|<0x[0-9A-F]{2}>|\ufffd", "##": "##."}
+_HARMLESS = (ONLY_ANSWER, first_of(2, 0))
 _NO_WORDS = "\ufffd \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class EndpointFinding:
     """One line of the report."""
 
     check: str
@@ -52,6 +50,8 @@ class Look:
     parsed: ParsedResponse | None
     refusal: str
     """Why `parse_response` refuses the answer; empty where it does not."""
+    has_none: bool
+    """Whether it refuses the answer because its numbers stand for no log-probabilities."""
     counted: int
     """The tokens that the usage counts and that should have numbers; 0 where it counts none."""
 
@@ -63,8 +63,8 @@ class Look:
     @property
     def numbers(self) -> list[float] | None:
         """The log-probability of each token; None where one has none."""
-        given = [entry.get("logprob") for entry in self.entries]
-        return [float(x) for x in given] if all(map(_is_number, given)) else None
+        given = [float(x) for entry in self.entries if _is_number(x := entry.get("logprob"))]
+        return given if len(given) == len(self.entries) else None
 
     @property
     def top(self) -> list[dict[str, float | None]]:
@@ -87,18 +87,18 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
         said = parse_text(whole, choice=choice)
     except InvalidResponse:
         return None
-    parsed, refusal = None, ""
+    parsed, refusal, has_none = None, "", False
     try:
         parsed = parse_response(body, choice=choice)
     except InvalidResponse as error:
-        refusal = str(error)
+        refusal, has_none = str(error), isinstance(error, NoLogprobs)
     entries = _entries((fields(whole["choices"][choice]) or {}).get("logprobs"))
     details = fields((fields(whole.get("usage")) or {}).get("completion_tokens_details")) or {}
     hidden = details.get("reasoning_tokens")
     counted = said.usage.completion_tokens if len(whole["choices"]) == 1 else 0
     if type(hidden) is int and len(entries) <= counted - hidden + 1:  # counted, and never given
         counted -= hidden
-    return Look(name, said, entries, parsed, refusal, counted)
+    return Look(name, said, entries, parsed, refusal, has_none, counted)
 
 
 def spelling(one: Look) -> EndpointFinding:
@@ -108,36 +108,23 @@ def spelling(one: Look) -> EndpointFinding:
     if not names_tokens(one.tokens):
         found = "the tokens do not say their texts, so nothing tells whose numbers they have"
         return EndpointFinding("spelling", "unknown", found, "ids")
-    pieces, shown = one.tokens, one.said.text
-    if one.parsed is not None and any(part.kind == "answer" for part in one.parsed.segments):
-        pieces, shown = list(answer_of(one.parsed).tokens), text_of(shown, "answer")
-    elif one.parsed is not None:
-        pieces = list(one.parsed.tokens)
-    how = spelled(pieces, shown)
-    if not how.all:
-        return EndpointFinding(
-            "spelling", "fault", f"{one.name}: {parting(how.missing, how.other)}", _cause(one, shown)
-        )
-    if one.parsed is None and one.numbers is not None:  # missing numbers have a line of their own
-        return EndpointFinding("spelling", "fault", f"{one.name}: {one.refusal}", "refused")
+    if one.parsed is None:  # for its numbers, which have a line of their own, or for its tokens
+        verdict: Verdict = "unknown" if numbers(one).verdict == "fault" else "fault"
+        return EndpointFinding("spelling", verdict, f"{one.name}: {one.refusal}", _cause(one))
+    if one.parsed.segments and not any(part.kind == "answer" for part in one.parsed.segments):
+        return EndpointFinding("spelling", "unknown", f"{one.name}: only thinking came, and no answer", "thinking")
+    notes = [note for note in one.parsed.note.split("; ") if note and note not in _HARMLESS]
+    if notes and count(one).verdict != "fault":
+        return EndpointFinding("spelling", "unknown", f"{one.name}: {'; '.join(notes)}", "part")
     styles = [name for name, mark in _STYLES.items() if any(re.match(mark, token) for token in one.tokens)]
-    ends = f"; {one.parsed.left_out} that only ended it left out" if one.parsed and one.parsed.left_out else ""
-    return EndpointFinding(
-        "spelling", "ok", f"the tokens spell the text ({' and '.join(styles) or 'as plain text'}){ends}"
-    )
+    ends = f"; {one.parsed.left_out} that only ended it left out" if one.parsed.left_out else ""
+    found = f"the tokens spell the text ({' and '.join(styles) or 'as plain text'}){ends}"
+    return EndpointFinding("spelling", "ok", found)
 
 
-def parting(missing: str, other: str) -> str:
-    """How the tokens differ from the text that they should spell."""
-    if not missing:
-        return "the tokens spell more than the text"
-    instead = f", and spell {other[:24]!r} in its place" if other else ""
-    return f"no token spells {missing[:24]!r} of the text{instead}"
-
-
-def _cause(one: Look, shown: str) -> str:
+def _cause(one: Look) -> str:
     """The name of the remedy, by what the tokens are instead of the text's."""
-    bare, whole = ["".join(token.split()) for token in one.tokens], "".join(shown.split())
+    bare, whole = ["".join(token.split()) for token in one.tokens], "".join(one.said.text.split())
     if one.name == HOT_ANSWER and all(token in row and row[token] == _most(row) for token, row in _places(one)):
         return "likeliest"
     return "shifted" if len(bare) > 1 and whole.endswith("".join(bare[:-1])) else "part"
@@ -159,15 +146,12 @@ def count(one: Look) -> EndpointFinding:
 
 def alternatives(one: Look) -> EndpointFinding:
     """Whether as many of the likeliest tokens came as were asked for, and can be the likeliest ones."""
-    widths = sorted(len(_rows(entry)) for entry in one.entries)
-    if not widths or not widths[-1]:
-        return EndpointFinding("alternatives", "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top")
     if any(None in row.values() for row in one.top):
         return EndpointFinding("alternatives", "fault", f"{one.name}: one came without a number (null)", "null")
-    top = _top_array(one)
-    wrong = listed_twice(one.entries) or _not_among(one)
-    if not wrong and top is not None and one.numbers is not None:
-        wrong = implausible(np.array(one.numbers, np.float32), top)
+    widths = sorted(sum(x is not None and x > NO_LOGPROB for x in row.values()) for row in one.top)
+    if not widths or not widths[-1]:
+        return EndpointFinding("alternatives", "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top")
+    wrong = (one.parsed.top_fault if one.parsed else "") or _not_among(one)
     if wrong:
         return EndpointFinding("alternatives", "fault", f"{one.name}: {wrong}", "other")
     if widths[0] < ALTERNATIVES:
@@ -175,6 +159,9 @@ def alternatives(one: Look) -> EndpointFinding:
         return EndpointFinding(
             "alternatives", "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
         )
+    if one.name != HOT_ANSWER and not is_likeliest(one):
+        found = f"{one.name}: at temperature 0 a token was drawn that is not the likeliest"
+        return EndpointFinding("alternatives", "unknown", found, "penalty")
     likeliest = [[x for x in row.values() if x is not None][:ALTERNATIVES] for row in one.top]
     ordered = all(row == sorted(row, reverse=True) for row in likeliest)
     return EndpointFinding(
@@ -198,16 +185,13 @@ def numbers(one: Look) -> EndpointFinding:
     given = np.array(one.numbers, np.float32)
     if not len(given):
         return EndpointFinding("numbers", "fault", f"{one.name}: no numbers came", "part")
+    if not np.isfinite(given).all():
+        return EndpointFinding("numbers", "fault", f"{one.name}: {one.refusal}", "null")
     if given.max() > ROUNDING:
         return EndpointFinding(
             "numbers", "fault", f"{one.name}: one is {given.max():g}; expected at most 0", "positive"
         )
-    top = _top_array(one)
-    try:
-        refuse_placeholders(given, given if top is not None else None, top)
-        wrong = doubtful(given)
-    except InvalidResponse as error:
-        wrong = str(error)
+    wrong = one.refusal if one.has_none else doubtful(given)
     if not wrong:
         return EndpointFinding("numbers", "ok", f"log-probabilities from {given.min():.3g} to {given.max():.3g}")
     # So hot, OpenAI may draw a token that is none of the likeliest 20, and gives no number for it.
@@ -231,13 +215,6 @@ def _most(row: Mapping[str, float | None]) -> float:
     return max((x for x in row.values() if x is not None), default=-np.inf)
 
 
-def _top_array(one: Look) -> FloatArray | None:
-    try:
-        return rows_of([_rows(entry) for entry in one.entries])
-    except InvalidResponse:
-        return None
-
-
 def _rows(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [found for row in as_list(entry.get("top_logprobs")) or () if (found := fields(row)) is not None]
 
@@ -245,8 +222,14 @@ def _rows(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _entries(given: object) -> list[Mapping[str, Any]]:
     held = fields(given) or {}
     rows = [*(as_list(held.get("reasoning_content")) or ()), *(as_list(held.get("content")) or ())]
+    if not rows:  # the older shape, which some servers give in chats too
+        numbers = as_list(held.get("token_logprobs")) or ()
+        names, tops = (as_list(held.get(name)) or [None] * len(numbers) for name in ("tokens", "top_logprobs"))
+        for token, x, top in zip(names, numbers, tops, strict=False):
+            others = [{"token": other, "logprob": y} for other, y in (fields(top) or {}).items()]
+            rows.append({"token": token, "logprob": x, "top_logprobs": others})
     return [found for row in rows if (found := fields(row)) is not None]
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return type(value) in (int, float)

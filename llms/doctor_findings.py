@@ -15,16 +15,16 @@ from metaprobe.llms.doctor_answers import (
     is_likeliest,
     look,
     numbers,
-    parting,
     spelling,
 )
 from metaprobe.llms.doctor_remedies import engine_of, remedy
 from metaprobe.records.answer_part import answer_of
+from metaprobe.records.endings import LENGTH, STOP, TOOL_CALL, error_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import TOOL_CALL, parse_response
+from metaprobe.records.openai_format import parse_response
 from metaprobe.records.placeholders import NO_LOGPROB, doubtful
 from metaprobe.records.reading import as_list, fields, text
-from metaprobe.records.spelling import names_tokens, spelled
+from metaprobe.records.spelling import names_tokens
 
 FAR_APART = 0.25
 """Mean difference, in nats, above which an answer that is asked for twice has other numbers the second time. Engines
@@ -83,7 +83,9 @@ def _given(said: Interview, plain: Look | None) -> EndpointFinding:
 def _temperature(said: Interview, cold: Look | None, hot: Look | None) -> EndpointFinding:
     """Whether the first place has the same distribution at both temperatures."""
     if cold is None or hot is None or not cold.entries or not hot.entries:
-        return EndpointFinding("temperature", "unknown", f"nothing to compare: {said.failure('hot')}", "mode")
+        why = said.failure("hot") or said.failure("cut")
+        broken = why is not None and (why.status or 0) >= 500
+        return EndpointFinding("temperature", "unknown", f"nothing to compare: {why}", "fails" if broken else "mode")
     if cold.numbers and not any(cold.numbers) and any(hot.numbers or ()):
         found = "at temperature 0 every number is 0: they are the sampler's"
         return EndpointFinding("temperature", "fault", found, "processed")
@@ -115,9 +117,11 @@ def _finish(plain: Look, cut: Look | None) -> EndpointFinding:
     words = f"the whole answer says {whole!r}, the cut one {short!r}"
     if came > CUT_AT + 1:
         return EndpointFinding("finish", "fault", f"max_tokens {CUT_AT} gave {came} tokens", "limit")
-    if not whole or not short or (short == "stop" and came >= CUT_AT):
+    if not whole or not short or (short == STOP and came >= CUT_AT):
         return EndpointFinding("finish", "fault", words, "finish")
-    verdict: Verdict = "ok" if (whole, short) == ("stop", "length") else "unknown"
+    if (whole, short) == (LENGTH, LENGTH):
+        return EndpointFinding("finish", "unknown", "no answer ended by itself, so only a cut one was seen", "talks")
+    verdict: Verdict = "ok" if (whole, short) == (STOP, LENGTH) else "unknown"
     return EndpointFinding("finish", verdict, words, "" if verdict == "ok" else "finish")
 
 
@@ -125,10 +129,10 @@ def _streamed(said: Interview, plain: Look | None, one: Look | None) -> Endpoint
     reply = said.replies.get("streamed")
     if reply is None or not reply.body:
         return EndpointFinding("streamed", "fault", f"no stream came: {said.failure('streamed')}", "stream")
-    errors = [error for chunk in reply.body if (error := (fields(chunk) or {}).get("error"))]
+    errors = [error for chunk in reply.body if (error := error_of(fields(chunk) or {}))]
     if errors or one is None:
         return EndpointFinding(
-            "streamed", "fault", f"the stream holds an error: {str(errors or reply.body)[:120]}", "stream"
+            "streamed", "fault", f"the stream holds an error: {errors or reply.body[:1]}"[:200], "stream"
         )
     if not one.entries:
         return EndpointFinding("streamed", "fault", "the chunks hold no log-probabilities", "stream")
@@ -207,7 +211,7 @@ def _tool(said: Interview) -> EndpointFinding:
 
 def _thinking(said: Interview, one: Look | None) -> EndpointFinding:
     if one is None or (one.said.thinking is None and not (one.parsed and one.parsed.segments) and not said.thinks):
-        cut = " before the answer was cut" if one is not None and one.said.finish_reason == "length" else ""
+        cut = " before the answer was cut" if one is not None and one.said.finish_reason == LENGTH else ""
         return EndpointFinding("thinking", "unknown", f"no thinking came{cut}", "think")
     if one.parsed is None:
         return EndpointFinding("thinking", "fault", one.refusal, "thinking")
@@ -233,10 +237,7 @@ def _other_api(kind: str, body: Any, failure: str) -> EndpointFinding:
         return EndpointFinding(
             kind, "unknown", f"{len(parsed.logprobs)} log-probabilities of tokens without texts", "ids"
         )
-    how = spelled(parsed.tokens, parsed.text)
-    if not how.all and parsed.thinking is None:
-        return EndpointFinding(kind, "fault", parting(how.missing, how.other), "other api")
-    if wrong := doubtful(parsed.logprobs):
+    if wrong := parsed.top_fault or doubtful(parsed.logprobs):
         return EndpointFinding(kind, "fault", wrong, "placeholder")
     choices = as_list(body.get("choices")) or [None]
     echoed = text((fields(choices[0]) or {}).get("text")).startswith(PREFIX)

@@ -78,6 +78,11 @@ _REMEDIES: Mapping[str, Mapping[str, str]] = {
         _ANY: "set raw log-probabilities (raw_logprobs) in the server, or train and score at one temperature with"
         " logprobs_mode=processed",
     },
+    "penalty": {
+        _ANY: "a penalty or filter changes what is drawn; switch it off by --extra-body, and in your own requests:"
+        ' {"repeat_penalty": 1.0, "repetition_penalty": 1.0, "min_p": 0.0, "top_k": 0}'
+    },
+    "talks": {_ANY: "look at a longer answer of your own: its finish_reason should be stop"},
     "finish": {_ANY: "whether an answer was cut is not known: leave max_tokens away, or compare usage with max_tokens"},
     "limit": {_ANY: "the server ignores max_tokens: bound answers in the server"},
     "stream": {_ANY: "do not stream answers that are to be scored: watch and the gate have nothing to read there"},

@@ -222,6 +222,8 @@ ONE_ANSWER: list[tuple[str, Fault, str, str]] = [
     ),
     ("-9999", every_entry(lambda i, e: other(e, logprob=-9999.0) if i == 1 else e), "numbers", "-9999"),
     ("above 0", every_entry(lambda i, e: other(e, logprob=0.74, top_logprobs=[])), "numbers", "log-probabilities"),
+    ("not a number", every_entry(lambda i, e: other(e, logprob=float("nan")) if i == 1 else e), "numbers", "top_p"),
+    ("minus infinity", every_entry(lambda i, e: other(e, logprob=-float("inf")) if i == 1 else e), "numbers", "top_p"),
     ("null", every_entry(lambda i, e: other(e, logprob=None) if i == 1 else e), "numbers", "number"),
 ]
 
@@ -291,6 +293,39 @@ def test_fewer_alternatives_than_asked_for_are_said_and_no_fault() -> None:
     checks, code = found(every_entry(lambda i, e: other(e, top_logprobs=e["top_logprobs"][:2])))
     assert (checks["alternatives"]["verdict"], code) == ("unknown", 0)
     assert "2 a token of 5" in checks["alternatives"]["found"]
+
+
+def test_alternatives_that_are_filled_up_with_minus_9999_are_counted_as_missing() -> None:
+    def filled(i: int, entry: Body) -> Body:
+        rows = entry["top_logprobs"]
+        return entry | {"top_logprobs": [*rows[:3], *({**row, "logprob": -9999.0} for row in rows[3:])]}
+
+    assert "3 a token of 5" in found(every_entry(filled))[0]["alternatives"]["found"]
+
+
+def test_a_penalty_that_chooses_the_tokens_at_temperature_0_is_named() -> None:
+    def second(choice: Body, body: Body) -> None:
+        entries = choice["logprobs"]["content"]
+        entries[-1] |= entries[-1]["top_logprobs"][1]
+        choice["message"]["content"] = joined(entries)
+
+    checks, code = found(
+        every_choice(second, lambda body: chat(body) and body["temperature"] == 0 and "tools" not in body)
+    )
+    assert (checks["alternatives"]["verdict"], code) == ("unknown", 0)
+    assert "repeat_penalty" in checks["alternatives"]["do"]
+
+
+def test_the_older_shape_of_columns_is_read_in_chats_too() -> None:
+    def columns(choice: Body, body: Body) -> None:
+        if given := choice["logprobs"]:
+            tops = [{row["token"]: row["logprob"] for row in e["top_logprobs"]} for e in given["content"]]
+            named = {"tokens": "token", "token_logprobs": "logprob"}
+            held = {name: [e[key] for e in given["content"]] for name, key in named.items()}
+            choice["logprobs"] = held | {"top_logprobs": tops}
+
+    checks, _ = found(every_choice(columns, lambda body: chat(body, stream=False)))
+    assert {one["verdict"] for check, one in checks.items() if check not in ("streamed", "thinking")} == {"ok"}
 
 
 # --- faults that only several answers show
@@ -477,6 +512,18 @@ def test_thinking_is_told_apart_or_named(shown: str, numbers: bool, verdict: str
     assert checks["thinking"]["verdict"] == verdict, checks
     assert max(body.get("max_tokens", 0) for body in came) == 148
     assert checks["spelling"]["verdict"] == verdict
+
+
+def test_a_model_that_thinks_on_until_it_is_cut_leaves_it_unknown() -> None:
+    def endless(choice: Body, body: Body) -> None:
+        thoughts = [{"token": " hm", "logprob": -0.5 - i / 9, "top_logprobs": []} for i in range(6)]
+        choice["message"] = {"role": "assistant", "content": "", "reasoning_content": " hm" * 6}
+        choice.update(logprobs={"content": thoughts}, finish_reason="length")
+
+    checks, _ = found(every_choice(endless, lambda body: chat(body, stream=False) and "tools" not in body))
+    assert checks["thinking"]["verdict"] == "unknown"
+    assert "--thinking-tokens" in checks["thinking"]["do"]
+    assert checks["spelling"]["verdict"] == "unknown"
 
 
 def test_an_endpoint_without_the_other_ways_to_ask_has_no_line_for_them() -> None:
