@@ -29,7 +29,7 @@ _NO_WORDS = "\ufffd \t\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointFinding:
+class Sign:
     """One line of the report."""
 
     check: str
@@ -101,72 +101,69 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
     return Look(name, said, entries, parsed, refusal, has_none, counted)
 
 
-def spelling(one: Look) -> EndpointFinding:
+def spelling(one: Look) -> Sign:
     """Whether the tokens spell the text, and how they are spelled."""
     if PLAIN in one.said.text:
-        return EndpointFinding("spelling", "fault", f"{one.name}: the answer repeats the question", "echo")
+        return Sign("spelling", "fault", f"{one.name}: the answer repeats the question", "echo")
     if not names_tokens(one.tokens):
         found = "the tokens do not say their texts, so nothing tells whose numbers they have"
-        return EndpointFinding("spelling", "unknown", found, "ids")
+        return Sign("spelling", "unknown", found, "ids")
     if one.parsed is None:  # for its numbers, which have a line of their own, or for its tokens
         verdict: Verdict = "unknown" if numbers(one).verdict == "fault" else "fault"
-        return EndpointFinding("spelling", verdict, f"{one.name}: {one.refusal}", _cause(one))
+        return Sign("spelling", verdict, f"{one.name}: {one.refusal}", _cause(one))
     if one.parsed.segments and not any(part.kind == "answer" for part in one.parsed.segments):
-        return EndpointFinding("spelling", "unknown", f"{one.name}: only thinking came, and no answer", "thinking")
+        return Sign("spelling", "unknown", f"{one.name}: only thinking came, and no answer", "thinking")
     notes = [note for note in one.parsed.note.split("; ") if note and note not in _HARMLESS]
     if notes and count(one).verdict != "fault":
-        return EndpointFinding("spelling", "unknown", f"{one.name}: {'; '.join(notes)}", "part")
+        return Sign("spelling", "unknown", f"{one.name}: {'; '.join(notes)}", "part")
     styles = [name for name, mark in _STYLES.items() if any(re.match(mark, token) for token in one.tokens)]
     ends = f"; {one.parsed.left_out} that only ended it left out" if one.parsed.left_out else ""
     found = f"the tokens spell the text ({' and '.join(styles) or 'as plain text'}){ends}"
-    return EndpointFinding("spelling", "ok", found)
+    return Sign("spelling", "ok", found)
 
 
 def _cause(one: Look) -> str:
     """The name of the remedy, by what the tokens are instead of the text's."""
+    if one.said.thinking is not None:
+        return "thinking"
     bare, whole = ["".join(token.split()) for token in one.tokens], "".join(one.said.text.split())
     if one.name == HOT_ANSWER and all(token in row and row[token] == _most(row) for token, row in _places(one)):
         return "likeliest"
     return "shifted" if len(bare) > 1 and whole.endswith("".join(bare[:-1])) else "part"
 
 
-def count(one: Look) -> EndpointFinding:
+def count(one: Look) -> Sign:
     """Whether there is a number for each token that the usage counts."""
     came = len(one.entries)
     if not one.counted:
-        return EndpointFinding(
-            "count", "unknown", f"{one.name}: {came} numbers, and the usage counts no tokens", "usage"
-        )
+        return Sign("count", "unknown", f"{one.name}: {came} numbers, and the usage counts no tokens", "usage")
+    if came < one.counted - 1 and one.said.thinking is not None:
+        found = f"{one.name}: {came} numbers, and {one.counted} tokens by the usage, which counts the thinking too"
+        return Sign("count", "unknown", found, "thinking")
     if abs(came - one.counted) > 1:  # an end token may be counted and not given, or the reverse
-        return EndpointFinding(
-            "count", "fault", f"{one.name}: {came} numbers, and {one.counted} tokens by the usage", "part"
-        )
-    return EndpointFinding("count", "ok", f"one number a token: {came}, and {one.counted} tokens by the usage")
+        return Sign("count", "fault", f"{one.name}: {came} numbers, and {one.counted} tokens by the usage", "part")
+    return Sign("count", "ok", f"one number a token: {came}, and {one.counted} tokens by the usage")
 
 
-def alternatives(one: Look) -> EndpointFinding:
+def alternatives(one: Look) -> Sign:
     """Whether as many of the likeliest tokens came as were asked for, and can be the likeliest ones."""
     if any(None in row.values() for row in one.top):
-        return EndpointFinding("alternatives", "fault", f"{one.name}: one came without a number (null)", "null")
+        return Sign("alternatives", "fault", f"{one.name}: one came without a number (null)", "null")
     widths = sorted(sum(x is not None and x > NO_LOGPROB for x in row.values()) for row in one.top)
     if not widths or not widths[-1]:
-        return EndpointFinding("alternatives", "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top")
+        return Sign("alternatives", "unknown", f"{one.name}: none; {ALTERNATIVES} were asked for", "top")
     wrong = (one.parsed.top_fault if one.parsed else "") or _not_among(one)
     if wrong:
-        return EndpointFinding("alternatives", "fault", f"{one.name}: {wrong}", "other")
+        return Sign("alternatives", "fault", f"{one.name}: {wrong}", "other")
     if widths[0] < ALTERNATIVES:
         came = f"{widths[0]} to {widths[-1]}" if widths[0] < widths[-1] else str(widths[0])
-        return EndpointFinding(
-            "alternatives", "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer"
-        )
+        return Sign("alternatives", "unknown", f"{one.name}: {came} a token of {ALTERNATIVES} asked for", "fewer")
     if one.name != HOT_ANSWER and not is_likeliest(one):
         found = f"{one.name}: at temperature 0 a token was drawn that is not the likeliest"
-        return EndpointFinding("alternatives", "unknown", found, "penalty")
+        return Sign("alternatives", "unknown", found, "penalty")
     likeliest = [[x for x in row.values() if x is not None][:ALTERNATIVES] for row in one.top]
     ordered = all(row == sorted(row, reverse=True) for row in likeliest)
-    return EndpointFinding(
-        "alternatives", "ok", f"{widths[0]} a token, with numbers{'' if ordered else ', not in order'}"
-    )
+    return Sign("alternatives", "ok", f"{widths[0]} a token, with numbers{'' if ordered else ', not in order'}")
 
 
 def _not_among(one: Look) -> str:
@@ -178,25 +175,23 @@ def _not_among(one: Look) -> str:
     return ""
 
 
-def numbers(one: Look) -> EndpointFinding:
+def numbers(one: Look) -> Sign:
     """Whether the numbers are log-probabilities, and no constants that stand for none."""
     if one.numbers is None:
-        return EndpointFinding("numbers", "fault", f"{one.name}: a token came without a number (null)", "null")
+        return Sign("numbers", "fault", f"{one.name}: a token came without a number (null)", "null")
     given = np.array(one.numbers, np.float32)
     if not len(given):
-        return EndpointFinding("numbers", "fault", f"{one.name}: no numbers came", "part")
+        return Sign("numbers", "fault", f"{one.name}: no numbers came", "part")
     if not np.isfinite(given).all():
-        return EndpointFinding("numbers", "fault", f"{one.name}: {one.refusal}", "null")
+        return Sign("numbers", "fault", f"{one.name}: {one.refusal}", "null")
     if given.max() > ROUNDING:
-        return EndpointFinding(
-            "numbers", "fault", f"{one.name}: one is {given.max():g}; expected at most 0", "positive"
-        )
+        return Sign("numbers", "fault", f"{one.name}: one is {given.max():g}; expected at most 0", "positive")
     wrong = one.refusal if one.has_none else doubtful(given)
     if not wrong:
-        return EndpointFinding("numbers", "ok", f"log-probabilities from {given.min():.3g} to {given.max():.3g}")
+        return Sign("numbers", "ok", f"log-probabilities from {given.min():.3g} to {given.max():.3g}")
     # So hot, OpenAI may draw a token that is none of the likeliest 20, and gives no number for it.
     strange = one.name == HOT_ANSWER and given.min() <= NO_LOGPROB
-    return EndpointFinding("numbers", "unknown" if strange else "fault", f"{one.name}: {wrong}", "placeholder")
+    return Sign("numbers", "unknown" if strange else "fault", f"{one.name}: {wrong}", "placeholder")
 
 
 CHECKS = (spelling, count, alternatives, numbers)
@@ -204,7 +199,7 @@ CHECKS = (spelling, count, alternatives, numbers)
 
 def is_likeliest(one: Look) -> bool:
     """Whether every drawn token is the likeliest of its place, as far as alternatives tell."""
-    return all(not row or row.get(token) == _most(row) for token, row in _places(one))
+    return all(not row or not token.strip(_NO_WORDS) or row.get(token) == _most(row) for token, row in _places(one))
 
 
 def _places(one: Look) -> list[tuple[str, dict[str, float | None]]]:

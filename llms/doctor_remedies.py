@@ -63,7 +63,7 @@ _REMEDIES: Mapping[str, Mapping[str, str]] = {
     },
     "placeholder": {
         "llama.cpp": "switch speculative decoding off: no -md (--model-draft), no --spec-type",
-        "llama-cpp-python": "start the server without --draft_model, and with --logits_all true",
+        "llama-cpp-python": "start the server with --logits_all true, and without --draft_model",
         "vLLM": "start vLLM without --speculative-config, or update it",
         "SGLang": "start SGLang without --speculative-algorithm",
         _ANY: f"{_SPECULATION}; OpenAI writes -9999 for a token outside of the likeliest 20: lower the temperature",

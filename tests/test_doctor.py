@@ -512,6 +512,8 @@ def test_thinking_is_told_apart_or_named(shown: str, numbers: bool, verdict: str
     assert checks["thinking"]["verdict"] == verdict, checks
     assert max(body.get("max_tokens", 0) for body in came) == 148
     assert checks["spelling"]["verdict"] == verdict
+    # Thinking that is counted and has no numbers is no fault of the answer's numbers.
+    assert checks["count"]["verdict"] == ("unknown" if (shown, numbers) == ("field", False) else "ok")
 
 
 def test_a_model_that_thinks_on_until_it_is_cut_leaves_it_unknown() -> None:
