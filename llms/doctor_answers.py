@@ -114,8 +114,9 @@ def spelling(one: Look) -> Sign:
     if one.parsed.segments and not any(part.kind == "answer" for part in one.parsed.segments):
         return Sign("spelling", "unknown", f"{one.name}: only thinking came, and no answer", "thinking")
     notes = [note for note in one.parsed.note.split("; ") if note and note not in _HARMLESS]
-    if notes and count(one).verdict != "fault":
-        return Sign("spelling", "unknown", f"{one.name}: {'; '.join(notes)}", "part")
+    if notes:
+        worst: Verdict = "fault" if any("all are scored" in note for note in notes) else "unknown"
+        return Sign("spelling", worst, f"{one.name}: {'; '.join(notes)}", "more")
     styles = [name for name, mark in _STYLES.items() if any(re.match(mark, token) for token in one.tokens)]
     ends = f"; {one.parsed.left_out} that only ended it left out" if one.parsed.left_out else ""
     found = f"the tokens spell the text ({' and '.join(styles) or 'as plain text'}){ends}"

@@ -29,7 +29,8 @@ _REMEDIES: Mapping[str, Mapping[str, str]] = {
         "llama-cpp-python": "start the server with --logits_all true",
         "vLLM": "raise --max-logprobs if it refuses the number; else update vLLM or its hardware plug-in",
         "SGLang": "send top_p 1: a token that top_p rules out has -inf, which is no JSON; else update SGLang",
-        _ANY: "ask another model (OpenAI's reasoning models refuse logprobs), or update the server",
+        _ANY: "ask another model (OpenAI's reasoning models refuse logprobs), update the server, or name logprobs and"
+        " top_logprobs in LiteLLM's allowed_openai_params",
     },
     "top": {
         "vLLM": f"raise --max-logprobs; {_SPECULATION} if alternatives are missing",
@@ -50,6 +51,10 @@ _REMEDIES: Mapping[str, Mapping[str, str]] = {
         "Ollama": "update Ollama, and do not stream",
         _ANY: f"some tokens come without numbers: {_SPECULATION}, prefix caching of answers and token healing; do not"
         " stream if only streams lack them",
+    },
+    "more": {
+        _ANY: "tokens outside of the text come with numbers: switch off echo and TGI's decoder_input_details, name stop"
+        " texts as end tokens, or leave the numbers of such tokens out"
     },
     "shifted": {_ANY: "the numbers are of the next token: update the server; do not score its answers until then"},
     "usage": {

@@ -167,6 +167,22 @@ def shifted(choice: Body, body: Body) -> None:
     choice["logprobs"] = {"content": [*given[1:], {"token": "<|im_end|>", "logprob": -0.1, "top_logprobs": []}]}
 
 
+def widened(answer: Body) -> Body:
+    """Tokens that no text shows stand before and after the answer's, and are counted."""
+    more = [{"token": token, "logprob": -6.0, "top_logprobs": []} for token in (" and", " so")]
+    for choice in answer.get("choices", ()):
+        if given := (choice["logprobs"] or {}).get("content"):
+            choice["logprobs"]["content"] = [more[0], *given, more[1]]
+            answer["usage"]["completion_tokens"] += 2
+    return answer
+
+
+def prompted(choice: Body) -> None:
+    if choice["logprobs"]:
+        before = [{"token": token, "logprob": -6.0, "top_logprobs": []} for token in ("What", " is", " the")]
+        choice["logprobs"]["content"] = [*before, *choice["logprobs"]["content"]]
+
+
 def likeliest(i: int, entry: Body) -> Body:
     return entry | entry["top_logprobs"][0]
 
@@ -205,6 +221,13 @@ ONE_ANSWER: list[tuple[str, Fault, str, str]] = [
     ("only the first", every_entry(lambda i, entry: entry if i < 1 else None), "spelling", "numbers"),
     ("one is missing", every_entry(lambda i, entry: None if i == 2 else entry), "spelling", "numbers"),
     ("another word", every_entry(lambda i, entry: other(entry, token=" Rome") if i == 1 else entry), "spelling", ""),
+    ("more tokens than the text", lambda b, a: widened(a), "spelling", "outside"),
+    (
+        "the prompt's tokens before the answer's",
+        every_choice(lambda choice, body: prompted(choice)),
+        "count",
+        "numbers",
+    ),
     ("shifted by one", every_choice(shifted, lambda b: chat(b) and "tools" not in b), "spelling", "next token"),
     ("the likeliest in place of the drawn", every_entry(likeliest), "spelling", "likeliest"),
     ("fewer numbers than the usage counts", lambda b, a: a | usage(a, 30), "count", "numbers"),
