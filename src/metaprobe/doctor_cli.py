@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
 
 
@@ -66,7 +66,7 @@ def doctor(url: str, model: str, as_json: bool, **options: Any) -> None:
         asking = require("metaprobe.llms.doctor", "api")
         findings = require("metaprobe.llms.doctor_findings", "api")
         said = asyncio.run(asking.Interviewer(url, model, **options).ask_all())
-    except RecordError as error:
+    except (RecordError, MissingExtra) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
     key = os.environ.get(options["key_variable"], "").strip()
