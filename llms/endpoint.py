@@ -15,12 +15,12 @@ import openai
 import tenacity
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.endpoint_errors import FAILURES, EndpointError, Redactor, endpoint_error
+from metaprobe.llms.endpoint_errors import FAILURES, KEY_VARIABLE, EndpointError, Redactor, endpoint_error
 from metaprobe.llms.pricing import OPENAI_HOST
 
 OPENAI_URL = f"https://{OPENAI_HOST}/v1"
 NO_KEY = "no-key-needed"
-"""Sent where OPENAI_API_KEY is not set and the endpoint is not OpenAI's own: the client wants something."""
+"""Sent where no key is set and the endpoint is not OpenAI's own: the client wants something."""
 MAX_BACKOFF_S = 30.0
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -49,7 +49,9 @@ class Endpoint:
         attempts: int,
         max_wait_s: float,
         sleep: Sleep,
+        key_variable: str = KEY_VARIABLE,
     ) -> None:
+        """`key_variable`: the environment variable that holds the key. The other arguments: see `OpenAILLM`."""
         if client is not None and url is not None:
             raise LLMError("a client has its own base_url: give one of the two")
         if concurrency < 1 or attempts < 1 or not timeout_s > 0:
@@ -65,9 +67,10 @@ class Endpoint:
         self._attempts = attempts
         self._max_wait_s = max_wait_s
         self._sleep = sleep
+        self._key_variable = key_variable
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, _Door] = WeakKeyDictionary()
         if client is None:
-            _own_key(self.host)  # a missing one is reported now, and not once a request
+            _own_key(self.host, key_variable)  # a missing one is reported now, and not once a request
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[openai.AsyncOpenAI]:
@@ -109,6 +112,7 @@ class Endpoint:
                 timeout_s=self._timeout_s,
                 max_wait_s=self._max_wait_s,
                 redact=self._door().redact,
+                key_variable=self._key_variable,
             )
         # Outside of `except`: as its context, the client's error would bring the key along into crash reports.
         failed.args = (f"{name}: {failed}" + (f" ({so_far})" if so_far else ""),)
@@ -125,7 +129,7 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         door = self._doors.get(loop)
         if door is None:
-            client = self._given or _own_client(self._url, self.host)
+            client = self._given or _own_client(self._url, self.host, self._key_variable)
             # A copy: it shares the connections, and changes nothing of the client it was made from.
             client = client.with_options(max_retries=0, timeout=self._timeout_s)
             door = _Door(client, asyncio.Semaphore(self._concurrency), Redactor(client, harmless=[NO_KEY]))
@@ -160,21 +164,19 @@ def _wait(state: tenacity.RetryCallState) -> float:
     return error.retry_after_s * (1 + 0.25 * random.random())
 
 
-def _own_key(host: str) -> str:
-    key = os.environ.get("OPENAI_API_KEY", "").strip()
+def _own_key(host: str, variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
     if not key and host == OPENAI_HOST:
-        raise LLMError(
-            "OPENAI_API_KEY is not set: export it, or name another endpoint: openai:MODEL@http://host:port/v1"
-        )
+        raise LLMError(f"{variable} is not set: export it, or name another endpoint: openai:MODEL@http://host:port/v1")
     if not (key.isascii() and key.isprintable()):
-        raise LLMError("OPENAI_API_KEY holds characters that no key has: export it again")
+        raise LLMError(f"{variable} holds characters that no key has: export it again")
     return key or NO_KEY
 
 
-def _own_client(url: str, host: str) -> openai.AsyncOpenAI:
+def _own_client(url: str, host: str, variable: str) -> openai.AsyncOpenAI:
     # A proxy of the environment cannot know this machine's own ports.
     http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if _is_here(host) else None
-    return openai.AsyncOpenAI(api_key=_own_key(host), base_url=url, http_client=http_client)
+    return openai.AsyncOpenAI(api_key=_own_key(host, variable), base_url=url, http_client=http_client)
 
 
 def _is_here(host: str) -> bool:

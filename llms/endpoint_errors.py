@@ -16,13 +16,16 @@ from metaprobe.records.errors import InvalidResponse
 MAX_REASON = 400
 """Characters of a server's own words that are passed on."""
 
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""The environment variable that holds the key, where no other one is named."""
+
 _KEY_LIKE = re.compile(r"(?i)\b(?:sk|pk|rk|hf|gsk|key)[-_][\w*.\-]{6,}|\bbearer\s+[\w.~+/-]*[\w=]")
 _SECRET_HEADER = re.compile(r"(?i)auth|key|token|secret|cookie")
 _PASSING = {408, 409, 425, 429}
 _OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
 _REMEDIES = {
-    401: "check OPENAI_API_KEY",
-    403: "check OPENAI_API_KEY and what it may use",
+    401: "check {key}",
+    403: "check {key} and what it may use",
     404: "check the address (it usually ends in /v1) and the model's name",
 }
 
@@ -31,7 +34,13 @@ class EndpointError(LLMError):
     """One request that went wrong."""
 
     def __init__(
-        self, reason: str, *, passing: bool, refused: bool = False, retry_after_s: float | None = None
+        self,
+        reason: str,
+        *,
+        passing: bool,
+        refused: bool = False,
+        retry_after_s: float | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.passing = passing
@@ -40,6 +49,8 @@ class EndpointError(LLMError):
         """Whether the endpoint will not have the request as it is."""
         self.retry_after_s = retry_after_s
         """How long the server asked to be left alone."""
+        self.status = status
+        """The HTTP status of the answer; None where no answer came."""
 
 
 FAILURES = (
@@ -74,7 +85,13 @@ class Redactor:
 
 
 def endpoint_error(
-    error: Exception, *, address: str, timeout_s: float, max_wait_s: float, redact: Redactor
+    error: Exception,
+    *,
+    address: str,
+    timeout_s: float,
+    max_wait_s: float,
+    redact: Redactor,
+    key_variable: str = KEY_VARIABLE,
 ) -> EndpointError:
     """What an exception of the client, or of reading its answer, means."""
     if isinstance(error, EndpointError):
@@ -82,7 +99,7 @@ def endpoint_error(
     if isinstance(error, (TimeoutError, openai.APITimeoutError)):
         return EndpointError(f"{address} did not answer within {timeout_s:g} s", passing=True)
     if isinstance(error, openai.APIStatusError):
-        return _status_error(error, address, max_wait_s, redact)
+        return _status_error(error, address, max_wait_s, redact, key_variable)
     if isinstance(error, (openai.APIConnectionError, httpx.TransportError)):
         cause = error.__cause__
         why = (str(cause) or type(cause).__name__) if cause is not None else str(error)
@@ -94,7 +111,9 @@ def endpoint_error(
     return EndpointError(_shorten(redact(f"{address} gave no readable answer: {error}")), passing=True)
 
 
-def _status_error(error: openai.APIStatusError, address: str, max_wait_s: float, redact: Redactor) -> EndpointError:
+def _status_error(
+    error: openai.APIStatusError, address: str, max_wait_s: float, redact: Redactor, key_variable: str
+) -> EndpointError:
     status = error.status_code
     said = _message(error.body) or error.response.reason_phrase
     # llama-cpp-python answers 500 to what it cannot accept.
@@ -103,14 +122,14 @@ def _status_error(error: openai.APIStatusError, address: str, max_wait_s: float,
     if (told := error.response.headers.get("x-should-retry")) in ("true", "false"):  # of OpenAI's own servers
         passing = told == "true"
     reason = f"{address} answered {status}: {said}"
-    remedy = _REMEDIES.get(status, "")
+    remedy = _REMEDIES.get(status, "").format(key=key_variable)
     if error.code in _OUT_OF_MONEY:
         passing, remedy = False, "the account has no credit left"
     wait = retry_after_s(error.response.headers) if passing else None
     if wait is not None and wait > max_wait_s:
         passing, remedy = False, f"it asks to wait {wait:g} s, more than the {max_wait_s:g} s allowed here: try later"
     reason = _shorten(redact(reason)) + (f"; {remedy}" if remedy else "")
-    return EndpointError(reason, passing=passing, refused=refused, retry_after_s=wait)
+    return EndpointError(reason, passing=passing, refused=refused, retry_after_s=wait, status=status)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

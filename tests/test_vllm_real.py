@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from click.testing import CliRunner
 
+from metaprobe.cli import main
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.replay_states import StateReplay
 from metaprobe.llms.weights import resolve
@@ -134,6 +136,33 @@ def test_the_server_itself_gives_verdicts_and_ends_what_the_gate_ends(server: st
             assert fires in ((len(said) - 1, len(said)) if stopped else (None, 60)), (fires, len(said))
             ended.append(stopped)
         assert any(ended)
+
+
+def test_the_doctor_finds_nothing_wrong_with_the_server(server: str) -> None:
+    done = CliRunner().invoke(main, ["doctor", server, "m", "--json", "--timeout", str(LIMIT_S)])
+    report = json.loads(done.stdout)
+    found = {one["check"]: one for one in report["findings"]}
+    assert (report["engine"], done.exit_code) == ("vLLM", 0), found
+    assert found["temperature"]["found"].startswith("raw")
+    checks = ("given", "spelling", "count", "alternatives", "numbers", "temperature", "finish", "streamed", "n = 2")
+    assert {found[check]["verdict"] for check in (*checks, "text completion")} == {"ok"}, found
+
+
+def test_the_doctor_tells_processed_numbers_and_ids_from_raw_ones(tmp_path: Path) -> None:
+    log, port = tmp_path / "log", vllm_server.free_port()
+    more = ["--logprobs-mode", "processed_logprobs", "--return-tokens-as-token-ids"]
+    process = vllm_server.started(PYTHON, resolve(MODEL).location, port, log, *more)
+    try:
+        vllm_server.wait_for(port, process, log, seconds=LIMIT_S)
+        url = f"http://127.0.0.1:{port}/v1"
+        done = CliRunner().invoke(main, ["doctor", url, "m", "--json", "--timeout", str(LIMIT_S)])
+    finally:
+        vllm_server.stop([process])
+    found = {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+    assert (found["temperature"]["verdict"], done.exit_code) == ("fault", 1), found
+    assert "--logprobs-mode raw_logprobs" in found["temperature"]["do"]
+    assert found["spelling"]["verdict"] == "unknown"
+    assert "return_tokens_as_token_ids" in found["spelling"]["do"]
 
 
 def test_a_watched_asynchronous_engine_stops_writing_where_the_gate_fires(tmp_path: Path) -> None:

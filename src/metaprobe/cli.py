@@ -15,6 +15,7 @@ from metaprobe.assist_cli import assist
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collect_cli import collect
+from metaprobe.doctor_cli import doctor
 from metaprobe.extract_cli import extract
 from metaprobe.feedback_cli import feedback, sample
 from metaprobe.import_cli import import_
@@ -250,6 +251,7 @@ main.add_command(estimate)
 main.add_command(drift)
 main.add_command(threshold)
 main.add_command(extract)
+main.add_command(doctor)
 main.add_command(feedback)
 main.add_command(sample)
 main.add_command(log_command)
