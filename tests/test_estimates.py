@@ -311,7 +311,7 @@ def test_versions_stand_apart_the_newest_first_and_one_can_be_chosen(tmp_path: P
             FeedbackLabel(f"r{i}", float(rng.random() < right["old" if i < 400 else "new"])) for i in range(800)
         )
         log.event("promoted", {"from": "old", "from_path": "out/a", "to": "new", "to_path": "out/b"})
-    done = CliRunner().invoke(main, ["estimate", "--log", str(where)])
+    done = CliRunner().invoke(main, ["estimate", "--json", "--log", str(where)])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert list(dict.fromkeys((line["checkpoint"], line["path"]) for line in lines)) == [
         ("new", "out/b"),
@@ -322,7 +322,7 @@ def test_versions_stand_apart_the_newest_first_and_one_can_be_chosen(tmp_path: P
         assert of[version, LABELLED] == pytest.approx(share, abs=0.07)
         assert of[version, SCORES] == pytest.approx({"old": 0.33, "new": 0.86}[version])
     assert {line["rows"] for line in lines if line["of"] != "risk"} == {400}
-    chosen = CliRunner().invoke(main, ["estimate", "--log", str(where), "--checkpoint", "out/a"])
+    chosen = CliRunner().invoke(main, ["estimate", "--json", "--log", str(where), "--checkpoint", "out/a"])
     assert {json.loads(line)["checkpoint"] for line in chosen.stdout.splitlines()} == {"old"}
     refused = CliRunner().invoke(main, ["estimate", "--log", str(where), "--by", "checkpoint"])
     assert (refused.exit_code, "stand apart already" in refused.output) == (1, True)

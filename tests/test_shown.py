@@ -69,6 +69,7 @@ def test_a_refusal_says_why(key: str) -> None:
             {
                 "part": st.sampled_from(["all", "a model of a long name " * 4]),
                 "of": st.just("accuracy"),
+                "checkpoint": st.sampled_from(["", "c" * 64, "d" * 64]),
                 "method": st.sampled_from(["scores", "powered"]),
                 **dict.fromkeys(("value", "low", "high"), shares),
                 "labels": st.integers(0, 9),
