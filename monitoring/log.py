@@ -280,16 +280,18 @@ class ScoreLog:
         labelled: bool = False,
         ids: bool = False,
         stored: tuple[int, int] | None = None,
+        gated: bool = False,
     ) -> LogColumns:
         """Stored answers as arrays, in the order of their times.
 
         Times are seconds since 1970, `since` included and `until` not. `tags`: those that have all of these. `shadow`:
         in place of the verdicts that callers were given, those that were only compared with them. `labelled`: only
         answers that have a label or were put on a sheet. `ids`: with the request ids. `stored`: only answers with a
-        number above the first of these and up to the second; see `settled`.
+        number above the first of these and up to the second; see `settled`. `gated`: with answers that the gate ended,
+        whose score is the gate's own and whose rest nobody has seen, so that nobody can label them.
         """
         contexts = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
-        where, values = conditions(since, until, shadow=shadow, labelled=labelled)
+        where, values = conditions(since, until, shadow=shadow, labelled=labelled, gated=gated)
         if stored is not None:
             where.append(f"{self.tables.number} > :after AND {self.tables.number} <= :last")
             values["after"], values["last"] = stored

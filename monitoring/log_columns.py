@@ -158,10 +158,12 @@ def in_contexts(contexts: Mapping[int, Row]) -> str:
 
 
 def conditions(
-    since: float | None, until: float | None, *, shadow: bool, labelled: bool = False
+    since: float | None, until: float | None, *, shadow: bool, labelled: bool = False, gated: bool = False
 ) -> tuple[list[str], dict[str, Any]]:
-    """Returns conditions on rows `s` of the table of scores, and their values."""
+    """Returns conditions on rows `s` of the table of scores, and their values. `gated`: with those the gate ended."""
     where, values = [f"s.shadow_of IS {'NOT ' * shadow}NULL"], {}
+    if not gated:
+        where.append("s.context NOT IN (SELECT id FROM contexts WHERE action <> '')")
     if since is not None:
         where.append("s.time >= :since")
         values["since"] = float(since)

@@ -48,14 +48,15 @@ def add_rows(run: "Execute", rows: Iterable[Mapping[str, Any]], *, sign: int = 1
     bins: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(_BIN_SUMS))
     for row in rows:
         key = (row["model"], row["checkpoint"], row["task"], int(bool(row["shadow_of"])))
-        score, flagged = row["score"], row["flagged"] or 0
+        flagged, gated = row["flagged"] or 0, bool(row["action"])
+        score = None if gated else row["score"]  # the gate's own score is of another scale
         found = (
             1,
             score is not None,
             score or 0.0,
             0.0 if score is None else score * (1 - score),
             flagged,
-            score is None,
+            score is None and not gated,
             row["in_support"] == 0,
             row["action"] == "stop",
             row["action"] == "escalate",
@@ -92,13 +93,15 @@ def drop_empty(run: "Execute") -> None:
     run("DELETE FROM bins WHERE answers <= 0")
 
 
+_SCORE = "CASE WHEN c.action = '' THEN s.score END"
+"""The score of an answer that the gate did not end."""
 _VALUES = {
     "answers": "count(*)",
-    "scored": "count(s.score)",
-    "score_sum": "sum(coalesce(s.score, 0))",
-    "doubt_sum": "sum(coalesce(s.score * (1 - s.score), 0))",
+    "scored": f"count({_SCORE})",
+    "score_sum": f"sum(coalesce({_SCORE}, 0))",
+    "doubt_sum": f"sum(coalesce({_SCORE} * (1 - {_SCORE}), 0))",
     "flagged": "sum(coalesce(s.flagged, 0))",
-    "abstained": "count(*) - count(s.score)",
+    "abstained": "sum(CASE WHEN s.score IS NULL AND c.action = '' THEN 1 ELSE 0 END)",
     "outside": "sum(CASE WHEN s.in_support = 0 THEN 1 ELSE 0 END)",
     "stopped": "sum(CASE WHEN c.action = 'stop' THEN 1 ELSE 0 END)",
     "escalated": "sum(CASE WHEN c.action = 'escalate' THEN 1 ELSE 0 END)",
@@ -112,7 +115,7 @@ _VALUES = {
 """Each of `SUMS` in SQL, over rows of `scores s JOIN contexts c`."""
 _SHADOW = "CASE WHEN coalesce(s.shadow_of, '') = '' THEN 0 ELSE 1 END"
 _BIN = (
-    f"CASE WHEN s.score IS NULL THEN {NO_SCORE} WHEN s.score >= 1 THEN {BINS - 1} WHEN s.score <= 0 THEN 0 "
+    f"CASE WHEN {_SCORE} IS NULL THEN {NO_SCORE} WHEN s.score >= 1 THEN {BINS - 1} WHEN s.score <= 0 THEN 0 "
     f"ELSE CAST(floor(s.score * {BINS}) AS INTEGER) END"
 )
 

@@ -56,7 +56,7 @@ def entries_of(
     log: ScoreLog, *, since: float | None = None, model: str | None = None, checkpoint: str | None = None
 ) -> Iterator[Entry]:
     """Yields the entries of the log, without shadows, in the order of their times."""
-    where, values = conditions(since, None, shadow=False)
+    where, values = conditions(since, None, shadow=False, gated=True)
     if model is not None or checkpoint is not None:
         where.append(in_contexts(chosen_contexts(log.tables, model=model, checkpoint=checkpoint, tags=None)))
     for rows in log.tables.read_chunks(f"{SELECT} WHERE {' AND '.join(where)} ORDER BY s.time, s.id", values):

@@ -91,7 +91,7 @@ NEW, OLD = "b" * 64, "a" * 64
 def test_sums_are_of_all_rows_and_estimates_of_each_version_by_itself(log: ScoreLog, chosen: dict[str, str]) -> None:
     found = overview(log, span(**chosen))
     tags = {"task": chosen["task"]} if "task" in chosen else None
-    rows = log.columns(model=chosen.get("model"), checkpoint=chosen.get("checkpoint"), tags=tags)
+    rows = log.columns(model=chosen.get("model"), checkpoint=chosen.get("checkpoint"), tags=tags, gated=True)
     totals = found["totals"]
     assert totals["answers"] == len(rows)
     assert totals["flagged"] == np.nansum(rows.flagged)
@@ -102,8 +102,9 @@ def test_sums_are_of_all_rows_and_estimates_of_each_version_by_itself(log: Score
     assert [one["checkpoint"] for one in found["versions"]] == there, "newest first"
     for version in found["versions"]:
         mine = rows.rows(rows.checkpoint == version["checkpoint"])
-        scored = np.isfinite(mine.score)
-        for exact in estimate_accuracy(mine.score[scored], mine.label[scored], mine.propensity[scored]):
+        scored = np.isfinite(mine.score) & (mine.action == "")
+        known = scored | (np.isfinite(mine.label) & (mine.action == ""))  # a label counts without a score, too
+        for exact in estimate_accuracy(mine.score[known], mine.label[known], mine.propensity[known]):
             shown = version["accuracy"][exact.method]
             assert shown["labels"] == exact.labels
             for end in ("value", "low", "high"):  # scores are known by the hundredth, and labelled ones stand in twice
@@ -111,7 +112,7 @@ def test_sums_are_of_all_rows_and_estimates_of_each_version_by_itself(log: Score
         assert sum(one["answers"] for one in version["histogram"]) == scored.sum()
         assert sum(one["answers"] for one in version["over_time"]) == version["answers"] == len(mine)
         assert version["coverage"]["promised"][-1][0] == 1
-        assert math.isclose(version["coverage"]["promised"][-1][1], 1 - np.nanmean(mine.score), abs_tol=1e-9)
+        assert math.isclose(version["coverage"]["promised"][-1][1], 1 - mine.score[scored].mean(), abs_tol=1e-9)
 
 
 def test_no_figure_is_of_two_versions_whose_scores_are_off_in_opposite_ways(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_points_over_time_are_hours_days_or_weeks_and_lose_no_answer(log: ScoreL
     assert found["span"]["step"] == step
     points = [one for version in found["versions"] for one in version["over_time"]]
     assert all(one["time"] % step == 0 for one in points)
-    inside = log.columns(since=chosen.start).time
+    inside = log.columns(since=chosen.start, gated=True).time
     assert sum(one["answers"] for one in points) == found["totals"]["answers"] == len(inside)
     windows = [one for version in found["versions"] for one in version["labels_over_time"]]
     assert sum(one["labels"] for one in windows) == found["totals"]["labels"]

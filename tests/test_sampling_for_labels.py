@@ -1,12 +1,14 @@
 """Whom to label: drawn by chance with propensities that are true, so that what is estimated from them is unbiased."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.estimates_of_log import estimate_log
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.promotable import will_not_count
 from metaprobe.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows
@@ -214,3 +216,17 @@ def test_models_with_a_checkpoint_each_are_in_service_side_by_side(tmp_path: Pat
 def test_what_cannot_be_drawn_is_said(tmp_path: Path, given: dict[str, float], message: str) -> None:
     with filled(tmp_path / "log.sqlite", [0.5]) as log, pytest.raises(LogError, match=message):
         draw_sheet(log, **given)  # type: ignore[arg-type]
+
+
+def test_answers_that_the_gate_ended_are_neither_drawn_nor_counted_as_answers(tmp_path: Path) -> None:
+    with filled(tmp_path / "log.sqlite", [0.9] * 20) as log:
+        for number in range(100, 140):
+            ended = Entry(request_id=f"r{number}", time=START + number, score=0.1, model="m", checkpoint="c", tokens=4)
+            log.write(replace(ended, action="stop" if number % 2 else "escalate"))
+        assert log.flush()
+        assert (len(log.columns()), len(log.columns(gated=True))) == (20, 60)
+        assert log.columns().score.max() == log.columns().score.min() == 0.9
+        sheet = draw_sheet(log, 60)
+        assert sorted(row.request_id for row in sheet.rows) == sorted(f"r{number}" for number in range(20))
+        [first, *_] = estimate_log(log.columns())
+        assert (first["rows"], first["value"]) == (20, pytest.approx(0.9))
