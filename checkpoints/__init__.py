@@ -20,6 +20,7 @@ from metaprobe.checkpoints.errors import (
     UnsafeModel,
     UntrustedCheckpoint,
 )
+from metaprobe.checkpoints.flag_options import FlagOptions
 from metaprobe.checkpoints.manifest import (
     Audit,
     Calibration,
@@ -29,6 +30,8 @@ from metaprobe.checkpoints.manifest import (
     Generator,
     Manifest,
     Metric,
+    OperatingPoint,
+    Promise,
     Severity,
     TensorSpec,
     Training,
@@ -53,6 +56,7 @@ __all__ = [
     "ContractMismatch",
     "Draft",
     "FileEntry",
+    "FlagOptions",
     "FlagPoint",
     "Generator",
     "GoldenMismatch",
@@ -62,7 +66,9 @@ __all__ = [
     "Metric",
     "MovingRevision",
     "NotACheckpoint",
+    "OperatingPoint",
     "Pretrained",
+    "Promise",
     "Published",
     "Severity",
     "TamperedCheckpoint",

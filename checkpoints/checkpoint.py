@@ -117,7 +117,7 @@ class Checkpoint:
             ("answers of", ", ".join(generator.models) if generator else "any model"),
             *([("trained on", f"{training.n} rows in {training.groups} groups")] if training else []),
             *((f"threshold {name}", f"{value:.4g}") for name, value in list(self.manifest.thresholds.items())[:4]),
-            *(("flagging", said) for said in flag_sentences(self.manifest.flagging, self.manifest.metrics)),
+            *(("flagging", said) for said in flag_sentences(self.manifest, self.manifest.metrics)),
             *figures,
         ]
         return html_table(title, rows)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
-from metaprobe.checkpoints.flagging import flag_sentences, flag_table
+from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import CARD, RAW, RAW_GOLDEN, Manifest, TensorSpec, printable
 
 MAX_VALUE = 100
@@ -67,8 +67,8 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield from _section("contract", [f"{name}: {_short(value)}" for name, value in manifest.contract.items()])
     yield from _section("support", [f"{name}: {_short(value)}" for name, value in manifest.support.items()])
     yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
-    if "adapted_from" in manifest.contract and not manifest.thresholds:
-        yield f"            so many labels do not carry their promises; {CARD} says what they take"
+    if "adapted_from" in manifest.contract and FLAG not in manifest.thresholds:
+        yield f"            so many labels do not carry a threshold; {CARD} says what it takes"
     if calibration := manifest.calibration:
         yield f"calibration {calibration.method}, fitted on {calibration.fitted_on}"
     if training := manifest.training:
@@ -94,8 +94,8 @@ def _said_of_trust(manifest: Manifest) -> str:
 
 def _worth(manifest: Manifest) -> Iterator[str]:
     """What is known of how good it is: what flagging catches, held-out metrics, audits."""
-    if flagging := flag_sentences(manifest.flagging, manifest.metrics):
-        yield from _section("flagging", [*flagging, *flag_table(manifest.flagging)])
+    if flagging := flag_sentences(manifest, manifest.metrics):
+        yield from _section("flagging", [*flagging, *flag_table(manifest)])
     yield from _section(
         "metrics",
         [f"{name} {m.estimate:.3f} [{m.low:.3f}, {m.high:.3f}] n = {m.n}" for name, m in manifest.metrics.items()],

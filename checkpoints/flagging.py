@@ -1,16 +1,52 @@
-"""What flagging a share of the answers catches and costs, as a checkpoint stores it: in words, and as a threshold."""
+"""The flag threshold: read off what a checkpoint stores, and what it catches and costs in words."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Literal, Protocol
 
 from metaprobe.checkpoints.errors import ContractMismatch
-from metaprobe.checkpoints.manifest import FlagPoint, Metric
+from metaprobe.checkpoints.flag_options import FlagOptions
+from metaprobe.checkpoints.manifest import FlagPoint, Metric, OperatingPoint, Promise
 
 SHOWN = (0.1, 0.2, 0.3, 0.5)
 """Rates in the table of a card."""
-NAMED = 0.3
-"""Rate in the sentence."""
 GAIN = "auroc_gain_over_mean_log_probability"
+FLAG = "flag"
+"""Name of the threshold, among a manifest's, below which answers are flagged."""
+ROUNDING = 1e-9
+"""Two values of an option that differ by less are the same one: 0.1 + 0.2 is 0.3."""
+REMEDY = "adapt, recalibrate or train it again, with enough labels, or give flag_below, a score of your own"
+
+
+class Flagging(Protocol):
+    """What a manifest, a draft of one and an export hold of flagging."""
+
+    @property
+    def thresholds(self) -> Mapping[str, float]: ...
+    @property
+    def flagging(self) -> tuple[FlagPoint, ...]: ...
+    @property
+    def promises(self) -> tuple[Promise, ...]: ...
+    @property
+    def operating(self) -> OperatingPoint | None: ...
+
+
+def threshold_of(stored: Flagging, asked: FlagOptions) -> float | None:
+    """Returns the score below which answers are flagged; None where nothing is asked for and nothing is stored.
+
+    Every command and `load` find the threshold of an option here, so that one option means one threshold. Raises
+    `ContractMismatch` where the checkpoint does not store what the option needs.
+    """
+    match asked.flags:
+        case {"flag_below": below}:
+            return float(below)
+        case {"flag_rate": rate}:
+            return threshold_at(stored.flagging, rate)
+        case {"catch": share}:
+            return promised(stored.promises, "catch", share)
+        case {"risk": share}:
+            return promised(stored.promises, "risk", share)
+    return stored.thresholds.get(FLAG)
 
 
 def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
@@ -20,30 +56,99 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     """
     if not points:
         raise ContractMismatch(
-            f"flag_rate={rate:g}: the checkpoint stores no curve of flag rates; those of version 0.1 have none, nor do "
-            "those of fewer than 50 calibration answers or 10 wrong ones, for new tasks, or without a head `correct`. "
-            "Train or adapt it with more labels, or hold the score against a threshold of your own"
+            f"flag_rate={rate:g}: the checkpoint stores no curve of flag rates; older ones have none, nor do those of "
+            f"too few labelled answers (its card says how many it takes), for new tasks, or without a head `correct`: "
+            f"{REMEDY}"
         )
     first, last = points[0].rate, points[-1].rate
-    if isinstance(rate, bool) or not first <= rate <= last:
+    if isinstance(rate, bool) or not first - ROUNDING <= rate <= last + ROUNDING:
         raise ContractMismatch(f"flag_rate is {rate!r}; expected a share from {first:g} to {last:g}, such as 0.3")
     for low, high in pairwise(points):
         if low.rate <= rate <= high.rate:
             part = (rate - low.rate) / (high.rate - low.rate)
             return low.threshold + part * (high.threshold - low.threshold)
-    return points[0].threshold
+    return min(points, key=lambda point: abs(point.rate - rate)).threshold
 
 
-def flag_sentences(points: Sequence[FlagPoint], metrics: Mapping[str, Metric]) -> list[str]:
-    """Returns what flagging catches and costs on held-out answers, and whether it is needed; empty without a curve."""
-    found = [point for point in points if abs(point.rate - NAMED) < 1e-9]
-    lines = [
-        f"Flagging {point.rate:.0%} of the answers catches {point.caught.estimate:.0%} of the wrong ones and costs "
-        f"{point.cost.estimate:.0%} of the right ones (held out; flagging at random: {point.rate:.0%} of both)."
-        for point in found
-    ]
+def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], value: float) -> float:
+    """Returns the stored threshold that keeps the promise: of the nearest stored value that promises no less.
+
+    Raises `ContractMismatch` where no stored threshold promises as much.
+    """
+    found = [one for one in promises if one.option == option]
+    if promises and not found:
+        raise ContractMismatch(
+            f"{option}={value:g}: no threshold of this checkpoint was shown to keep such a promise: its scores tell "
+            "too little, or its labels are too few; choose by another option, or adapt or train it with more labels"
+        )
+    if not found:
+        raise ContractMismatch(
+            f"{option}={value:g}: the checkpoint stores no threshold with such a promise; older ones have none, nor do "
+            f"those of too few labelled answers (its card says how many it takes), for new tasks, or without a head "
+            f"`correct`: {REMEDY}"
+        )
+    if option == "catch":
+        kept = [one for one in found if one.value >= value - ROUNDING]
+        best, most = min(kept, key=_value, default=None), max(found, key=_value)
+    else:
+        kept = [one for one in found if one.value <= value + ROUNDING]
+        best, most = max(kept, key=_value, default=None), min(found, key=_value)
+    if best is None:
+        bound = "at most" if option == "catch" else "no less than"
+        raise ContractMismatch(
+            f"{option} is {value:g}; the labels of this checkpoint carry {bound} {most.value:g}: "
+            "expected that or a weaker promise, or more labels"
+        )
+    return best.threshold
+
+
+def _value(promise: Promise) -> float:
+    return promise.value
+
+
+MEANT = {
+    "expected": "as many answers as are expected to be wrong ({value:.0%} by their scores)",
+    "flag_rate": "about {value:.0%} of the answers (flag_rate={value:g})",
+    "flag_below": "every answer of a score below {value:g} (flag_below={value:g})",
+    "catch": "in expectation at least {value:.0%} of the wrong answers (catch={value:g}, conformal risk control)",
+    "risk": (
+        "so many that at most {value:.0%} of the others are wrong, with 95 % confidence (risk={value:g}, Learn then "
+        "Test)"
+    ),
+}
+"""Option -> what a threshold that was set by it is meant to flag."""
+
+
+def meant(operating: OperatingPoint) -> str:
+    """Returns what the stored threshold is meant to flag, as the object of a sentence."""
+    return MEANT[operating.option].format(value=operating.value)
+
+
+def flag_sentences(stored: Flagging, metrics: Mapping[str, Metric]) -> list[str]:
+    """Returns what the stored threshold flags, catches and costs on held-out answers, and whether it is needed.
+
+    Empty where there is neither a threshold `flag` nor a curve.
+    """
+    lines = []
+    threshold, own = stored.thresholds.get(FLAG), stored.operating
+    if threshold is not None and own is not None:
+        lines.append(
+            f"The stored threshold {threshold:.4f} flags {meant(own)}. On held-out answers it flags "
+            f"{_format(own.flagged)} of all, catches {_format(own.caught)} of the wrong ones and costs "
+            f"{_format(own.cost)} of the right ones (flagging at random: {own.flagged.estimate:.0%} of each)."
+        )
+    elif threshold is not None:
+        lines.append(
+            f"What the stored threshold {threshold:.4f} flags, catches and costs is not known: it was not measured"
+            f"{_by_curve(stored.flagging, threshold)}. Adapt, recalibrate or train the checkpoint again, with enough "
+            "labels."
+        )
+    elif stored.flagging:
+        lines.append("No threshold is stored: nothing is flagged unless one is chosen when the checkpoint is loaded.")
+    if lines and "critical" in stored.thresholds:
+        lines.append("The head `critical` flags besides, by its own threshold.")
     gain = metrics.get(GAIN) or metrics.get(f"correct.{GAIN}")  # the latter where there are several heads
-    if points and gain is not None and gain.low <= 0:
+    if stored.flagging and gain is not None and gain.low <= 0:
         stands = "ranks them better" if gain.high < 0 else "is not shown to rank them worse"
         lines.append(
             f"The mean log-probability {stands} (gain in AUROC {gain.estimate:+.3f} [{gain.low:+.3f}, "
@@ -52,12 +157,30 @@ def flag_sentences(points: Sequence[FlagPoint], metrics: Mapping[str, Metric]) -
     return lines
 
 
-def flag_table(points: Sequence[FlagPoint]) -> list[str]:
-    """Returns the lines of a Markdown table: what each of a few rates catches and costs, with 95 % intervals."""
-    rows = [
+def _by_curve(points: Sequence[FlagPoint], threshold: float) -> str:
+    """Between which stored rates a threshold lies, as a clause; empty without a curve."""
+    if not points:
+        return ""
+    least = max((point.rate for point in points if point.threshold <= threshold), default=0.0)
+    most = min((point.rate for point in points if point.threshold >= threshold), default=1.0)
+    return f"; by the curve of flag rates it flags {least:.0%} to {most:.0%} of the answers"
+
+
+def flag_table(stored: Flagging) -> list[str]:
+    """Returns the lines of a Markdown table: what the stored threshold catches and costs, then each of a few rates.
+
+    Shares have 95 % intervals. Empty where nothing was measured.
+    """
+    rows = []
+    if (own := stored.operating) is not None and FLAG in stored.thresholds:
+        rows.append(
+            f"| stored: {_format(own.flagged)} | {_format(own.caught)} | {_format(own.cost)} | "
+            f"{stored.thresholds[FLAG]:.4f} |"
+        )
+    rows += [
         f"| {point.rate:.0%} | {_format(point.caught)} | {_format(point.cost)} | {point.threshold:.4f} |"
-        for point in points
-        if any(abs(point.rate - rate) < 1e-9 for rate in SHOWN)
+        for point in stored.flagging
+        if any(abs(point.rate - rate) < ROUNDING for rate in SHOWN)
     ]
     head = ["| flagged | of the wrong answers | of the right answers | score below |", "|---|---|---|---|"]
     return [*head, *rows] if rows else []

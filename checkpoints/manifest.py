@@ -127,6 +127,33 @@ class FlagPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """A threshold that keeps a promise about new answers."""
+
+    option: Literal["catch", "risk"]
+    """`catch`: in expectation, at least the share `value` of the wrong answers lies below the threshold. `risk`: of the
+    answers at or above it at most the share `value` is wrong, with 95 % confidence."""
+    value: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """What the stored threshold `flag` does on held-out answers."""
+
+    option: Literal["expected", "flag_rate", "flag_below", "catch", "risk"]
+    """By what the threshold was set; `expected` flags as many answers as are expected to be wrong."""
+    value: float
+    """The option's value; of `expected`, the share of the answers that is expected to be wrong."""
+    flagged: Metric
+    """Share of all answers that is flagged."""
+    caught: Metric
+    """Share of the wrong answers that is flagged."""
+    cost: Metric
+    """Share of the right answers that is flagged."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileEntry:
     sha256: str
     bytes: int
@@ -155,6 +182,10 @@ class Draft:
     """What the training data looked like, to see whether a new row looks alike; read by the kind."""
     flagging: tuple[FlagPoint, ...] = field(default=(), metadata=strict_json.OPTIONAL)
     """The curve of flag rates, rising; empty in manifests of version 0.1, and where answers are not right or wrong."""
+    promises: tuple[Promise, ...] = field(default=(), metadata=strict_json.OPTIONAL)
+    """Thresholds for `catch` and `risk`, each rising by value; absent from older manifests."""
+    operating: OperatingPoint | None = field(default=None, metadata=strict_json.OPTIONAL)
+    """What `thresholds["flag"]` does; None where it was not measured, and in older manifests."""
     versions: dict[str, str] = field(default_factory=dict)
     """Package to version. Saving adds those of metaprobe, numpy and onnxruntime."""
 

@@ -30,6 +30,7 @@ from metaprobe.checkpoints.manifest import (
     parse_manifest,
 )
 from metaprobe.checkpoints.onnx_operators import RAW_GRAPH
+from metaprobe.checkpoints.replacing import check_replaced
 
 
 def save_checkpoint(
@@ -55,7 +56,8 @@ def save_checkpoint(
 
     Raises `UnsafeModel` where the guard refuses the graph, `GoldenMismatch` where it differs from `expected` by more
     than `tolerance` (absolute up to 1, relative beyond; at most 1e-4), `ContractMismatch` where names, types or shapes
-    do not fit, and `CheckpointExists` where `path` exists; with `overwrite`, only where it is no checkpoint.
+    do not fit, and `CheckpointExists` where `path` exists and holds something else, or a checkpoint that may not be
+    replaced: any without `overwrite` (or `--replace` of the running command), and always one that is in service.
     """
     target = Path(path).resolve()
     check_target(target, draft.kind, overwrite=overwrite)
@@ -159,11 +161,12 @@ def _versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = True) -> None:
+def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> None:
     """Nothing where a checkpoint of that kind may be written to `path`, so that a training can ask before it begins.
 
-    Raises `CheckpointExists` where something else is there: a file on the way, a folder that is no checkpoint, or one
-    of another kind. Raises `OSError` where nothing can be written.
+    Raises `CheckpointExists` where something else is there: a file on the way, a folder that is no checkpoint, one of
+    another kind, or one that may not be replaced (`replacing.check_replaced`). Raises `OSError` where nothing can be
+    written.
     """
     target = Path(path).resolve()
     if (file := next((parent for parent in target.parents if parent.is_file()), None)) is not None:
@@ -176,8 +179,6 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = T
     held = {entry.name for entry in target.iterdir()}
     if not held:
         return
-    if not overwrite:
-        raise CheckpointExists(f"{target} exists; give another path (in Python, overwrite=True replaces it)")
     if MANIFEST not in held:
         raise CheckpointExists(f"{target} is not a checkpoint but holds files, and is not replaced; give another path")
     try:
@@ -193,6 +194,7 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = T
         raise CheckpointExists(
             f"{target} also holds {', '.join(sorted(strangers))}; move that away before replacing it"
         )
+    check_replaced(target, overwrite=overwrite)
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:

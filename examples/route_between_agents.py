@@ -35,7 +35,7 @@ def main(out: Path, states: int, folds: int) -> None:
     groups = sorted({question.group for question in questions})
     kept_apart = set(groups[::3])
     learned_from = [q for q in questions if q.group not in kept_apart]
-    metaprobe.train_router(learned_from, states=states, folds=folds, out=out)
+    metaprobe.train_router(learned_from, states=states, folds=folds, out=out, replace=True)
     router = LearnedRouter.load(out)
 
     step = router.decide(Known({}, question="What is 17 * 23?", dimension="mathematical computation"))

@@ -34,7 +34,8 @@ def main(lines: Path | None, out: Path, folds: int) -> None:
         lines.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     report = import_file(lines, RunStore(out / "runs"))
     print(f"{report.imported} lines imported, {report.already_stored} known already, in {report.groups} groups")
-    checkpoint = metaprobe.train_quality(out / "runs", folds=folds, out=out / "quality")  # numbers from folds by group
+    # Every number comes from folds by group. `replace`: the example may be run again.
+    checkpoint = metaprobe.train_quality(out / "runs", folds=folds, out=out / "quality", replace=True)
     for name, value in sorted(checkpoint.manifest.metrics.items()):
         print(f"{name}: {value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}]")
     print(QualityPredictor.load(out / "quality").predict([-0.1, -0.02, -1.3, -0.4]))

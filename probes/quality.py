@@ -4,14 +4,15 @@ import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.files import BUNDLED
-from metaprobe.checkpoints.flagging import threshold_at
+from metaprobe.checkpoints.flag_options import FlagKeywords, FlagOptions
+from metaprobe.checkpoints.flagging import FLAG, threshold_of
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
@@ -60,15 +61,17 @@ class QualityPredictor(Pretrained):
         checkpoint: Checkpoint,
         *,
         run: str | None = None,
-        flag_rate: float | None = None,
         on_mismatch: OnMismatch = "warn",
+        **flag: Unpack[FlagKeywords],
     ) -> None:
-        """`flag_rate`: the share of the answers to flag, about; by default those below the stored threshold `flag`.
+        """At most one of `flag_rate`, `flag_below`, `catch` and `risk` says which answers are flagged
+        (`checkpoints.FlagOptions`); by default those below the stored threshold `flag`.
 
         `run`: which of the checkpoint's `runs` the responses are of, where there are several.
 
         `on_mismatch`: what to do with a response of another model or log-probability mode than was trained on. Raises
-        `ContractMismatch` for a rate where the checkpoint stores no curve, and for a run that it does not know.
+        `ContractMismatch` for two of the options, for one where the checkpoint does not store what the option needs,
+        and for a run that it does not know.
         """
         check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
         self.checkpoint = checkpoint
@@ -104,9 +107,13 @@ class QualityPredictor(Pretrained):
                 )
             self._run = self._rates.named(run)
         self._main = next((name for name in MAIN_HEADS if name in names), None)
-        self._threshold = checkpoint.manifest.thresholds.get("flag")
-        if flag_rate is not None:
-            self._threshold = threshold_at(checkpoint.manifest.flagging, flag_rate)
+        self._asked = FlagOptions(**flag)
+        self._threshold = threshold_of(checkpoint.manifest, self._asked)
+        if self._asked.flags and self._main is None:
+            raise ContractMismatch(
+                f"{next(iter(self._asked.flags))}: {checkpoint.path} gives no score (heads: {', '.join(names)}), so "
+                "that no threshold can lie on it: leave the option out"
+            )
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
         # One feature of many, but an answer of another length is another kind of answer.
         self._length = self.schema.names.index("length") if "length" in self.schema.names else None
@@ -118,16 +125,18 @@ class QualityPredictor(Pretrained):
         *,
         sha256: str | None = None,
         run: str | None = None,
-        flag_rate: float | None = None,
         on_mismatch: OnMismatch = "warn",
+        **flag: Unpack[FlagKeywords],
     ) -> "QualityPredictor":
         """Returns the predictor in a checkpoint folder, verified; without a path, the one that comes with the package.
 
-        `sha256`: the digest its author gave you. `run`: one of its `runs`. `flag_rate`: about which share of the
-        answers to flag.
+        `sha256`: the digest its author gave you. `run`: one of its `runs`. Which answers are flagged is said by at most
+        one of `flag_rate` (about a share of the answers), `flag_below` (those below a score), `catch` (on average at
+        least a share of the wrong ones) and `risk` (of those not flagged at most a share is wrong, with 95 %
+        confidence); by default by the stored threshold.
         """
         checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
-        return cls(checkpoint, run=run, flag_rate=flag_rate, on_mismatch=on_mismatch)
+        return cls(checkpoint, run=run, on_mismatch=on_mismatch, **flag)
 
     def of_run(self, run: str) -> "QualityPredictor":
         """Returns the predictor for answers of this run, MODEL|TASK|VARIANT: with its base rate where the checkpoint
@@ -173,26 +182,32 @@ class QualityPredictor(Pretrained):
         *,
         out: str | os.PathLike[str],
         groups: Sequence[object] | None = None,
+        replace: bool = False,
         seed: int = 0,
+        **flag: Unpack[FlagKeywords],
     ) -> "QualityPredictor":
         """Returns the predictor with the base rate and the scale of these labelled responses, and saves it to `out`.
 
         `labels` (n,): 0 or 1 of the head that gives the score. `groups` (n,): what belongs together, such as answers to
-        one question; by default every response is a group of its own. Needs the extra `fit`. Raises `RecordError` for
-        fewer than 20 labels, or fewer than 3 of either kind.
+        one question; by default every response is a group of its own. At most one of `flag_rate`, `flag_below`, `catch`
+        and `risk` sets the stored threshold, as in `load`; by default as many answers are flagged as are expected to be
+        wrong. `replace`: whether the checkpoint that `out` holds is replaced. Needs the extra `fit`. Raises
+        `RecordError` for fewer than 20 labels, or fewer than 3 of either kind.
         """
         adapt = require("metaprobe.training.quality.adapt", "fit")  # upstairs and heavy: this room does without
         target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
-        made = adapt.adapt_responses(self, responses, labels, groups, target, out=out, seed=seed)
+        flags = FlagOptions(**flag)
+        named = {"out": out, "flags": flags, "replace": replace, "seed": seed}
+        made = adapt.adapt_responses(self, responses, labels, groups, target, **named)
         return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
         """Returns the `metaprobe.probes.signals.Signals` of a response, or of a verdict, by which a policy decides.
 
         `confidence` and `quality` are the score, `critical` the probability of a critical failure, each with the
-        checkpoint's thresholds; None where the predictor gives none. A response also gives the signals of its
-        log-probabilities. Raises `InvalidResponse` as `predict` does, and `ContractMismatch` for a verdict of another
-        checkpoint.
+        checkpoint's thresholds, or with the one that an option chose when it was loaded; None where the predictor gives
+        none. A response also gives the signals of its log-probabilities. Raises `InvalidResponse` as `predict` does,
+        and `ContractMismatch` for a verdict of another checkpoint.
         """
         from metaprobe.probes.signals import Signal, Signals, measure_signals  # not needed for a verdict alone
 
@@ -208,7 +223,11 @@ class QualityPredictor(Pretrained):
             verdict = self._one(features_one(self.schema, logprobs, top, thinking), model, note)
             measured = measure_signals(logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
-        thresholds = self.checkpoint.manifest.thresholds
+        thresholds = dict(self.checkpoint.manifest.thresholds)
+        if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
+            thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
+                FLAG: self._threshold
+            }
         given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}
         return Signals(**given, **measured)
 
@@ -271,7 +290,9 @@ class QualityPredictor(Pretrained):
         score = self._share(self._main, heads[self._main]) if self._main is not None else None
         if in_support is False:
             note = f"{note}; {UNLIKE}" if note else UNLIKE
-        flagged = None if self._threshold is None or score is None or not known else score < self._threshold
+        # A score that the caller chose is compared whatever the run: it promises nothing about shares.
+        compared = known or self._asked.flag_below is not None
+        flagged = None if self._threshold is None or score is None or not compared else score < self._threshold
         critical = heads.get(CRITICAL)
         if self._critical is not None and critical is not None and known:
             flagged = critical >= self._critical or bool(flagged)

@@ -75,30 +75,69 @@ def test_how_far_off_adapted_scores_are_on_average_is_said_with_its_interval(bas
     assert said.high - said.low == pytest.approx(2 * 1.96 * np.sqrt(0.85 * 0.15 / 400), rel=0.3)
 
 
-def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("right", [0.85, 0.5])
+def test_as_many_are_flagged_as_are_wrong_where_nothing_else_is_asked(base: Path, tmp_path: Path, right: float) -> None:
+    """On average over draws of labels; of each draw the interval of what is flagged holds what is flagged later."""
+    predictor, flagged, held = QualityPredictor.load(base), [], 0
+    fresh, truth = answers(1500, seed=77, right=right)
+    for seed in range(10):
+        series, y = answers(60, seed=200 + seed, right=right)
+        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}")
+        flags = np.array([bool(verdict.flagged) for verdict in mine.predict_many(fresh)])
+        flagged.append(flags.mean())
+        own = mine.checkpoint.manifest.operating
+        assert own is not None
+        assert own.option == "expected"
+        assert own.value == pytest.approx((y == 0).mean(), abs=0.1)
+        for share, of in ((own.flagged, flags), (own.caught, flags[truth == 0]), (own.cost, flags[truth == 1])):
+            held += share.low - 0.02 <= of.mean() <= share.high + 0.02
+    assert np.mean(flagged) == pytest.approx((truth == 0).mean(), abs=0.05)
+    assert held >= 26, f"of 30 intervals of 95 % {held} hold"
+
+
+@pytest.mark.parametrize("share", [0.9, 0.6])
+def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(base: Path, tmp_path: Path, share: float) -> None:
     predictor, caught = QualityPredictor.load(base), []
     fresh, truth = answers(1500, seed=77, right=0.7)
     for seed in range(8):
         series, y = answers(120, seed=200 + seed, right=0.7)
-        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}")
+        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}", catch=share)
         flagged = np.array([bool(verdict.flagged) for verdict in mine.predict_many(fresh)])
         caught.append(flagged[truth == 0].mean())
-    assert np.mean(caught) >= 0.9 - 0.02
-    assert np.mean(caught) < 0.99, "a threshold that flags all promises nothing"
+    assert np.mean(caught) >= share - 0.03
+    assert np.mean(caught) < share + 0.09, "a threshold that flags all promises nothing"
 
 
 def test_what_so_few_labels_do_not_carry_is_said_with_its_reason(base: Path, tmp_path: Path) -> None:
     series, y = answers(24, seed=3, right=0.75)
     made = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "few").checkpoint
-    assert made.manifest.thresholds == {}
-    wrong = int((y == 0).sum())
+    assert made.manifest.thresholds.keys() == {"flag"}
+    wrong, own = int((y == 0).sum()), made.manifest.operating
+    assert own is not None
+    assert own.flagged.high - own.flagged.low > 0.25, "of so few labels little is known, and that is shown"
     card = (tmp_path / "few" / "README.md").read_text()
-    assert f"no threshold `flag`: {wrong} wrong ones among these do not carry" in card
-    assert "takes 9 of different groups; no threshold `accept`" in card
-    assert "so many labels do not carry their promises; README.md says what they take" in describe(made)
+    assert f"the {wrong} wrong ones carry `catch` up to {wrong / (wrong + 1):.2g}" in card
+    assert "0.9 takes 9 of different groups; no threshold `accept`" in card
+    assert "It is stored from 20 groups of labelled answers on, with 3 wrong and 3 right ones" in card
+    with pytest.raises(ContractMismatch, match=r"catch is 0.95; the labels of this checkpoint carry at most"):
+        QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "more", catch=0.95)
+    assert not (tmp_path / "more").exists()
+    pairs = QualityPredictor.load(base).adapt(
+        series, y.tolist(), out=tmp_path / "pairs", groups=[i // 2 for i in range(24)]
+    )
+    assert pairs.threshold is None
+    assert (
+        "no threshold `flag`: the 24 labelled answers are of 12 groups"
+        in (tmp_path / "pairs" / "README.md").read_text()
+    )
+    assert "so many labels do not carry a threshold; README.md says what it takes" in describe(pairs.checkpoint)
+    with pytest.raises(RecordError, match="flag_rate: the 24 labelled answers are of 12 groups"):
+        QualityPredictor.load(base).adapt(
+            series, y.tolist(), out=tmp_path / "more", groups=[i // 2 for i in range(24)], flag_rate=0.3
+        )
     enough = QualityPredictor.load(base).adapt(*_labelled(400), out=tmp_path / "enough").checkpoint
     assert "no threshold `flag`" not in (tmp_path / "enough" / "README.md").read_text()
-    assert "do not carry their promises" not in describe(enough)
+    assert "do not carry a threshold" not in describe(enough)
 
 
 def test_the_version_before_stays_where_it_is(base: Path, tmp_path: Path) -> None:
@@ -151,7 +190,7 @@ def test_few_labels_move_little_and_a_scale_that_is_wrong_is_found(base: Path, t
     def scale(n: int, told: float) -> float:
         series, y = answers(n, seed=n, right=0.5, scale=told)
         name = f"{n}-{told}"
-        predictor.adapt(series, y.tolist(), out=tmp_path / name)
+        predictor.adapt(series, y.tolist(), out=tmp_path / name, replace=True)
         card = (tmp_path / name / "README.md").read_text()
         return float(card.split("- correct: scale ")[1].split(",")[0])
 

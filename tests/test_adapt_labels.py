@@ -125,7 +125,7 @@ def test_labels_against_the_scores_are_said(base: QualityPredictor, tmp_path: Pa
 
 def test_a_promise_over_several_runs_says_that_it_is_for_all_together(base: QualityPredictor, tmp_path: Path) -> None:
     store = stored(tmp_path / "runs", {"low": (80, 0.3), "high": (80, 0.8)}, seed=300)
-    said = "The promise is for the answers of all these runs together"
+    said = "It is one threshold for the answers of all these runs together"
     adapt_quality(base.checkpoint.path, [store], out=tmp_path / "both")
     assert said in (tmp_path / "both" / "README.md").read_text()
     alone = RunStore(tmp_path / "alone")

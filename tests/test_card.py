@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metaprobe.checkpoints import Generator, Training
+from metaprobe.checkpoints import CheckpointExists, Generator, Training
 from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.common.graphs import linear_graph
@@ -42,7 +42,10 @@ def export(**more: Any) -> Export:
 
 def test_the_card_holds_contract_figures_and_thresholds() -> None:
     card = model_card(export(heads=("correct: binary",)))
-    assert card.startswith("# A predictor\n\nWhat goes in, what comes out.\n\n## Contract\n\n- answers of: m (r1)\n")
+    assert card.startswith(
+        "# A predictor\n\nWhat goes in, what comes out.\n\n## Flagging\n\nWhat the stored threshold 0.25"
+    )
+    assert "\n\n## Contract\n\n- answers of: m (r1)\n" in card
     for line in (
         "- log-probabilities: raw", "- trained on 30 answers in 10 groups", "- 2 questions joined",
         "- training data: abc", "- made by `a test`, seed 7", "- correct: binary", "- flag: 0.2500",
@@ -106,7 +109,9 @@ def test_what_is_written_is_what_was_exported(tmp_path: Any) -> None:
     assert "scikit-learn" in manifest.versions
     assert made.extra == {"more.txt": b"x"}
     assert (tmp_path / "c" / "README.md").read_text() == model_card(given)
-    write_checkpoint(tmp_path / "c", replace(given, title="Another"))  # it takes the old one's place
+    with pytest.raises(CheckpointExists, match=f"holds checkpoint {made.digest}; .*--replace"):
+        write_checkpoint(tmp_path / "c", replace(given, title="Another"))
+    write_checkpoint(tmp_path / "c", replace(given, title="Another"), overwrite=True)  # it takes the old one's place
     assert "# Another" in (tmp_path / "c" / "README.md").read_text()
 
 

@@ -30,6 +30,7 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.golden import largest_difference
 from metaprobe.checkpoints.graph_session import GraphSession, outputs_agree
 from metaprobe.checkpoints.manifest import TensorSpec
+from metaprobe.checkpoints.replacing import Replacing, pinned_in, replacing
 
 # Most tests here load one that failed an audit.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -289,6 +290,53 @@ def test_an_existing_checkpoint_is_replaced_only_when_asked(folder):
     with pytest.raises(CheckpointExists, match="not replaced by one of kind 'hidden'"):
         save(folder, dataclasses.replace(DRAFT, kind="hidden"), overwrite=True)
     assert [p.name for p in folder.parent.iterdir()] == ["probe"]
+
+
+def pinned(path, *digests):
+    path.write_text("".join(f"m{i}=out/c{i} {digest}  # why\n" for i, digest in enumerate(digests)))
+    return path
+
+
+@pytest.mark.parametrize("by", ["context", "environment"])
+def test_a_checkpoint_that_a_file_of_pins_names_is_never_replaced(folder, tmp_path, monkeypatch, by):
+    before = load_checkpoint(folder).digest
+    pins = pinned(tmp_path / "pins", "0" * 64, before)
+    if by == "environment":
+        monkeypatch.setenv("METAPROBE_PINS", str(pins))
+    guards = (pinned_in(pins),) if by == "context" else ()
+    with replacing(Replacing(replace=True, in_service=guards)):
+        with pytest.raises(CheckpointExists, match=f"holds checkpoint {before}, which .*pins pins; .*another folder"):
+            save(folder, overwrite=True)
+        assert load_checkpoint(folder).digest == before
+        pinned(pins, "0" * 64)
+        assert save(folder, dataclasses.replace(DRAFT, thresholds={"flag": 0.25})).digest != before
+        pins.unlink()
+        with pytest.raises(CheckpointExists, match=r"pins cannot be read .* is not known which checkpoints"):
+            save(folder, overwrite=True)
+        save(tmp_path / "elsewhere")  # where nothing is replaced nobody has to know
+
+
+def test_a_comment_and_a_part_of_a_digest_pin_nothing(folder, tmp_path):
+    digest = load_checkpoint(folder).digest
+    (tmp_path / "pins").write_text(f"out/c {'0' * 64}  # {digest}\nout/c {digest[:32]}\n")
+    assert pinned_in(tmp_path / "pins")(digest) == ""
+    (tmp_path / "pins").write_text(f"out/c {digest.upper()}\n")
+    assert pinned_in(tmp_path / "pins")(digest)
+
+
+def test_what_one_block_forbids_an_inner_one_does_not_allow(folder):
+    def known(digest):
+        return f"which I know ({digest[:4]})"
+
+    with replacing(Replacing(in_service=(known,))), replacing(Replacing(replace=True)):
+        with pytest.raises(CheckpointExists, match="which I know"):
+            save(folder)
+        with pytest.raises(CheckpointExists, match="which I know"):
+            check_target(folder, DRAFT.kind)
+    with replacing(Replacing(replace=True)), replacing(Replacing()):
+        save(folder)
+    with pytest.raises(CheckpointExists, match="--replace"):
+        save(folder)
 
 
 def test_a_damaged_checkpoint_can_be_replaced(folder):

@@ -1,6 +1,7 @@
 """What is typed is what the library is asked for: every option of a command, and its default where it is left out."""
 
 import dataclasses
+import inspect
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ import click
 import pytest
 from asked_library import ANSWERS, FOLDS, SAID, SAME, Asked, plain, run
 
+from metaprobe.checkpoints import FlagOptions
+from metaprobe.checkpoints.flag_options import FlagKeywords
 from metaprobe.cli import main
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.options import (
@@ -93,6 +96,33 @@ def test_what_means_the_same_everywhere_has_the_same_range_and_default(name: str
         if option.name in SHARED and option.opts != ["--model"]:  # which filters a log
             assert option.get_default(click.Context(command)) == SHARED[option.name][0]
             assert option.multiple == (option.name == "targets")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_every_command_that_writes_a_checkpoint_says_what_it_may_replace(name: str, command: click.Command) -> None:
+    options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+    out = options.get("out")
+    if out is None or ("heckpoint" not in str(out.help) and "new checkpoint" not in str(out.help)):
+        return
+    assert {"replace", "pins"} <= options.keys(), name
+    assert any("--log" in option.opts for option in options.values()), name
+    assert options["replace"].is_flag
+
+
+FLAGGING = ("flag_rate", "flag_below", "catch", "risk")
+
+
+def test_the_four_ways_to_say_what_is_flagged_are_alike_in_every_command_that_has_one() -> None:
+    found = {}
+    for name, command in COMMANDS:
+        options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+        if options.keys() & {"flag_rate", "flag_below", "catch"}:
+            found[name] = [(options[one].help, options[one].opts, options[one].default) for one in FLAGGING]
+    assert found.keys() == {
+        "adapt", "recalibrate", "retrain", "score", "serve", "train hidden", "train quality",
+    }  # fmt: skip
+    assert all(one == found["adapt"] for one in found.values())
+    assert set(inspect.get_annotations(FlagKeywords)) == {field.name for field in dataclasses.fields(FlagOptions)}
 
 
 TRAININGS: dict[str, tuple[str, type, tuple[Any, ...], dict[str, Any]]] = {
@@ -185,7 +215,7 @@ def test_a_value_out_of_range_is_a_usage_error_before_anything_is_read(
 ALL = Interval(0.75, 0.5, 1.0, 9, 9)
 
 
-@pytest.mark.parametrize("typed", [(), ("--folds", 3, "--seed", 9)])
+@pytest.mark.parametrize("typed", [(), ("--folds", 3, "--seed", 9, "--replace", "--log", "scores.sqlite")])
 def test_train_choice(stand_in: Any, store: Path, typed: tuple[Any, ...]) -> None:
     policy = SimpleNamespace(policy="learned", accuracy=ALL, tokens_per_question=12.34, step_by_step=0.4)
     trained = stand_in("training.ask_again.train.train_choice", ("choice", [policy]))
@@ -193,7 +223,8 @@ def test_train_choice(stand_in: Any, store: Path, typed: tuple[Any, ...]) -> Non
     assert result.exit_code == 0, result.output
     folds, seed = (3, 9) if typed else (5, 0)
     assert trained == [
-        ((store / "c", (store,)), {"folds": folds, "seed": seed, "command": "metaprobe typed"})
+        ((store / "c", (store,)), {"folds": folds, "seed": seed, "command": "metaprobe typed", "pins": None,
+          "replace": bool(typed), "log": "scores.sqlite" if typed else None})
     ]  # fmt: skip
     assert "accuracy 0.750 [0.500, 1.000]" in result.stderr
     assert "12.3 tokens   40% step by step" in result.stderr

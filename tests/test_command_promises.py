@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import metaprobe
 from metaprobe import assist
+from metaprobe.checkpoints import FlagOptions
 from metaprobe.cli import main
 from metaprobe.feedback_cli import feedback, sample
 from metaprobe.monitoring.entry import Entry
@@ -21,7 +22,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.pipelines.session import Models
 from metaprobe.progress import Lines, StepTimes, progress_bar
 from metaprobe.terminal import Moment
-from metaprobe.training.options import GateOptions, HiddenOptions, QualityOptions, RouterOptions
+from metaprobe.training.options import GateOptions, HiddenOptions, QualityOptions, ReplaceOptions, RouterOptions
 from research.assistant.scripted_teacher import ScriptedTeacher
 
 
@@ -272,7 +273,9 @@ def test_recalibrating_checks_the_digest_and_keeps_what_was_typed(
     monkeypatch.setattr("sys.argv", ["metaprobe", "recalibrate", "--seed", "4"])
     monkeypatch.setattr("metaprobe.monitoring.labelled.labelled_of_log", lambda log, **which: [])
     until = caught(monkeypatch, "metaprobe.training.quality.recalibrate.recalibrate_quality")
-    words = ("--log", where, "--out", tmp_path / "new", "--sha256", digest, "--seed", 4)
+    words = ("--log", where, "--out", tmp_path / "new", "--sha256", digest, "--seed", 4, "--catch", 0.8, "--replace")
     _, named = until("recalibrate", "bundled:quality", *words)
     command = "metaprobe recalibrate --seed 4"
+    assert named.pop("flags") == FlagOptions(catch=0.8)
+    assert named.pop("writing") == ReplaceOptions(replace=True, log=str(where))
     assert named == {"out": tmp_path / "new", "sha256": digest, "seed": 4, "command": command}

@@ -1,18 +1,37 @@
 """What flagging catches and costs: measured on held-out answers, stored with the checkpoint, chosen by a rate."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import made_up
+from hypothesis import given
+from hypothesis import strategies as st
+from logged_answers import answers
 from tiny import responses, tiny_quality
 
 import metaprobe
-from metaprobe.checkpoints import ContractMismatch, FlagPoint, Metric, load_checkpoint
+from metaprobe.checkpoints import (
+    ContractMismatch,
+    Draft,
+    FlagOptions,
+    FlagPoint,
+    Metric,
+    OperatingPoint,
+    Promise,
+    load_checkpoint,
+)
 from metaprobe.checkpoints.description import describe
-from metaprobe.checkpoints.flagging import flag_sentences, flag_table, threshold_at
+from metaprobe.checkpoints.flagging import flag_sentences, flag_table, threshold_at, threshold_of
 from metaprobe.checkpoints.manifest import Manifest, manifest_bytes, parse_manifest
+from metaprobe.cli import main
+from metaprobe.serving.http.judges import load_judges
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.middleware import settings_of
+from metaprobe.serving.http.settings import Settings
 from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.methods import LADDER
 from metaprobe.training.crossfit.study import Study, study_of
@@ -25,6 +44,17 @@ def point(rate: float, threshold: float, caught: float = 0.62, cost: float = 0.1
 
 
 CURVE = (point(0.1, 0.2), point(0.3, 0.4), point(0.5, 0.5, 0.8, 0.4))
+PROMISED = tuple(
+    Promise(option, value, threshold)  # type: ignore[arg-type]
+    for option, value, threshold in (("catch", 0.5, 0.3), ("catch", 0.9, 0.7), ("risk", 0.1, 0.8), ("risk", 0.3, 0.35))
+)
+STORED = Draft(
+    kind="quality",
+    thresholds={"flag": 0.42},
+    flagging=CURVE,
+    promises=PROMISED,
+    operating=OperatingPoint("expected", 0.33, Metric(0.35, 0.3, 0.4, 200), CURVE[0].caught, CURVE[0].cost),
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +84,6 @@ def test_a_threshold_knows_no_labels_and_too_few_answers_give_no_curve(study: St
     thresholds = [[p.threshold for p in flag_points(of, held_out, exported)] for of in (table, turned)]
     assert thresholds[0] == thresholds[1]
     assert thresholds[0] == sorted(thresholds[0])
-    assert flag_points(table, held_out, exported[:49]) == ()
 
 
 def test_a_trained_predictor_stores_the_curve_and_flags_by_it(study: Study, tmp_path: Path) -> None:
@@ -71,9 +100,9 @@ def test_a_trained_predictor_stores_the_curve_and_flags_by_it(study: Study, tmp_
     stored = metaprobe.QualityPredictor.load(tmp_path / "q")
     assert stored.threshold == checkpoint.manifest.thresholds.get("flag")
     card = (tmp_path / "q" / "README.md").read_text()
-    said = flag_sentences(checkpoint.manifest.flagging, checkpoint.manifest.metrics)
-    assert said
-    for line in (*said, *flag_table(checkpoint.manifest.flagging)):
+    said = flag_sentences(checkpoint.manifest, checkpoint.manifest.metrics)
+    assert said[0].startswith("The stored threshold ")
+    for line in (*said, *flag_table(checkpoint.manifest)):
         assert line in card
         assert line in describe(checkpoint)
 
@@ -87,20 +116,34 @@ def test_a_probe_stores_the_curve_too(study: Study, tmp_path: Path) -> None:
 
 def test_the_sentence_is_the_measured_one_and_says_when_nothing_was_gained() -> None:
     gained = {"auroc_gain_over_mean_log_probability": Metric(0.05, 0.02, 0.08, 100)}
-    assert flag_sentences(CURVE, gained) == [
-        "Flagging 30% of the answers catches 62% of the wrong ones and costs 18% of the right ones "
-        "(held out; flagging at random: 30% of both)."
+    assert flag_sentences(STORED, gained) == [
+        "The stored threshold 0.4200 flags as many answers as are expected to be wrong (33% by their scores). On "
+        "held-out answers it flags 35% [30%, 40%] of all, catches 62% [57%, 67%] of the wrong ones and costs "
+        "18% [13%, 23%] of the right ones (flagging at random: 35% of each)."
     ]
     for low, high, stands in (
         (-0.03, 0.02, "is not shown to rank them worse"),
         (-0.08, -0.02, "ranks them better"),
     ):
         level = {"correct.auroc_gain_over_mean_log_probability": Metric((low + high) / 2, low, high, 100)}
-        [_, said] = flag_sentences(CURVE, level)
+        [_, said] = flag_sentences(STORED, level)
         assert said.startswith(f"The mean log-probability {stands} (gain")
         assert said.endswith("you may not need this.")
-    assert flag_sentences((), gained) == flag_table(()) == []
-    assert flag_table(CURVE)[3] == "| 30% | 62% [57%, 67%] | 18% [13%, 23%] | 0.4000 |"
+    nothing = Draft(kind="quality")
+    assert flag_sentences(nothing, gained) == flag_table(nothing) == []
+    assert flag_table(STORED)[2:5] == [  # the stored threshold comes first
+        "| stored: 35% [30%, 40%] | 62% [57%, 67%] | 18% [13%, 23%] | 0.4200 |",
+        "| 10% | 62% [57%, 67%] | 18% [13%, 23%] | 0.2000 |",
+        "| 30% | 62% [57%, 67%] | 18% [13%, 23%] | 0.4000 |",
+    ]
+    [said] = flag_sentences(Draft(kind="quality", thresholds={"flag": 0.4}), gained)
+    assert "is not known: it was not measured" in said
+    old = Draft(kind="quality", thresholds={"flag": 0.45}, flagging=CURVE)
+    assert "; by the curve of flag rates it flags 30% to 50% of the answers. Adapt" in flag_sentences(old, gained)[0]
+    [said] = flag_sentences(Draft(kind="quality", flagging=CURVE), gained)
+    assert said.startswith("No threshold is stored: nothing is flagged")
+    [_, besides] = flag_sentences(dataclasses.replace(STORED, thresholds={"flag": 0.42, "critical": 0.5}), gained)
+    assert "`critical` flags besides" in besides
 
 
 def test_a_rate_between_two_stored_ones_has_a_threshold_between_theirs() -> None:
@@ -115,7 +158,7 @@ def test_a_rate_between_two_stored_ones_has_a_threshold_between_theirs() -> None
 def test_a_checkpoint_without_a_curve_refuses_a_rate_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(
         ContractMismatch,
-        match=r"stores no curve of flag rates; .* 0\.1 have none.*10 wrong ones.*adapt it with more labels",
+        match=r"stores no curve of flag rates; older ones have none.*too few labelled answers.*adapt, recalibrate",
     ):
         metaprobe.load("bundled:critical", flag_rate=0.3)
     tiny_quality(tmp_path / "q")
@@ -136,3 +179,139 @@ def test_a_curve_is_kept_in_the_manifest_and_older_manifests_do_without(tmp_path
     with pytest.raises(ContractMismatch, match="unknown field 'flaggin'"):
         parse_manifest(old.encode())
     assert isinstance(load_checkpoint("bundled:quality").manifest, Manifest)  # made before there were curves
+
+
+def response_of(values: list[float]) -> dict[str, object]:
+    tokens = [{"token": f"t{i} ", "logprob": value} for i, value in enumerate(values)]
+    message = {"content": "".join(str(token["token"]) for token in tokens)}
+    return {
+        "model": "mine",
+        "choices": [{"message": message, "finish_reason": "stop", "logprobs": {"content": tokens}}],
+    }
+
+
+GIVEN = ({"flag_rate": 0.2}, {"flag_below": 0.45}, {"catch": 0.6}, {"risk": 0.3})
+
+
+def test_of_stored_promises_the_nearest_that_promises_no_less_is_taken() -> None:
+    for asked, threshold in (
+        ({}, 0.42), ({"flag_below": 0.45}, 0.45), ({"flag_below": 0}, 0.0), ({"flag_rate": 0.2}, 0.3),
+        ({"catch": 0.2}, 0.3), ({"catch": 0.5}, 0.3), ({"catch": 0.51}, 0.7), ({"catch": 0.9}, 0.7),
+        ({"risk": 0.1}, 0.8), ({"risk": 0.29}, 0.8), ({"risk": 0.1 + 0.2}, 0.35), ({"risk": 0.9}, 0.35),
+    ):  # fmt: skip
+        assert threshold_of(STORED, FlagOptions(**asked)) == pytest.approx(threshold), asked
+    with pytest.raises(ContractMismatch, match=r"catch is 0.95; .* carry at most 0.9: expected"):
+        threshold_of(STORED, FlagOptions(catch=0.95))
+    with pytest.raises(ContractMismatch, match=r"risk is 0.05; .* carry no less than 0.1: expected"):
+        threshold_of(STORED, FlagOptions(risk=0.05))
+    only = dataclasses.replace(STORED, promises=PROMISED[:2])
+    with pytest.raises(ContractMismatch, match=r"risk=0.5: no threshold .* was shown to keep such a promise"):
+        threshold_of(only, FlagOptions(risk=0.5))
+    for asked in ({"catch": 0.5}, {"risk": 0.5}):
+        with pytest.raises(ContractMismatch, match=r"stores no threshold with such a promise; .*adapt, recalibrate"):
+            threshold_of(Draft(kind="quality", thresholds={"flag": 0.4}), FlagOptions(**asked))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["flag_rate", "flag_below", "catch", "risk"])
+def test_an_option_out_of_range_and_two_options_are_refused(name: str) -> None:
+    for value in (-0.1, 1.1, float("nan"), float("inf"), True, "0.3", *([] if name == "flag_below" else [0, 1, 0.0])):
+        with pytest.raises(ContractMismatch, match=f"{name} is .*; expected a s"):
+            FlagOptions(**{name: value})
+    other = "catch" if name != "catch" else "risk"
+    with pytest.raises(ContractMismatch, match=r"were given; .* at most one"):
+        FlagOptions(**{name: 0.3, other: 0.3})
+    with pytest.raises(ContractMismatch, match="at most one"):
+        metaprobe.load("bundled:quality", **{name: 0.3, other: 0.3})
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["catch", "risk"]), st.integers(1, 99), st.integers(0, 100)), max_size=12),
+    st.sampled_from(["catch", "risk"]),
+    st.floats(0.01, 0.99),
+)
+def test_what_is_taken_never_promises_less_than_what_is_asked(
+    stored: list[tuple[str, int, int]], option: str, value: float
+) -> None:
+    promises = tuple(Promise(name, at / 100, t / 100) for name, at, t in stored)  # type: ignore[arg-type]
+    sound = {
+        one.threshold
+        for one in promises
+        if one.option == option and (one.value >= value - 1e-6 if option == "catch" else one.value <= value + 1e-6)
+    }
+    try:
+        found = threshold_of(Draft(kind="quality", promises=promises), FlagOptions(**{option: value}))  # type: ignore[arg-type]
+    except ContractMismatch:
+        assert not any(
+            one.option == option and (one.value >= value if option == "catch" else one.value <= value)
+            for one in promises
+        )
+    else:
+        assert found in sound
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Adapted to 200 labels, beside the lines that it was adapted to."""
+    folder = tmp_path_factory.mktemp("adapted")
+    series, y = answers(200, seed=9, right=0.6)
+    (folder / "lines.jsonl").write_text(
+        "".join(
+            json.dumps({"id": f"a{i}", "response": response_of(values), "labels": {"correct": int(label)}}) + "\n"
+            for i, (values, label) in enumerate(zip(series, y, strict=True))
+        )
+    )
+    done = CliRunner().invoke(
+        main, ["adapt", "bundled:quality", str(folder / "lines.jsonl"), "--out", str(folder / "c")]
+    )
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.mark.parametrize("asked", GIVEN, ids=lambda asked: next(iter(asked)))
+def test_one_option_means_one_threshold_in_adapt_load_score_and_serve(
+    adapted: Path, asked: dict[str, float], tmp_path: Path
+) -> None:
+    [(name, value)] = asked.items()
+    typed = [f"--{name.replace('_', '-')}", str(value)]
+    lines, held = str(adapted / "lines.jsonl"), str(adapted / "c")
+    done = CliRunner().invoke(main, ["adapt", "bundled:quality", lines, "--out", str(tmp_path / "c"), *typed])
+    assert done.exit_code == 0, done.output
+    made = load_checkpoint(tmp_path / "c").manifest
+    assert made.operating is not None
+    assert (made.operating.option, made.operating.value) == (name, value)
+    stored = metaprobe.QualityPredictor.load(tmp_path / "c").threshold
+    chosen = metaprobe.load(held, **asked)  # type: ignore[call-overload]
+    assert chosen.threshold == stored == metaprobe.QualityPredictor.load(held, **asked).threshold  # type: ignore[arg-type]
+    assert chosen.threshold != metaprobe.QualityPredictor.load(held).threshold
+    scored = CliRunner().invoke(main, ["score", held, lines, "--on-mismatch", "ignore", *typed])
+    flags = [json.loads(line)["flagged"] for line in scored.output.splitlines() if line.startswith("{")]
+    series, _ = answers(200, seed=9, right=0.6)
+    assert flags == [verdict.flagged for verdict in chosen.predict_many(series)]
+    served = load_judges(Settings(checkpoint=held, auth=False, **asked), Metrics())  # type: ignore[arg-type]
+    assert [served.default.verdict(values)["flagged"] for values in series] == flags
+    inside = settings_of({"METAPROBE_CHECKPOINT": held, f"METAPROBE_{name.upper()}": str(value)})
+    assert inside.flags == asked
+    two = CliRunner().invoke(main, ["score", held, lines, *typed, "--catch" if name != "catch" else "--risk", "0.3"])
+    assert two.exit_code == 2
+    assert "at most one" in two.output
+
+
+def test_a_score_of_the_callers_own_flags_whatever_the_run_and_a_share_does_not() -> None:
+    series, _ = answers(40, seed=1)
+    predictor = metaprobe.QualityPredictor.load("bundled:quality", flag_below=0.5)
+    verdicts = predictor.predict_many(series)
+    assert {verdict.flagged for verdict in verdicts} == {True, False}
+    assert all(verdict.flagged == (verdict.score < 0.5) for verdict in verdicts if verdict.score is not None)
+    assert all(verdict.reason for verdict in verdicts), "how often answers of this run are right is not known"
+    with pytest.raises(ContractMismatch, match=r"catch=0.9: the checkpoint stores no threshold"):
+        metaprobe.QualityPredictor.load("bundled:quality", catch=0.9)
+    with pytest.raises(ContractMismatch, match=r"flag_below: .* gives no score"):
+        metaprobe.QualityPredictor.load("bundled:critical", flag_below=0.3)
+
+
+def test_whoever_chose_a_threshold_decides_by_no_other_one(tmp_path: Path) -> None:
+    tiny_quality(tmp_path / "q", thresholds={"flag": 0.4, "accept": 0.8}, flagging=CURVE)
+    for asked, thresholds in (({}, {"flag": 0.4, "accept": 0.8}), ({"flag_below": 0.6}, {"flag": 0.6})):
+        signal = metaprobe.QualityPredictor.load(tmp_path / "q", **asked).signals([-0.5] * 4).confidence
+        assert signal is not None
+        assert signal.thresholds == thresholds

@@ -10,6 +10,7 @@ import pytest
 from conftest import made_up
 
 from metaprobe import demo
+from metaprobe.checkpoints import FlagOptions
 from metaprobe.eval.gate_performance import Stronger
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
@@ -125,6 +126,7 @@ def test_a_probe_is_of_the_states_answers_and_kind_that_were_asked_for(
         layers="1,2",
         position=("answer_last",),
         states_of="reader",
+        catch=0.8,
     )
     loaded = Listener(monkeypatch, hidden, "load_evidence", evidence)
     studied = Listener(monkeypatch, hidden, "study_of", "study")
@@ -136,7 +138,9 @@ def test_a_probe_is_of_the_states_answers_and_kind_that_were_asked_for(
     assert isinstance(studied.named.pop("progress"), Progress)
     assert studied.named == {"folds": 3, "seed": 7, "kind": "ridge", "on_step": say}
     assert written.given == (tmp_path / "p", "study")
-    assert written.named == {"when": "after", "target": "sound", "command": "called so"}
+    assert written.named == {
+        "when": "after", "target": "sound", "command": "called so", "flags": FlagOptions(catch=0.8)
+    }  # fmt: skip
     assert lines == ["states      layers 0, 1, 2 at prompt_last, answer_last"]
     loaded = Listener(monkeypatch, hidden, "load_evidence", evidence)
     graded = Listener(monkeypatch, hidden, "train_difficulty")
@@ -152,10 +156,13 @@ def test_a_probe_is_exported_with_the_studys_seed_and_name(monkeypatch: pytest.M
     methods = tuple(study.standard_methods(evidence))
     exported = Listener(monkeypatch, hidden, "export_hidden", "checkpoint")
     of = study.Study(evidence, methods, "fits", 7)  # type: ignore[arg-type]
-    assert hidden.write_hidden("p", of, when="before", target="sound", command="called so") == "checkpoint"
+    flags = FlagOptions(flag_rate=0.2)
+    made = hidden.write_hidden("p", of, when="before", target="sound", command="called so", flags=flags)
+    assert made == "checkpoint"
     before = next(method for method in methods if method.name == BEFORE)
     assert exported.given == ("p", evidence, "fits")
-    assert exported.named == {"method": before, "target": "sound", "seed": 7, "command": "called so"}
+    named = {"method": before, "target": "sound", "seed": 7, "command": "called so"}
+    assert exported.named == {**named, "flags": flags}
 
 
 def test_a_gate_is_of_the_answers_rates_and_prices_that_were_asked_for(

@@ -1,15 +1,18 @@
 """The thresholds that a checkpoint stores keep what they promise, whatever the map from scores to probabilities."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from conftest import made_up
 
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints.flagging import promised
 from metaprobe.eval.table import AnswerTable
 from metaprobe.training.common.calibrators import PARITY, Calibrator, Isotonic, Platt, sigmoid
 from metaprobe.training.common.operating_points import FEWEST, ROUNDING, match_share, operating_points
-from metaprobe.training.crossfit.stored_thresholds import critical_thresholds, own_points, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import critical_thresholds, own_points, promises_of
 
 RISING = Platt(4.0, 0.5)
 TEMPLATE = made_up(4).table
@@ -33,8 +36,19 @@ def world(n: int, seed: int, *, sure: float = 0.0) -> World:
     return World(scores, replace(TEMPLATE, y=y, groups=groups), np.arange(n))
 
 
+def found_by(
+    scores: np.ndarray, table: AnswerTable, rows: np.ndarray, calibrator: Calibrator, seed: int = 0
+) -> dict[str, float]:
+    """The threshold below which 90 % of the wrong answers lie, and the one above which 10 % are wrong, where stored."""
+    promises, found = promises_of(scores, table, rows, calibrator, seed=seed), {}
+    for option, value in (("catch", 0.9), ("risk", 0.1)):
+        with suppress(ContractMismatch):
+            found[option] = promised(promises, option, value)  # type: ignore[arg-type]
+    return found
+
+
 def found_in(made: World, calibrator: Calibrator = RISING, sign: float = 1.0) -> dict[str, float]:
-    return promise_thresholds(sign * made.scores, made.table, made.rows, calibrator)
+    return found_by(sign * made.scores, made.table, made.rows, calibrator)
 
 
 def test_flagged_are_nine_in_ten_wrong_answers_and_accepted_are_right_nine_times_in_ten() -> None:
@@ -44,8 +58,8 @@ def test_flagged_are_nine_in_ten_wrong_answers_and_accepted_are_right_nine_times
         new = np.arange(800, len(made.scores))
         p, y = RISING.probability(made.scores[new]), made.table.y[new]
         found = found_in(made)
-        missed.append((p[y == 0] >= found["flag"]).mean())
-        accepted = p >= found.get("accept", np.inf)
+        missed.append((p[y == 0] >= found["catch"]).mean())
+        accepted = p >= found.get("risk", np.inf)
         kept.append(accepted.mean())
         failed += accepted.any() and (y[accepted] == 0).mean() > 0.1
     assert 0.07 < np.mean(missed) < 0.11
@@ -57,8 +71,8 @@ def test_scores_that_go_the_wrong_way_round_are_turned_by_their_calibrator() -> 
     made = world(600, 1)
     falling = Platt(-4.0, 0.5)
     right, wrong = found_in(made), found_in(made, falling, sign=-1.0)
-    assert wrong["flag"] == pytest.approx(right["flag"], abs=2e-3)
-    assert "accept" not in wrong  # the other half of the groups must not be judged by a map that falls
+    assert wrong["catch"] == pytest.approx(right["catch"], abs=2e-3)
+    assert "risk" not in wrong  # the other half of the groups must not be judged by a map that falls
     turned = replace(made.table, y=1 - made.table.y)
     sound = critical_thresholds(made.scores, turned, made.rows, falling)
     alike = critical_thresholds(-made.scores, turned, made.rows, RISING)
@@ -71,14 +85,14 @@ def test_where_a_calibrator_is_flat_all_of_one_probability_stay_on_the_promised_
     knots = np.array([-9.0, -0.3, -0.2999, 0.5, 0.5001, 9.0])
     steps = Isotonic(knots, np.repeat(levels, 2))
     found = found_in(made, steps)
-    flagged = [level < found["flag"] for level in levels]
+    flagged = [level < found["catch"] for level in levels]
     assert flagged[0]
-    assert found["flag"] - PARITY == pytest.approx(levels[np.flatnonzero(flagged)[-1]], abs=1e-6)
+    assert found["catch"] - PARITY == pytest.approx(levels[np.flatnonzero(flagged)[-1]], abs=1e-6)
     # The threshold lies within the middle step, a part of which is not good enough: none of it is accepted.
-    assert found["accept"] == pytest.approx(0.5 + PARITY, abs=1e-6)
+    assert found["risk"] == pytest.approx(0.5 + PARITY, abs=1e-6)
     exact = Isotonic(np.array([-9.0, -1.0, 1.0, 9.0]), np.array([0.1, 0.2, 0.9, 0.95]))
-    assert found_in(made, exact)["accept"] < 0.9  # where the map rises, it is the probability there
-    assert all(abs(found_in(made, exact)["accept"] - level - PARITY) > 1e-6 for level in (0.1, 0.2, 0.9, 0.95))
+    assert found_in(made, exact)["risk"] < 0.9  # where the map rises, it is the probability there
+    assert all(abs(found_in(made, exact)["risk"] - level - PARITY) > 1e-6 for level in (0.1, 0.2, 0.9, 0.95))
     critical = critical_thresholds(made.scores, made.table, made.rows, steps)
     caught = [1 - level >= critical["critical"] for level in levels]
     assert critical["critical"] + PARITY == pytest.approx(1 - levels[np.flatnonzero(caught)[-1]], abs=1e-6)
@@ -86,9 +100,9 @@ def test_where_a_calibrator_is_flat_all_of_one_probability_stay_on_the_promised_
     spared = [1 - level >= critical["critical_sure"] for level in levels]
     assert spared in ([True, False, False], [False, False, False])
     constant = Isotonic(np.array([-9.0, 9.0]), np.array([0.5, 0.5]))
-    assert found_in(made, constant)["flag"] == pytest.approx(0.5 + PARITY)
+    assert found_in(made, constant)["catch"] == pytest.approx(0.5 + PARITY)
     sure = Isotonic(np.array([-9.0, 9.0]), np.array([1 - 1e-9, 1 - 1e-9]))
-    assert found_in(made, sure)["flag"] == 1.0
+    assert found_in(made, sure)["catch"] == 1.0
     assert critical_thresholds(made.scores, made.table, made.rows, sure)["critical"] == 0.0
     never = Isotonic(np.array([-9.0, 9.0]), np.array([1e-9, 1e-9]))
     assert critical_thresholds(made.scores, made.table, made.rows, never)["critical_sure"] == 1.0
@@ -110,10 +124,10 @@ def test_critical_failures_are_caught_and_sound_answers_are_not_called_critical(
 def test_promises_that_too_few_answers_allow_are_not_made() -> None:
     made = world(30, 0)
     few = replace(made.table, y=np.r_[np.zeros(8, np.int64), np.ones(len(made.table.y) - 8, np.int64)])
-    assert promise_thresholds(made.scores, few, made.rows, RISING) == {}
+    assert found_by(made.scores, few, made.rows, RISING) == {}
     assert critical_thresholds(made.scores, few, made.rows, RISING) == {}
-    alike = promise_thresholds(np.zeros_like(made.scores), world(200, 0).table, np.arange(200), RISING)
-    assert alike["flag"] == pytest.approx(float(sigmoid(np.array(0.5))) + PARITY, abs=1e-4)
+    alike = found_by(np.zeros_like(made.scores), world(200, 0).table, np.arange(200), RISING)
+    assert alike["catch"] == pytest.approx(float(sigmoid(np.array(0.5))) + PARITY, abs=1e-4)
 
 
 def test_a_share_is_matched_by_the_value_that_comes_nearest() -> None:
@@ -142,17 +156,15 @@ def test_fifty_evaluated_answers_are_enough_to_match_a_threshold() -> None:
 def test_thresholds_on_probabilities_do_not_depend_on_the_scale_of_the_scores() -> None:
     made = world(800, 3, sure=0.5)
     scaled, shifted = 5 * made.scores + 3, Platt(4 / 5, 0.5 - 3 * 4 / 5)
-    assert promise_thresholds(scaled, made.table, made.rows, shifted) == pytest.approx(found_in(made), abs=2e-3)
+    assert found_by(scaled, made.table, made.rows, shifted) == pytest.approx(found_in(made), abs=2e-3)
     bent = Isotonic(np.array([-9.0, -1.0, 1.0, 9.0]), np.array([0.1, 0.2, 0.9, 0.95]))
-    raw = (np.log(1 / (1 / found_in(made)["accept"] - 1)) - 0.5) / 4
-    assert found_in(made, bent)["accept"] == pytest.approx(float(bent.probability(np.array(raw))), abs=1e-7)
+    raw = (np.log(1 / (1 / found_in(made)["risk"] - 1)) - 0.5) / 4
+    assert found_in(made, bent)["risk"] == pytest.approx(float(bent.probability(np.array(raw))), abs=1e-7)
 
 
 def test_answers_of_one_group_count_once_and_the_seed_draws_them() -> None:
     made = world(800, 3, sure=0.5)
-    assert promise_thresholds(made.scores, made.table, made.rows, RISING, seed=1) != found_in(made)
-    assert promise_thresholds(made.scores, made.table, made.rows, RISING, seed=0) == found_in(made)
+    assert found_by(made.scores, made.table, made.rows, RISING, seed=1) != found_in(made)
+    assert found_by(made.scores, made.table, made.rows, RISING, seed=0) == found_in(made)
     few = replace(made.table, groups=np.array([f"g{i // 20}" for i in range(len(made.scores))]))
-    assert "accept" not in promise_thresholds(
-        made.scores, few, made.rows, RISING
-    )  # 20 groups in each half, and it takes 22
+    assert "risk" not in found_by(made.scores, few, made.rows, RISING)  # 20 groups in each half, and it takes 22

@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from conftest import made_up
+from test_promised_thresholds import found_by
 
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.hidden import ConfidenceProbe
@@ -18,7 +19,6 @@ from metaprobe.training.crossfit.methods import Evidence, ProbeKind
 from metaprobe.training.crossfit.study import study_of
 from metaprobe.training.hidden.train import write_hidden
 from metaprobe.training.linear.probe import KINDS
-from metaprobe.training.quality.fit import promise_thresholds
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -82,12 +82,12 @@ def test_promised_thresholds_hold_on_new_answers(name: str) -> None:
         if name == "flat":
             knots = np.quantile(scores[rows], [0.05, 0.3, 0.5, 0.95])
             calibrator = Isotonic(knots.astype(np.float32).astype(float), np.array([0.05, 0.4, 0.4, 0.95]))
-        found = promise_thresholds(scores, table, rows, calibrator, seed=seed)
+        found = found_by(scores, table, rows, calibrator, seed=seed)
         p, y = calibrator.probability(scores)[300:], table.y[300:]
-        missed.append(float((p[y == 0] >= found["flag"]).mean()))
-        if "accept" in found:
+        missed.append(float((p[y == 0] >= found["catch"]).mean()))
+        if "risk" in found:
             accepted += 1
-            wrong.append(float((y[p >= found["accept"]] == 0).mean()))
+            wrong.append(float((y[p >= found["risk"]] == 0).mean()))
     # In expectation over calibrations; 0.01 is about two standard errors of the mean of 40.
     assert np.mean(missed) <= 0.1 + 0.01
     assert accepted > 12, "with a confidence of 95 % half of so few answers carry none"
@@ -98,6 +98,6 @@ def test_promised_thresholds_hold_on_new_answers(name: str) -> None:
 def test_what_cannot_be_promised_is_left_out() -> None:
     table, scores = judged(600, 0)
     noise = np.random.default_rng(1).normal(size=600)
-    assert "accept" not in promise_thresholds(noise, table, np.arange(300), Platt(1.0, 0.0))
+    assert "risk" not in found_by(noise, table, np.arange(300), Platt(1.0, 0.0))
     few = np.flatnonzero(table.y == 0)[:5].tolist() + np.flatnonzero(table.y == 1)[:20].tolist()
-    assert promise_thresholds(scores, table, np.array(few), Platt(1.0, 0.0)) == {}
+    assert found_by(scores, table, np.array(few), Platt(1.0, 0.0)) == {}

@@ -1,5 +1,6 @@
 """Recalibration from a score log: probabilities right again, thresholds that hold, and refusals that say why."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from logged_answers import WEEK_46, answers, stored, write_answers
 
-from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, read_labelled
@@ -86,21 +87,60 @@ def test_the_new_flag_catches_what_it_promises_also_of_chosen_answers(base: Path
     fresh, truth = answers(1500, seed=77, right=0.7)
     for seed in range(8):
         found, _ = labelled(predictor, 300, seed=200 + seed, right=0.7, active=True)
-        recalibrate_quality(base, found, out=tmp_path / f"c{seed}")
+        recalibrate_quality(base, found, out=tmp_path / f"c{seed}", flags=FlagOptions(catch=0.9))
         mine = QualityPredictor.load(tmp_path / f"c{seed}")
         flagged = np.array([bool(verdict.flagged) for verdict in mine.predict_many(fresh)])
         caught.append(flagged[truth == 0].mean())
     assert 0.9 - 0.03 <= np.mean(caught) < 0.99
 
 
-def test_labels_that_carry_no_threshold_give_none_and_the_card_says_so(base: Path, tmp_path: Path) -> None:
+def test_the_curve_is_remade_where_the_labels_suffice(base: Path, tmp_path: Path) -> None:
+    found, _ = labelled(QualityPredictor.load(base), 300, seed=5, right=0.7)
+    before, made = load_checkpoint(base).manifest, recalibrate_quality(base, found, out=tmp_path / "c").manifest
+    assert len(made.flagging) == 19
+    assert made.flagging[5].caught.n == int((found.y == 0).sum()) != before.flagging[5].caught.n
+    assert made.operating is not None
+    assert made.operating.value == pytest.approx((found.y == 0).mean(), abs=0.03)
+
+
+def _of_few_for_all(base: Path) -> LabelledScores:
+    """Labels of which only a handful stand for all answers: nearly all were chosen, and few were likely to be."""
     found, _ = labelled(QualityPredictor.load(base), 60, seed=11, right=0.9)
+    return dataclasses.replace(found, propensity=np.where(np.arange(len(found)) % 12 == 0, 0.02, 1.0))
+
+
+def test_where_the_labels_are_too_few_the_curve_of_before_moves_with_the_scores(base: Path, tmp_path: Path) -> None:
+    found, before = _of_few_for_all(base), QualityPredictor.load(base)
     made = recalibrate_quality(base, found, out=tmp_path / "c")
-    assert "flag" not in made.manifest.thresholds
+    curve, old = made.manifest.flagging, before.checkpoint.manifest.flagging
+    assert [(one.rate, one.caught, one.cost) for one in curve] == [(one.rate, one.caught, one.cost) for one in old]
+    fresh, _ = answers(400, seed=3, right=0.7)
+    was = np.array([verdict.score for verdict in before.predict_many(fresh)])
+    new = np.array([verdict.score for verdict in QualityPredictor(made).predict_many(fresh)])
+    for point, point_before in zip(curve, old, strict=True):  # the same answers lie below it
+        assert ((new < point.threshold) == (was < point_before.threshold)).mean() > 0.99
+    for share in (0.5, 0.9):
+        flags = [
+            [verdict.flagged for verdict in QualityPredictor(of, catch=share).predict_many(fresh)]
+            for of in (before.checkpoint, made)
+        ]
+        assert np.mean(np.equal(*flags)) > 0.99
     card = (tmp_path / "c" / "README.md").read_text()
-    assert "no threshold `flag`:" in card
-    assert "do not carry the promise to miss at most 10%, which takes 9" in card
+    assert "the curve of flag rates is that of the checkpoint before, its scores moved with the others" in card
+    with pytest.raises(ContractMismatch, match=r"risk=0.2: no threshold .* was shown to keep such a promise"):
+        QualityPredictor(made, risk=0.2)  # depends on the base rate, which is another one
+
+
+def test_labels_that_carry_no_threshold_give_none_and_the_card_says_so(base: Path, tmp_path: Path) -> None:
+    found = _of_few_for_all(base)
+    several = dataclasses.replace(found, model=np.where(np.arange(len(found)) % 2, "a", "b"))
+    made = recalibrate_quality(base, several, out=tmp_path / "c")
+    assert "flag" not in made.manifest.thresholds
+    assert made.manifest.flagging == ()
+    assert "; no threshold `flag`: the " in (tmp_path / "c" / "README.md").read_text()
     assert QualityPredictor.load(tmp_path / "c").predict([-0.1] * 10).flagged is None
+    with pytest.raises(RecordError, match=r"catch: the .* labelled answers are of .*: label more, or leave catch out"):
+        recalibrate_quality(base, several, out=tmp_path / "d", flags=FlagOptions(catch=0.5))
 
 
 def test_labels_are_thinned_to_a_plain_draw() -> None:
@@ -174,6 +214,43 @@ def test_the_command_recalibrates_by_a_log_and_writes_it_down(base: Path, tmp_pa
     assert f"no labelled answer that checkpoint {mine.checkpoint.digest[:16]} scored" in refused.output
     assert f"labelled are 300 answers of checkpoints {predictor.checkpoint.digest[:16]}" in refused.output
     assert run("recalibrate", base, "--out", tmp_path / "d").exit_code == 2
+
+
+def test_a_version_that_has_scored_answers_of_a_log_is_never_replaced(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series, y = answers(60, seed=31, right=0.7)
+    served = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "c").checkpoint.digest
+    url, labels = tmp_path / "log.sqlite", tmp_path / "labels.jsonl"
+    with ScoreLog.open(url) as log:
+        write_answers(log, QualityPredictor.load(tmp_path / "c"), series)
+    labels.write_text(
+        "".join(json.dumps({"score": 0.3 + 0.4 * (i % 3 > 0), "label": int(i % 3 > 0)}) + "\n" for i in range(60))
+    )
+    words = ("recalibrate", base, "--labels", labels, "--out", tmp_path / "c")
+    done = run(*words)
+    assert done.exit_code == 1
+    assert served in done.output
+    assert "--replace" in done.output
+    for name in ("METAPROBE_LOG", "METAPROBE_PINS"):
+        (tmp_path / "pins").write_text(f"{tmp_path / 'c'} {served}\n")
+        monkeypatch.setenv(name, str(url if name == "METAPROBE_LOG" else tmp_path / "pins"))
+        done = run(*words, "--replace")
+        assert done.exit_code == 1
+        assert "may be in service" in done.output
+        assert load_checkpoint(tmp_path / "c").digest == served
+        with pytest.raises(CheckpointExists, match="may be in service"):
+            QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "c", replace=True)
+        monkeypatch.delenv(name)
+    for option in (("--pins", tmp_path / "pins"), ("--log", url)):
+        lines = tmp_path / "runs"
+        done = run("train", "quality", stored(lines, {"m": (60, 0.5)}), "--out", tmp_path / "c", "--replace", *option)
+        assert "may be in service" in done.output, done.output
+    done = run("seal", base, "--out", tmp_path / "c", "--replace", "--log", tmp_path / "no.sqlite")
+    assert "cannot be read" in done.output
+    assert not (tmp_path / "no.sqlite").exists()
+    assert run(*words, "--replace").exit_code == 0, "nothing that is named knows it"
+    assert load_checkpoint(tmp_path / "c").digest != served
 
 
 def test_the_command_recalibrates_by_a_file(base: Path, tmp_path: Path) -> None:

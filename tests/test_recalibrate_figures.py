@@ -161,18 +161,13 @@ def test_scores_given_again_are_scaled_and_moved_by_the_model_s_base_rate() -> N
             module.score_again(stranger, before, labels)
 
 
-def test_the_line_of_the_card_says_which_thresholds_are_missing_and_why() -> None:
+def test_the_line_of_the_card_says_by_which_labels_scores_were_moved() -> None:
     labels = replace(labelled(40), label=(np.arange(40) >= 10).astype(float))
     found = made(labels, labels.score, np.arange(40) >= 4)
-    whole = module._line(found, {"flag": 0.3, "accept": 0.9})
-    assert whole == (
+    assert module._line(found) == (
         "correct: scale 0.50, base rate +0.25 log-odds, by 40 labelled answers, 75% of them right; "
         "36 of them stand for all"
     )
-    assert "; no threshold `flag`: 6 wrong ones among these" in module._line(found, {"accept": 0.9})
-    assert "no threshold `accept`" not in module._line(found, {"accept": 0.9})
-    assert "; no threshold `accept`: so many labels" in module._line(found, {"flag": 0.3})
-    assert "no threshold `flag`" not in module._line(found, {"flag": 0.3})
 
 
 def test_labels_are_known_again_by_scores_labels_times_and_groups() -> None:

@@ -236,6 +236,7 @@ def test_the_command_learns_from_a_signal_and_says_so_in_the_contract(tmp_path: 
     assert router.sources == dict.fromkeys(AGENTS, checkpoint.digest)
     assert AgentPolicy(router).assessment == 1.0
     write_outcomes(tmp_path / "o.jsonl", planted(80))
-    refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "o.jsonl"), *options, *signal])
+    elsewhere = ["--out", str(tmp_path / "d"), *options[2:]]
+    refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "o.jsonl"), *elsewhere, *signal])
     assert refused.exit_code == 2
     assert "signal is for a folder of runs" in refused.output

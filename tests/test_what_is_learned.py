@@ -23,7 +23,7 @@ from conftest import made_up
 from routed_worlds import logged_outcomes, outcomes
 from test_choice_training import runs as both_ways
 
-from metaprobe.checkpoints import Checkpoint, UntrustedCheckpoint
+from metaprobe.checkpoints import Checkpoint, OperatingPoint, UntrustedCheckpoint
 from metaprobe.eval.gate_performance import gate_lines
 from metaprobe.probes.adapter import Encoder
 from metaprobe.probes.features import features
@@ -82,9 +82,18 @@ def written(checkpoint: Checkpoint) -> dict[str, Any]:
         "metrics": {name: [found.estimate, found.low, found.high] for name, found in manifest.metrics.items()},
         "thresholds": dict(manifest.thresholds),
         "flagged": [[one.rate, one.threshold, one.caught.estimate, one.cost.high] for one in manifest.flagging[::6]],
+        "promised": [[one.option, one.value, one.threshold] for one in manifest.promises[::20]],
+        "operating": operating_of(manifest.operating),
         "audits": {name: [audit.passed, audit.severity] for name, audit in manifest.audits.items()},
         "packages": sorted(manifest.versions),
     }
+
+
+def operating_of(own: OperatingPoint | None) -> list[Any]:
+    """What the stored flag threshold does."""
+    if own is None:
+        return []
+    return [own.option, own.value, *([one.estimate, one.low, one.high] for one in (own.flagged, own.caught, own.cost))]
 
 
 def points(of: list[Point] | list[Alone]) -> list[Any]:

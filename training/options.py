@@ -4,10 +4,12 @@ Nothing heavy is imported here.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from metaprobe.checkpoints import FlagOptions, check_target
 from metaprobe.records.errors import RecordError
 
 OnLine = Callable[[str], None]
@@ -38,11 +40,41 @@ class RunOptions:
 
     def recorded(self, name: str) -> str:
         """Returns `command`, or the call of the function `name` with the options that are not at their defaults."""
-        left_out = {"out", "on_step", "on_line", "command"}
+        left_out = {"out", "on_step", "on_line", "command", "replace", "pins", "log"}
         given = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in left_out]
         defaults = {f.name: f.default for f in fields(self)}
         said = ", ".join(f"{key}={value!r}" for key, value in given if value != defaults[key])
         return self.command or f"metaprobe.{name}({said})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaceOptions:
+    """What of a checkpoint that is there already may be replaced."""
+
+    # No slots: the options of a training inherit these beside their own, and two bases cannot both have slots.
+    replace: bool = False
+    """Whether to replace the checkpoint of the same kind that `out` holds."""
+    pins: str | Path | None = None
+    """File of `serve --pins`: a checkpoint that it names is never replaced. By default the file in METAPROBE_PINS."""
+    log: str | None = None
+    """Score log: a checkpoint that has scored its answers is never replaced. By default the log in METAPROBE_LOG."""
+
+    def replacing(self) -> AbstractContextManager[None]:
+        """Returns a context in which every writer replaces only what these options allow."""
+        from metaprobe.training.common.writing import (
+            replacing_of,  # reads score logs: not for whoever only names options
+        )
+
+        return replacing_of(self.replace, self.pins, self.log)
+
+    def check(self, out: str | Path, kind: str) -> None:
+        """Raises as `check_target` where no checkpoint of the kind may be written to `out`, by these options."""
+        with self.replacing():
+            check_target(out, kind)
+
+
+NEW_ONLY = ReplaceOptions()
+"""Nothing is replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +90,7 @@ class AnswerOptions(RunOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QualityOptions(AnswerOptions):
+class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """What `train_quality` takes."""
 
     target: str | Sequence[str] = "correct"
@@ -75,6 +107,12 @@ class QualityOptions(AnswerOptions):
     """Address of a Dask cluster to fit on."""
 
     def __post_init__(self) -> None:
+        FlagOptions.__post_init__(self)
+        if self.new_tasks and self.flags:
+            raise WrongOptions(
+                f"new_tasks stores no threshold, for one of these runs says nothing about other tasks: leave out "
+                f"new_tasks or {next(iter(self.flags))}"
+            )
         if self.new_tasks and self.dask is not None:
             raise WrongOptions(
                 "new_tasks grows no trees, so that a Dask cluster has nothing to fit: leave out new_tasks or dask"
@@ -87,7 +125,7 @@ class QualityOptions(AnswerOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenOptions(AnswerOptions):
+class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """What `train_hidden` takes."""
 
     target: str = "correct"
@@ -106,7 +144,7 @@ class HiddenOptions(AnswerOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlendOptions(RunOptions):
+class BlendOptions(RunOptions, ReplaceOptions):
     """What `train_blend` takes."""
 
     target: str = "correct"
@@ -120,7 +158,7 @@ class BlendOptions(RunOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions(AnswerOptions):
+class GateOptions(AnswerOptions, ReplaceOptions):
     """What `train_gate` takes."""
 
     target: str = "correct"
@@ -134,7 +172,7 @@ class GateOptions(AnswerOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterOptions(RunOptions):
+class RouterOptions(RunOptions, ReplaceOptions):
     """What `train_router` takes."""
 
     agent: Sequence[str] = ()
@@ -152,7 +190,7 @@ class RouterOptions(RunOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterOptions(RunOptions):
+class AdapterOptions(RunOptions, ReplaceOptions):
     """What `train_adapter` takes."""
 
     stage: str | None = None

@@ -4,12 +4,22 @@ python -m research.stages.command RUNS --out C
 """
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from metaprobe.checkpoints import check_target
 from metaprobe.progress import steps
-from metaprobe.terminal import FOLDER, RUNS, command_line, folds_option, say_checkpoint, seed_option
+from metaprobe.terminal import (
+    FOLDER,
+    RUNS,
+    command_line,
+    folds_option,
+    replace_options,
+    replacing_given,
+    say_checkpoint,
+    seed_option,
+)
 
 
 @click.command("stages", short_help="On runs of a system: when to stop, what to return, whom to hear.")
@@ -28,10 +38,11 @@ from metaprobe.terminal import FOLDER, RUNS, command_line, folds_option, say_che
     type=click.Choice(["iterate", "select", "budget", "regulate"]),
     help="Use this head though it does not win; repeatable.  [default: the heads that win]",
 )
+@replace_options()
 @folds_option
 @seed_option
 def train_stages_command(
-    runs: tuple[Path, ...], out: Path, token_price: float, use: tuple[str, ...], folds: int, seed: int
+    runs: tuple[Path, ...], out: Path, token_price: float, use: tuple[str, ...], folds: int, seed: int, **named: Any
 ) -> None:
     """The decisions of one system, from its runs: Monitor-Generate-Verify, MetaCrit, Self-Refine or Self-Verification.
 
@@ -43,8 +54,9 @@ def train_stages_command(
     from research.stages.train import train_stages
     from research.stages.ways import LEARNED
 
-    check_target(out, "stages")
-    with steps() as on_step:
+    writing = replacing_given(named)
+    with writing.replacing(), steps() as on_step:
+        check_target(out, "stages")
         on_step("reading the runs")
         checkpoint, studies = train_stages(
             out,

@@ -136,7 +136,7 @@ def main(names: tuple[str, ...], models: Path | None, check: bool, only_seal: bo
             read_states(*name.rsplit("-", 1), models)
         # Not straight into the package's folder: a wheel built meanwhile would take half a checkpoint with it.
         made = WORK / name
-        run(f"{COMMANDS[name]} --out {shlex.quote(str(made))}")
+        run(f"{COMMANDS[name]} --out {shlex.quote(str(made))} --replace")
         if check:
             found = compared(FOLDER / name, ROOT / made)
             allowed = TOLERANCE_OF_STATES if of_states else TOLERANCE

@@ -19,7 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.checkpoints import UntrustedCheckpoint
+from metaprobe.checkpoints import FlagOptions, UntrustedCheckpoint
 from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
@@ -40,6 +40,8 @@ from research.systems.metacog_controls import (
 from research.systems.metacog_orders import Floats, Series, compared, share, spread_over
 from research.systems.metacog_replays import ORDERS
 
+PROMISED = FlagOptions(catch=0.9)
+"""What the stored threshold flags in the measured figures: below it lie, on average, 90 % of the wrong answers."""
 FIGURES = ROOT / "docs" / "measured" / "live_signals.json"
 EXPLICIT, IMPLICIT, BOTH = "explicit", "implicit", "both"
 
@@ -73,7 +75,9 @@ def readings(world: World) -> tuple[Floats, dict[str, list[float]]]:
             )
             for column, agent in enumerate(world.agents):
                 learned = study([folder / "runs"], stage="answer", agent=agent, hidden=False)
-                checkpoint = write_quality(folder / agent, {"correct": learned}, command="live_signals.py")
+                checkpoint = write_quality(
+                    folder / agent, {"correct": learned}, command="live_signals.py", flags=PROMISED
+                )
                 auroc.setdefault(agent, []).append(checkpoint.manifest.metrics["auroc"].estimate)
                 source = SignalSource.load([f"confidence={folder / agent}"])
                 for row in np.flatnonzero(world.half == half):

@@ -153,7 +153,8 @@ def on_mismatch_of(settings: Settings) -> OnMismatch:
 
 
 def _load(settings: Settings, location: str, sha256: str | None, run: str | None) -> QualityPredictor:
-    return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=on_mismatch_of(settings))
+    mismatch, flags = on_mismatch_of(settings), settings.flags
+    return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=mismatch, **flags)
 
 
 def _pinned(pins: Path | None) -> Iterator[tuple[str, str]]:

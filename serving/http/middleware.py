@@ -19,6 +19,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints.flag_options import flag_options_of_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
@@ -53,7 +55,8 @@ VARIABLES = {
     "METAPROBE_LOG_TEXTS": "log_texts",
     "METAPROBE_LOG_LOGPROBS": "log_logprobs",
 }
-"""Environment variable -> the setting of `metaprobe serve` that it is."""
+"""Environment variable -> the setting of `metaprobe serve` that it is. METAPROBE_FLAG_RATE, METAPROBE_FLAG_BELOW,
+METAPROBE_CATCH and METAPROBE_RISK say which answers are flagged, at most one of them."""
 NUMBERS = ("gate_stop", "gate_escalate")
 SWITCHES = {"METAPROBE_LOG_TEXTS": "log_texts", "METAPROBE_LOG_LOGPROBS": "log_logprobs"}
 OFF_AND_ON = {"0": False, "false": False, "1": True, "true": True}
@@ -77,6 +80,10 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
             given[setting] = OFF_AND_ON[given[setting].lower()]
     if "base_rates" in given:
         given["base_rates"] = (given["base_rates"],)
+    try:
+        given |= flag_options_of_environment(environment).flags
+    except ContractMismatch as error:
+        raise RecordError(str(error)) from error
     return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
 
 
@@ -103,7 +110,11 @@ class VerdictMiddleware:
         on_mismatch: Any = "note" if settings.on_mismatch == "warn" else settings.on_mismatch
         if predictor is None:
             predictor = QualityPredictor.load(
-                settings.checkpoint, sha256=settings.sha256, run=settings.run_by_model.get(""), on_mismatch=on_mismatch
+                settings.checkpoint,
+                sha256=settings.sha256,
+                run=settings.run_by_model.get(""),
+                on_mismatch=on_mismatch,
+                **settings.flags,
             )
         if gates is None and settings.gate is not None:
             gates = StreamingGate.load(

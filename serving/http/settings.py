@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from metaprobe.checkpoints import ContractMismatch, FlagOptions
 from metaprobe.records.errors import RecordError
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -29,8 +30,11 @@ class SettingsError(RecordError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything about one server. Raises `SettingsError` for what cannot be meant."""
+class Settings(FlagOptions):
+    """Everything about one server; which answers its checkpoints flag is said as in `FlagOptions`.
+
+    Raises `SettingsError` for what cannot be meant.
+    """
 
     checkpoint: Path | str
     """Of a quality predictor: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; judges every model's answers.
@@ -127,6 +131,10 @@ class Settings:
     """Processes, each with a session of its own."""
 
     def __post_init__(self) -> None:
+        try:
+            FlagOptions.__post_init__(self)
+        except ContractMismatch as error:
+            raise SettingsError(str(error)) from error
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; expected more than 0")

@@ -13,6 +13,7 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     model_option,
+    replace_options,
     say_checkpoint,
     seed_option,
     stage_option,
@@ -22,6 +23,7 @@ from metaprobe.terminal import (
 @click.command("adapter", short_help="On prompt and answer as text: a small language model.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
 @model_option
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
 @click.option(

@@ -13,7 +13,7 @@ import click
 from metaprobe import __version__
 from metaprobe.assist_cli import assist
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
-from metaprobe.checkpoints import CheckpointError
+from metaprobe.checkpoints import CheckpointError, FlagOptions
 from metaprobe.collect_cli import collect
 from metaprobe.doctor_cli import doctor
 from metaprobe.extract_cli import extract
@@ -36,6 +36,8 @@ from metaprobe.terminal import (
     RUNS,
     agent_option,
     command_line,
+    flag_options,
+    flags_given,
     folds_option,
     model_option,
     say_collected,
@@ -143,8 +145,15 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     help="Which of the checkpoint's runs all responses are of; by default what each says of its model and task.",
 )
 @click.option("--stage", help="Of a run store, only the answers of this stage.")
+@flag_options
 def score(
-    checkpoint: str, file: Path, sha256: str | None, on_mismatch: Any, run: str | None, stage: str | None
+    checkpoint: str,
+    file: Path,
+    sha256: str | None,
+    on_mismatch: Any,
+    run: str | None,
+    stage: str | None,
+    **named: Any,
 ) -> None:
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
@@ -154,13 +163,14 @@ def score(
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_file import score_lines
 
+    flags = flags_given(named)
     file = Path("/dev/stdin") if str(file) == "-" else file
     if file.is_dir():
-        found = score_store(checkpoint, file, sha256, on_mismatch, run, stage)
+        found = score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags)
     elif stage is not None:
         raise click.UsageError("--stage is for run stores: a line of a file has one answer")
     else:
-        predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch)
+        predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags.flags)
         found = lines_done("score", score_lines(predictor, file, by_run=run is None), file)
     scored = lines = 0
     for line in found:
@@ -176,7 +186,13 @@ def score(
 
 
 def score_store(
-    checkpoint: str, store: Path, sha256: str | None, on_mismatch: Any, run: str | None, stage: str | None
+    checkpoint: str,
+    store: Path,
+    sha256: str | None,
+    on_mismatch: Any,
+    run: str | None,
+    stage: str | None,
+    flags: FlagOptions,
 ) -> Iterator[dict[str, Any]]:
     """A line for each answer of a run store: its verdict, or where a travelling blend sets it within its run."""
     from metaprobe.checkpoints import load_checkpoint
@@ -189,8 +205,13 @@ def score_store(
     kind = held.manifest.kind
     check_kind(held.path, kind, quality_contract.KIND, blend.KIND)
     if kind == quality_contract.KIND:
-        predictor = QualityPredictor(held, run=run, on_mismatch=on_mismatch)
+        predictor = QualityPredictor(held, run=run, on_mismatch=on_mismatch, **flags.flags)
         return quality_lines(predictor, store, by_run=run is None, stage=stage)
+    if flags.flags:
+        raise click.UsageError(
+            f"--{next(iter(flags.flags)).replace('_', '-')} is for quality predictors: a travelling blend orders "
+            "answers, and flags none"
+        )
     if run is not None:
         raise click.UsageError("--run is for quality predictors: a travelling blend orders each run by itself")
     return blend_lines(blend.TravellingBlend.of(held), store, stage=stage)

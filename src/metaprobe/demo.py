@@ -14,6 +14,7 @@ from metaprobe.training.comparison.write_comparison import write_comparison
 from metaprobe.training.crossfit.methods import AFTER, BEFORE
 from metaprobe.training.crossfit.study import OnStep, study
 from metaprobe.training.hidden.train import write_hidden
+from metaprobe.training.options import ReplaceOptions
 from metaprobe.training.quality.train import write_quality
 
 SYSTEM = "self-report"
@@ -56,6 +57,11 @@ def train_demo(
 
     `command`: with the options that were given, for the records of what is made.
     """
+    with ReplaceOptions(replace=True).replacing():  # the folder is the demo's own, and a second run makes all again
+        return _train_demo(folder, collected, folds, seed, command, on_step)
+
+
+def _train_demo(folder: Path, collected: CollectReport, folds: int, seed: int, command: str, on_step: OnStep) -> Demo:
     stores = [folder / "runs"]
     found = study(stores, folds=folds, seed=seed, on_step=on_step)
     at = folder / "checkpoints"

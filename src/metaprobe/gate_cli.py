@@ -12,6 +12,7 @@ from metaprobe.terminal import (
     agent_option,
     command_line,
     folds_option,
+    replace_options,
     say_checkpoint,
     seed_option,
     stage_option,
@@ -21,6 +22,7 @@ from metaprobe.terminal import (
 @click.command("gate", short_help="On the first log-probabilities: when to stop a stream.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
 @click.option(
     "--alpha",

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, FlagOptions, load_checkpoint
+from metaprobe.checkpoints.flag_options import FlagKeywords
 from metaprobe.checkpoints.kinds import wrong_kind
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     )
 
 
-def _quality(checkpoint: Checkpoint, flag_rate: float | None = None, run: str | None = None) -> "QualityPredictor":
+def _quality(checkpoint: Checkpoint, run: str | None = None, **flag: Unpack[FlagKeywords]) -> "QualityPredictor":
     from metaprobe.probes.quality import QualityPredictor
 
-    return QualityPredictor(checkpoint, flag_rate=flag_rate, run=run)
+    return QualityPredictor(checkpoint, run=run, **flag)
 
 
 def _gate(checkpoint: Checkpoint) -> "StreamingGate":
@@ -100,26 +101,35 @@ def load(path: Literal["bundled:gate"], *, sha256: str | None = None) -> "Stream
 @overload
 def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> "LearnedRouter": ...
 @overload
+def load(
+    path: str | os.PathLike[str], *, sha256: str | None = None, run: str, **flag: Unpack[FlagKeywords]
+) -> "QualityPredictor": ...
+@overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float) -> "QualityPredictor": ...
 @overload
-def load(
-    path: str | os.PathLike[str], *, sha256: str | None = None, flag_rate: float | None = None, run: str
-) -> "QualityPredictor": ...
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, flag_below: float) -> "QualityPredictor": ...
+@overload
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, catch: float) -> "QualityPredictor": ...
+@overload
+def load(path: str | os.PathLike[str], *, sha256: str | None = None, risk: float) -> "QualityPredictor": ...
 @overload
 def load(path: str | os.PathLike[str], *, sha256: str | None = None) -> "Loaded": ...
 def load(
     path: str | os.PathLike[str],
     *,
     sha256: str | None = None,
-    flag_rate: float | None = None,
     run: str | None = None,
+    **flag: Unpack[FlagKeywords],
 ) -> "Loaded":
     """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
-    `flag_rate` is the share of the answers that a predictor flags, about, such as 0.3; its `threshold` follows from it.
+    At most one option says which answers a predictor flags, in place of the stored threshold: `flag_rate` about this
+    share of them, `flag_below` those below this score, `catch` on average at least this share of the wrong ones, `risk`
+    so many that of the others at most this share is wrong (with 95 % confidence). Its `threshold` follows from it.
     `run` names the run of the answers, one of the predictor's `runs`.
-    Raises `CheckpointError` where the folder is damaged, or of an unknown kind.
+    Raises `CheckpointError` where the folder is damaged or of an unknown kind, and where it does not store what the
+    option needs.
 
         >>> predictor = load("bundled:quality")
         >>> 0 < predictor.predict([-0.05, -0.01, -0.002, -1.2, -0.03]).score < 1
@@ -127,11 +137,12 @@ def load(
     """
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind
-    if flag_rate is not None or run is not None:
+    flags = FlagOptions(**flag).flags
+    if flags or run is not None:
         if kind != "quality":
-            given = "run" if flag_rate is None else "flag_rate"
+            given = next(iter(flags), "run")
             raise ContractMismatch(f"{given} is for predictors, which flag answers; {path} is of kind {kind!r}")
-        return _quality(checkpoint, flag_rate, run)
+        return _quality(checkpoint, run, **flag)
     if kind not in BY_KIND:
         raise wrong_kind(path, kind, *BY_KIND)
     return BY_KIND[kind](checkpoint)

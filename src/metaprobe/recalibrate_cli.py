@@ -1,9 +1,8 @@
 """`metaprobe recalibrate` and `retrain`: what the labels of a score log change in a predictor."""
 
-import hashlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,28 +15,15 @@ from metaprobe.terminal import (
     FOLDER,
     RUNS,
     command_line,
+    flag_options,
+    flags_given,
     folds_option,
+    replace_options,
+    replacing_given,
     say_checkpoint,
     seed_option,
     since_option,
 )
-
-if TYPE_CHECKING:
-    from metaprobe.monitoring.log import ScoreLog
-
-
-def _refuse_served(log: "ScoreLog", out: Path) -> None:
-    """A version that has scored answers of the log may be in service, or be what is rolled back to."""
-    from metaprobe.checkpoints.manifest import MANIFEST
-
-    if not (out / MANIFEST).is_file():
-        return
-    digest = hashlib.sha256((out / MANIFEST).read_bytes()).hexdigest()
-    if log.tables.read("SELECT 1 FROM contexts WHERE checkpoint = :digest LIMIT 1", {"digest": digest}):
-        raise click.UsageError(
-            f"{out} holds checkpoint {digest[:16]}, which has scored answers of this log and may be in service, or be "
-            "what `promote --rollback` goes back to; give another folder to --out"
-        )
 
 
 @click.command(short_help="The same predictor, its probabilities right again.")
@@ -45,9 +31,11 @@ def _refuse_served(log: "ScoreLog", out: Path) -> None:
 @click.option("--log", metavar="URL", help="The score log whose labels to use; or --labels.")
 @click.option("--labels", type=FILE, help='JSON lines {"score": 0.83, "label": 1}, in place of a log.')
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options(log=False)
 @click.option("--sha256", help="Digest that the checkpoint must have.")
 @model_option
 @since_option
+@flag_options
 @seed_option
 def recalibrate(
     checkpoint: str,
@@ -58,30 +46,33 @@ def recalibrate(
     model: str | None,
     since: float | None,
     seed: int,
+    **named: Any,
 ) -> None:
     """Give CHECKPOINT right probabilities by the labels of its scores, and new thresholds; nothing is trained.
 
     It takes at least 20 labels of answers that this very checkpoint scored. The order of answers of one model stays as
-    it is. A threshold that so few labels cannot carry is left out, and the card says so.
+    it is. As many answers are flagged as are expected to be wrong, unless an option says otherwise. A threshold that so
+    few labels cannot carry is left out, and the card says so.
     """
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
     from metaprobe.monitoring.promotable import RECALIBRATED
+    from metaprobe.probes.quality_contract import KIND
     from metaprobe.training.quality.adapt import LEARNED_UNTIL
     from metaprobe.training.quality.recalibrate import recalibrate_quality
 
+    flags, writing = flags_given(named), replacing_given(named, log=log)
+    given = {"out": out, "sha256": sha256, "flags": flags, "writing": writing}
     if (log is None) == (labels is None):
         raise click.UsageError("give either --log or --labels")
     if labels is not None:
-        made = recalibrate_quality(
-            checkpoint, read_labelled(labels), out=out, sha256=sha256, seed=seed, command=command_line()
-        )
+        made = recalibrate_quality(checkpoint, read_labelled(labels), **given, seed=seed, command=command_line())
         return say_checkpoint(made)
+    writing.check(out, KIND)
     digest = load_checkpoint(checkpoint, sha256=sha256).digest
     with opened_log(str(log)) as opened:
-        _refuse_served(opened, out)
         found = labelled_of_log(opened, checkpoint=digest, model=model, since=since)
-        made = recalibrate_quality(checkpoint, found, out=out, sha256=sha256, seed=seed, command=command_line())
+        made = recalibrate_quality(checkpoint, found, **given, seed=seed, command=command_line())
         until = made.manifest.contract.get(LEARNED_UNTIL, time.time())
         details = {"from": digest, "to": made.digest, "labels": len(found), "path": str(out), "until": until}
         opened.event(RECALIBRATED, details, time=time.time())
@@ -92,8 +83,10 @@ def recalibrate(
 @click.argument("runs", type=RUNS, nargs=-1)
 @log_option
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options(log=False)
 @model_option
 @since_option
+@flag_options
 @click.option(
     "--hold-back",
     default=0.3,
@@ -120,6 +113,7 @@ def retrain(
     logprobs_mode: Any,
     folds: int,
     seed: int,
+    **named: Any,
 ) -> None:
     """Train on RUNS, thinned to what the log's answers are like, and on the labelled answers of the log.
 
@@ -128,9 +122,9 @@ def retrain(
     from metaprobe.training.options import QualityOptions
     from metaprobe.training.quality.retrain import retrain_quality
 
+    given = {**flags_given(named).flags, **named, "log": where, "out": out, "folds": folds, "seed": seed}
     with opened_log(where) as opened, steps() as on_step:
-        _refuse_served(opened, out)
-        options = QualityOptions(out=out, folds=folds, seed=seed, on_step=on_step, on_line=say, command=command_line())
+        options = QualityOptions(**given, on_step=on_step, on_line=say, command=command_line())
         made = retrain_quality(
             runs, opened, options, model=model, since=since, held_back=hold_back, logprobs_mode=logprobs_mode
         )

@@ -9,7 +9,16 @@ import click
 
 from metaprobe.progress import lines_done, say, steps
 from metaprobe.shown import json_option, router_table, show_result
-from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, command_line, folds_option, say_checkpoint, seed_option
+from metaprobe.terminal import (
+    CHECKPOINT,
+    FILE,
+    FOLDER,
+    command_line,
+    folds_option,
+    replace_options,
+    say_checkpoint,
+    seed_option,
+)
 
 
 class Means(TypedDict):
@@ -49,6 +58,7 @@ digest_option = click.option("--sha256", help="Digest that the checkpoint must h
 @click.command("router", short_help="On outcomes of several agents: whom to ask, whose answer to keep.")
 @click.argument("outcomes", type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
 @click.option("--agent", multiple=True, help="Only these agents; repeatable.  [default: all in the file]")
 @click.option(
     "--prices",

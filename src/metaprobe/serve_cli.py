@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
+from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT, flag_options, flags_given
 
 
 @click.command(short_help="Score over HTTP, and stand in front of an OpenAI-compatible API.")
@@ -39,6 +39,7 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT
     multiple=True,
     help="[NAME=]RUN, with RUN as MODEL|TASK|VARIANT: the base rate that the answers have; repeatable.",
 )
+@flag_options
 @click.option("--upstream", default="", help="Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")
 @click.option("--gate", type=CHECKPOINT, help="Streaming gate that may end streamed answers early.")
 @click.option("--gate-sha256", help="Digest of the gate, from its author.")
@@ -206,4 +207,5 @@ def serve(checkpoint: tuple[str, ...], **named: Any) -> None:
     from metaprobe.serving.http.run_server import serve as run
     from metaprobe.serving.http.settings import Settings
 
-    run(Settings(checkpoint=checkpoint[0], more_checkpoints=checkpoint[1:], **named))
+    flags = flags_given(named).flags
+    run(Settings(checkpoint=checkpoint[0], more_checkpoints=checkpoint[1:], **flags, **named))

@@ -3,13 +3,17 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -149,6 +153,57 @@ target_option = click.option(
 )
 stage_option = click.option("--stage", help="Only calls of this stage.")
 agent_option = click.option("--agent", help="Only calls of this agent.")
+
+
+def flag_options(command: Command) -> Command:
+    """A decorator: gives a command the four options that say which answers are flagged, read off `FlagOptions`."""
+    from metaprobe.checkpoints import FlagOptions
+    from metaprobe.checkpoints.display import field_docs
+
+    said = field_docs(FlagOptions)
+    for field in reversed(fields(FlagOptions)):
+        name = f"--{field.name.replace('_', '-')}"
+        help_ = f"{said.get(field.name, '').rstrip('.')}. At most one such option."
+        command = click.option(name, field.name, type=float, help=help_)(command)
+    return command
+
+
+def replace_options(*, log: bool = True) -> Callable[[Command], Command]:
+    """Returns a decorator: gives a command the options that say what of a checkpoint may be replaced.
+
+    `log`: whether `--log` is one of them; a command that reads a log has it already.
+    """
+
+    def decorate(command: Command) -> Command:
+        from metaprobe.checkpoints.display import field_docs
+        from metaprobe.training.options import ReplaceOptions
+
+        said = field_docs(ReplaceOptions)
+        if log:
+            command = click.option("--log", metavar="URL", help=said.get("log"))(command)
+        command = click.option("--pins", type=FILE, help=said.get("pins"))(command)
+        return click.option("--replace", is_flag=True, help=said.get("replace"))(command)
+
+    return decorate
+
+
+def replacing_given(named: dict[str, Any], **more: Any) -> Any:
+    """Returns the `ReplaceOptions` among a command's options, and takes them out."""
+    from metaprobe.training.options import ReplaceOptions
+
+    taken = {name: named.pop(name) for name in ("replace", "pins", "log") if name in named}
+    return ReplaceOptions(**taken, **more)
+
+
+def flags_given(named: dict[str, Any]) -> Any:
+    """Returns the `FlagOptions` among a command's options, and takes them out. Two of them are a usage error."""
+    from metaprobe.checkpoints import ContractMismatch
+    from metaprobe.checkpoints.flag_options import take_flag_options
+
+    try:
+        return take_flag_options(named)
+    except ContractMismatch as error:
+        raise click.UsageError(str(error)) from error
 
 
 def say_collected(report: Any) -> None:

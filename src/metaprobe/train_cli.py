@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from metaprobe.adapter_cli import train_adapter_command
-from metaprobe.checkpoints import check_target
 from metaprobe.gate_cli import train_gate_command
 from metaprobe.progress import say, steps
 from metaprobe.records.types import POSITIONS
@@ -17,7 +16,11 @@ from metaprobe.terminal import (
     RUNS,
     agent_option,
     command_line,
+    flag_options,
+    flags_given,
     folds_option,
+    replace_options,
+    replacing_given,
     say_checkpoint,
     seed_option,
     stage_option,
@@ -35,6 +38,7 @@ def train() -> None:
 @train.command("quality", short_help="On log-probabilities: a calibrated verdict.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
 @target_option
 @stage_option
 @agent_option
@@ -44,6 +48,7 @@ def train() -> None:
     "--new-tasks", is_flag=True, help="For models and tasks the runs do not hold: a free number, no thresholds."
 )
 @click.option("--dask", metavar="ADDRESS", help="Fit on this Dask cluster; runs are read here.")
+@flag_options
 @folds_option
 @seed_option
 def train_quality_command(runs: tuple[Path, ...], **named: Any) -> None:
@@ -58,8 +63,9 @@ def train_quality_command(runs: tuple[Path, ...], **named: Any) -> None:
     from metaprobe.training.options import QualityOptions
     from metaprobe.training.quality.train import train_quality
 
+    flags = flags_given(named)
     with steps() as on_step:
-        options = QualityOptions(**named, on_step=on_step, on_line=say, command=command_line())
+        options = QualityOptions(**named, **flags.flags, on_step=on_step, on_line=say, command=command_line())
         checkpoint = train_quality(runs, options)
     say_checkpoint(checkpoint)
 
@@ -68,20 +74,26 @@ def train_quality_command(runs: tuple[Path, ...], **named: Any) -> None:
 @click.argument("checkpoint", type=CHECKPOINT)
 @click.argument("labelled", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
+@flag_options
 @seed_option
-def adapt(checkpoint: str, labelled: tuple[Path, ...], out: Path, seed: int) -> None:
+def adapt(checkpoint: str, labelled: tuple[Path, ...], out: Path, seed: int, **named: Any) -> None:
     """Give CHECKPOINT the base rate and the scale of LABELLED: run stores, or files of OpenAI-format lines with labels.
 
-    It takes at least 20 labels. The order of answers of one run stays as it is.
+    It takes at least 20 labels. The order of answers of one run stays as it is. As many answers are flagged as are
+    expected to be wrong, unless an option says otherwise.
     """
     from metaprobe.training.quality.adapt import adapt_quality
 
-    say_checkpoint(adapt_quality(checkpoint, labelled, out=out, seed=seed, command=command_line()))
+    flags, writing, command = flags_given(named), replacing_given(named), command_line()
+    made = adapt_quality(checkpoint, labelled, out=out, flags=flags, writing=writing, seed=seed, command=command)
+    say_checkpoint(made)
 
 
 @train.command("hidden", short_help="On hidden states: difficulty before, confidence after.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
 @click.option(
     "--target",
     default="correct",
@@ -110,6 +122,7 @@ def adapt(checkpoint: str, labelled: tuple[Path, ...], out: Path, seed: int) -> 
 @click.option("--states-of", default="", metavar="MODEL", help="Whose states, where several models read the answers.")
 @stage_option
 @agent_option
+@flag_options
 @folds_option
 @seed_option
 def train_hidden_command(runs: tuple[Path, ...], **named: Any) -> None:
@@ -117,8 +130,9 @@ def train_hidden_command(runs: tuple[Path, ...], **named: Any) -> None:
     from metaprobe.training.hidden.train import train_hidden
     from metaprobe.training.options import HiddenOptions
 
+    flags = flags_given(named)
     with steps() as on_step:
-        options = HiddenOptions(**named, on_step=on_step, on_line=say, command=command_line())
+        options = HiddenOptions(**named, **flags.flags, on_step=on_step, on_line=say, command=command_line())
         checkpoint = train_hidden(runs, options)
     say_checkpoint(checkpoint)
 
@@ -126,6 +140,7 @@ def train_hidden_command(runs: tuple[Path, ...], **named: Any) -> None:
 @train.command("blend", short_help="On hidden states of many tasks, for tasks that they do not hold.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
 @click.option("--target", default="correct", show_default=True, help="Label to predict.")
 @click.option("--layers", default="all", show_default=True, help="Stored layers to try: 'all', 'every:N', or '8,16'.")
 @stage_option
@@ -150,15 +165,15 @@ train.add_command(train_adapter_command)
 @train.command("choice", short_help="On answers of both kinds: whether to ask again.")
 @click.argument("runs", type=RUNS, nargs=-1, required=True)
 @click.option("--out", type=FOLDER, required=True, help="Checkpoint folder to write.")
+@replace_options()
 @folds_option
 @seed_option
-def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: int) -> None:
+def train_choice_command(runs: tuple[Path, ...], out: Path, folds: int, seed: int, **named: Any) -> None:
     """Accept a direct answer or ask again step by step, from items that were answered both ways."""
     from metaprobe.training.ask_again.train import train_choice
 
-    check_target(out, "choice")
     with steps("reading runs and fitting in folds"):
-        checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line())
+        checkpoint, policies = train_choice(out, runs, seed=seed, folds=folds, command=command_line(), **named)
     for policy in policies:
         a = policy.accuracy
         click.echo(

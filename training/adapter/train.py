@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, check_target, save_checkpoint
+from metaprobe.checkpoints import Audit, Calibration, Checkpoint, Draft, Metric, Training, save_checkpoint
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
@@ -26,6 +26,7 @@ from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_a
 from metaprobe.training.adapter.state import check_work, remove_state
 from metaprobe.training.common.calibrate import Platt, fit_platt
 from metaprobe.training.common.roles import Roles, Rows
+from metaprobe.training.common.writing import writes
 from metaprobe.training.options import AdapterOptions
 
 ADAPTER_PARITY = 1e-3
@@ -63,6 +64,7 @@ def load_base(llm: str, *, dtype: str = "float32") -> Base:
     return Base(network.base_model, text.encode(), weights.name, revision)
 
 
+@writes(KIND)
 def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Checkpoint | None:
     """Returns the adapter's checkpoint, fitted on the labelled answers of these stores; raises as `write_adapter`.
 
@@ -70,7 +72,6 @@ def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Chec
     """
     require("torch", "train,adapter")
     require("peft", "train,adapter")
-    check_target(options.out, KIND)
     return write_adapter(
         options.out,
         stores,
@@ -149,7 +150,6 @@ def write_adapter(
         card=adapter_card(draft, exported.notes, report.skipped),
         extra={TOKENIZER: base.tokenizer},
         tolerance=GOLDEN_TOLERANCE,
-        overwrite=True,
     )
     remove_state(work)
     return checkpoint

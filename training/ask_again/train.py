@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.checkpoints import Checkpoint, Training, check_target
 from metaprobe.eval.compare_policies import PolicyOutcomes, policy_results
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
@@ -17,6 +17,7 @@ from metaprobe.training.ask_again.fit import LEARNED, ORACLE, PairedModel, evalu
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import load_runs
+from metaprobe.training.options import ReplaceOptions
 
 
 def export_choice(
@@ -87,10 +88,23 @@ def _graph(pair: PairedModel) -> bytes:
 
 
 def train_choice(
-    out: str | Path, runs: Sequence[str | Path], *, seed: int = 0, folds: int = 5, command: str = ""
+    out: str | Path,
+    runs: Sequence[str | Path],
+    *,
+    seed: int = 0,
+    folds: int = 5,
+    command: str = "",
+    replace: bool = False,
+    pins: str | Path | None = None,
+    log: str | None = None,
 ) -> tuple[Checkpoint, tuple[PolicyResult, ...]]:
-    """The learned choice between accepting a direct answer and asking again, beside the fixed thresholds."""
-    data = pair_variants(load_runs(runs))
-    policies, learned = evaluate_choice(data, folds=folds, seed=seed)
-    checkpoint = export_choice(out, data, policies, learned, seed=seed, command=command)
+    """The learned choice between accepting a direct answer and asking again, beside the fixed thresholds.
+
+    `replace`, `pins`, `log`: what of a checkpoint in `out` may be replaced, as in `ReplaceOptions`.
+    """
+    with ReplaceOptions(replace=replace, pins=pins, log=log).replacing():
+        check_target(out, KIND)
+        data = pair_variants(load_runs(runs))
+        policies, learned = evaluate_choice(data, folds=folds, seed=seed)
+        checkpoint = export_choice(out, data, policies, learned, seed=seed, command=command)
     return checkpoint, policy_results(data.groups, policies, seed=seed)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metaprobe.checkpoints import Checkpoint, check_target
+from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.method_results import Finding
 from metaprobe.probes.blend import FEWEST, INPUT, KIND, OUTPUT
 from metaprobe.records.activations import CONVENTION
@@ -22,6 +22,7 @@ from metaprobe.training.blend.held_out import (
 )
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
+from metaprobe.training.common.writing import writes
 from metaprobe.training.crossfit.evidence import load_evidence, reader_contract
 from metaprobe.training.crossfit.held_out import training_record
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
@@ -33,6 +34,7 @@ FEWEST_TASKS = 10
 """Tasks below which leaving some out says little of the next one."""
 
 
+@writes(KIND)
 def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoint:
     """Returns the blend's checkpoint, its probe fitted on all labelled answers of these stores.
 
@@ -40,7 +42,6 @@ def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoi
     several models, for fewer than ten tasks, and where the blend is not above the mean log-probability on tasks left
     out.
     """
-    check_target(options.out, KIND)
     evidence = load_evidence(
         stores,
         target=options.target,

@@ -36,14 +36,31 @@ def flag_threshold(
     wrong answers of the calibration rows (with `groups`, one wrong answer of each group that has any). Returns inf
     (flag everything) where n is too small for the rate. Raises `RecordError` for what is no probability or no label.
     """
-    p = _check(probability, y, {"miss_rate": miss_rate})
+    [threshold] = flag_thresholds(probability, y, miss_rates=(miss_rate,), groups=groups, seed=seed)
+    return threshold
+
+
+def flag_thresholds(
+    probability: NDArray[np.float64],
+    y: NDArray[np.int64],
+    *,
+    miss_rates: Sequence[float],
+    groups: Groups = None,
+    seed: int = 0,
+) -> list[float]:
+    """Returns `flag_threshold` for each of these rates, on one draw of an answer from each group."""
+    for rate in miss_rates:
+        _check_rate("miss_rate", rate)
+    p = _check(probability, y)
     wrong = np.sort(p[_one_a_group(p, y, groups, seed, among=y == 0)])
     missed = np.arange(len(wrong), -1, -1)  # answers left unflagged by a threshold just above 0, 1, ... of them
-    allowed = (missed + 1) / (len(wrong) + 1) <= miss_rate
-    if not allowed.any():
-        return float("inf")
-    flagged = int(np.argmax(allowed))
-    return float(wrong[flagged - 1]) + PARITY if flagged else 0.0
+    found = []
+    for rate in miss_rates:
+        allowed = (missed + 1) / (len(wrong) + 1) <= rate
+        flagged = int(np.argmax(allowed))
+        just_above = float(wrong[flagged - 1]) + PARITY if flagged else 0.0
+        found.append(just_above if allowed.any() else float("inf"))
+    return found
 
 
 def accept_threshold(
@@ -70,32 +87,63 @@ def accept_threshold(
     have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
     probability or no label, and for a grid that does not fall.
     """
-    p = _check(probability, y, {"error": error, "confidence": confidence})
+    [threshold] = accept_thresholds(
+        probability, y, errors=(error,), confidence=confidence, grid=grid, groups=groups, seed=seed
+    )
+    return threshold
+
+
+def accept_thresholds(
+    probability: NDArray[np.float64],
+    y: NDArray[np.int64],
+    *,
+    errors: Sequence[float],
+    confidence: float = 0.9,
+    grid: ArrayLike | None = None,
+    groups: Groups = None,
+    seed: int = 0,
+) -> list[float]:
+    """Returns `accept_threshold` for each of these errors, each with the confidence by itself."""
+    _check_rate("confidence", confidence)
+    for error in errors:
+        _check_rate("error", error)
+    p = _check(probability, y)
+    kept = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
+    order = kept[np.argsort(-p[kept], kind="stable")]
+    falling, wrong_before = -p[order].astype(np.float64), np.concatenate([[0], np.cumsum(y[order] == 0)])
+    found = []
+    for error in errors:
+        thresholds = _grid(error, grid)
+        accepted = np.searchsorted(falling, -thresholds, side="right")
+        tail = require("scipy.stats", "fit").binom.cdf(wrong_before[accepted], accepted, error)
+        passed = tail <= 1 - confidence  # with none accepted the tail is 1: not passed
+        last = len(passed) if passed.all() else int(np.argmin(passed))
+        found.append(float(thresholds[last - 1]) if last else float("inf"))
+    return found
+
+
+def _grid(error: float, given: ArrayLike | None) -> NDArray[np.float64]:
+    """The thresholds to try, strictest first."""
     thresholds = np.asarray(
         # Two roundings of a graph below the hundredths, where plateaus of an isotonic map like to lie: a tie stays
         # together on the side on which it was tested.
-        np.arange(1 - error, STEP / 2, -STEP) - 2 * PARITY if grid is None else grid,
+        np.arange(1 - error, STEP / 2, -STEP) - 2 * PARITY if given is None else given,
         dtype=np.float64,
     )
     if thresholds.ndim != 1 or not len(thresholds) or not (np.diff(thresholds) < 0).all():
         raise RecordError(
             "a grid of thresholds must be one row that falls, strictest first, fixed before seeing the rows"
         )
-    kept = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
-    order = kept[np.argsort(-p[kept], kind="stable")]
-    accepted = np.searchsorted(-p[order].astype(np.float64), -thresholds, side="right")
-    wrong = np.concatenate([[0], np.cumsum(y[order] == 0)])[accepted]
-    passed = require("scipy.stats", "fit").binom.cdf(wrong, accepted, error) <= 1 - confidence
-    # With none accepted the tail is 1: not passed.
-    last = len(passed) if passed.all() else int(np.argmin(passed))
-    return float(thresholds[last - 1]) if last else float("inf")
+    return thresholds
 
 
-def _check(probability: NDArray[np.float64], y: NDArray[np.int64], rates: dict[str, float]) -> NDArray[np.float32]:
+def _check_rate(name: str, rate: float) -> None:
+    if not 0 < rate < 1:
+        raise RecordError(f"{name} must lie between 0 and 1, got {rate:g}")
+
+
+def _check(probability: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float32]:
     """The probabilities in float32, as the exported graph answers."""
-    for name, rate in rates.items():
-        if not 0 < rate < 1:
-            raise RecordError(f"{name} must lie between 0 and 1, got {rate:g}")
     if probability.shape != y.shape or probability.ndim != 1:
         raise RecordError(f"a threshold needs one probability a label, got shapes {probability.shape} and {y.shape}")
     if outside := int((~((probability >= 0) & (probability <= 1))).sum()):

@@ -17,6 +17,8 @@ from metaprobe.checkpoints import (
     FlagPoint,
     Generator,
     Metric,
+    OperatingPoint,
+    Promise,
     Severity,
     Training,
     save_checkpoint,
@@ -63,6 +65,10 @@ class Export:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     flagging: tuple[FlagPoint, ...] = ()
     """The curve of flag rates."""
+    promises: tuple[Promise, ...] = ()
+    """Thresholds for `catch` and `risk`."""
+    operating: OperatingPoint | None = None
+    """What the threshold `flag` does on held-out answers."""
     support: Mapping[str, Any] = field(default_factory=dict)
     packages: Sequence[str] = ("scikit-learn",)
     extra: Mapping[str, bytes] = field(default_factory=dict)
@@ -77,8 +83,11 @@ class Export:
         return [Finding(*audit) if isinstance(audit, tuple) else audit for audit in self.audits]
 
 
-def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
-    """Checks the graph against the fitted model (difference at most 1e-5), then writes or replaces the folder."""
+def write_checkpoint(path: str | Path, export: Export, *, overwrite: bool = False) -> Checkpoint:
+    """Checks the graph against the fitted model (difference at most 1e-5), then writes the folder.
+
+    Raises as `save_checkpoint`.
+    """
     metrics = metrics_of(export.metrics)
     draft = Draft(
         kind=export.kind,
@@ -86,6 +95,8 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
         generator=export.generator,
         thresholds=dict(export.thresholds),
         flagging=export.flagging,
+        promises=export.promises,
+        operating=export.operating,
         calibration=Calibration(export.calibration, export.calibrated_on),
         metrics=metrics,
         training=export.training,
@@ -101,7 +112,7 @@ def write_checkpoint(path: str | Path, export: Export) -> Checkpoint:
         expected={name: values[:, None].astype(np.float32) for name, values in export.expected.items()},
         card=model_card(export),
         extra=export.extra,
-        overwrite=True,
+        overwrite=overwrite,
     )
 
 
@@ -144,6 +155,12 @@ def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
     return [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below." if loud else f"> Weak: {meaning}.", ""]
 
 
+def _flagging_lines(export: Export) -> list[str]:
+    """What is flagged stands before all else, the stored threshold first."""
+    said, table = flag_sentences(export, metrics_of(export.metrics)), flag_table(export)
+    return ["## Flagging", "", *said, "", *([*table, ""] if table else [])] if said else []
+
+
 def model_card(export: Export) -> str:
     """The README.md of a checkpoint. What its failed audits mean is its first line."""
     generator, findings = export.generator, export.findings
@@ -153,6 +170,7 @@ def model_card(export: Export) -> str:
         "",
         export.summary,
         "",
+        *_flagging_lines(export),
         "## Contract",
         "",
         f"- answers of: {answers_of(generator)}",
@@ -172,9 +190,6 @@ def model_card(export: Export) -> str:
             for name, m in export.metrics.items()
         ),
     ]
-    if table := flag_table(export.flagging):
-        said = flag_sentences(export.flagging, metrics_of(export.metrics))
-        lines += ["", "## Flagging", "", *said, "", *table]
     if export.thresholds:
         lines += ["", "## Thresholds", "", *(f"- {name}: {value:.4f}" for name, value in export.thresholds.items())]
     if findings or export.not_audited:

@@ -7,7 +7,7 @@ learning rows that the trees did not see, heads are calibrated and the joint thr
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, Training, check_target
+from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.gate_performance import GateReport, Stronger, gate_lines, gate_report
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -19,6 +19,7 @@ from metaprobe.training.common.graphs import trees_graph
 from metaprobe.training.common.heads import INVERTED
 from metaprobe.training.common.roles import final_roles
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
+from metaprobe.training.common.writing import writes
 from metaprobe.training.crossfit.evidence import invert, load_evidence
 from metaprobe.training.crossfit.methods import Evidence
 from metaprobe.training.gate.fit import FittedGate, fit_gate
@@ -30,11 +31,11 @@ from metaprobe.training.options import GateOptions
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 
 
+@writes(stream_looks.KIND)
 def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
     """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
     for package in ("lightgbm", "sklearn", "onnxmltools"):
         require(package, "fit")
-    check_target(options.out, stream_looks.KIND)
     checkpoint, report = write_gate(
         options.out,
         stores,

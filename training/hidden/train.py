@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, check_target
+from metaprobe.checkpoints import Checkpoint, FlagOptions
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
 from metaprobe.probes.hidden import KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.heads import INVERTED
+from metaprobe.training.common.writing import writes
 from metaprobe.training.crossfit.evidence import load_evidence, origin_of_states
 from metaprobe.training.crossfit.finished_folds import keep_beside
 from metaprobe.training.crossfit.methods import (
@@ -23,6 +25,7 @@ from metaprobe.training.linear.states_choice import Wanted
 from metaprobe.training.options import HiddenOptions, WrongOptions
 
 
+@writes(KIND)
 def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkpoint:
     """Returns the probe's checkpoint, fitted on the labelled answers of these stores that have hidden states.
 
@@ -32,7 +35,6 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
     target, graded = options.target, options.target in (SUCCESS_RATE, LEVEL)
     when = options.when or ("before" if graded else "after")
     _check(options, when, graded=graded)
-    check_target(options.out, KIND)
     evidence = load_evidence(
         stores,
         target="correct" if graded else target,
@@ -58,7 +60,7 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
                 on_step=options.on_step,
             )
             options.on_step("audit and export")
-            return write_hidden(options.out, study, when=when, target=target, command=command)
+            return write_hidden(options.out, study, when=when, target=target, command=command, flags=options.as_flags())
         checkpoint, found = train_difficulty(
             options.out,
             evidence,
@@ -82,18 +84,28 @@ def _check(options: HiddenOptions, when: str, *, graded: bool) -> None:
         raise WrongOptions(f"target {target}: probes give the probability of what is good; train a quality predictor")
     if graded and (when == "after" or options.probe != "logistic"):
         raise WrongOptions(f"target {target} is read before the answer, by a logistic probe")
+    if graded and options.flags:
+        raise WrongOptions(
+            f"{next(iter(options.flags))} is for answers that are right or wrong; target {target} is graded, and its "
+            "probe stores no threshold: leave the option out"
+        )
     if when == "before" and options.position and "prompt_last" not in options.position:
         raise WrongOptions(f"before an answer only prompt_last is known, not {' or '.join(options.position)}")
 
 
-def write_hidden(path: str | Path, of: Study, *, when: str, target: str, command: str) -> Checkpoint:
-    """The probe `before` the answer (difficulty) or `after` it (confidence), of the kind the study was made with."""
+def write_hidden(
+    path: str | Path, of: Study, *, when: str, target: str, command: str, flags: FlagOptions = USUAL_FLAGS
+) -> Checkpoint:
+    """The probe `before` the answer (difficulty) or `after` it (confidence), of the kind the study was made with.
+
+    `flags`: what the stored threshold flags.
+    """
     positions = positions_of(of.evidence, when)
     name = BEFORE if when == "before" else AFTER
     for method in of.methods:
         if isinstance(method, HiddenProbeMethod | LowRankProbe) and method.name == name:
             return export_hidden(
-                path, of.evidence, of.fits, method=method, target=target, seed=of.seed, command=command
+                path, of.evidence, of.fits, method=method, target=target, seed=of.seed, command=command, flags=flags
             )
     raise AssertionError(f"no method reads {positions}")
 

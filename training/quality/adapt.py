@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.checkpoints import Checkpoint, CheckpointExists, check_target
+from metaprobe.checkpoints import Checkpoint, CheckpointExists, FlagOptions, check_target
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
 from metaprobe.checkpoints.manifest import MODEL, RAW
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.table import answer_table
@@ -38,13 +39,19 @@ from metaprobe.training.common.offsets import USUAL_SCALES, Fit, fit_offsets
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
 from metaprobe.training.crossfit.evidence import evidence_of
-from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.held_out import training_record
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
-from metaprobe.training.crossfit.stored_thresholds import (
-    PROMISES,
+from metaprobe.training.crossfit.stored_thresholds import PROMISES, StoredFlags
+from metaprobe.training.options import NEW_ONLY, ReplaceOptions
+from metaprobe.training.quality.adapted_head import (
+    LEAST_SCALE,
+    NO_ORDER,
+    Adapted,
+    critical_of,
+    flags_of,
+    line_of,
+    measure,
 )
-from metaprobe.training.quality.adapted_head import LEAST_SCALE, NO_ORDER, Adapted, line_of, measure, thresholds_of
 from metaprobe.training.quality.labelled_runs import label_responses, read_labelled_runs, with_whole_names
 
 RECALIBRATED = "recalibrated"
@@ -58,10 +65,6 @@ STRANGER = 1.5
 """Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
 training runs were alike says little of the next one."""
 FOLDS = 5
-OF_ALL_RUNS = (
-    " The promise is for the answers of all these runs together: of a run that is right more often than the others, "
-    "more of the wrong answers are missed; a checkpoint that is adapted to this run alone keeps it there."
-)
 
 
 def adapt_quality(
@@ -69,23 +72,33 @@ def adapt_quality(
     labelled: Sequence[str | Path],
     *,
     out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    writing: ReplaceOptions = NEW_ONLY,
     seed: int = 0,
     command: str = "",
 ) -> Checkpoint:
     """Returns the checkpoint with the base rates and the scale of the labelled answers, written to `out`.
 
     `labelled`: run stores, or files of import lines with labels. Every head that is a probability and that has labels
-    there is adapted, the others stay. Raises `RecordError` where there are fewer than 20 labelled answers of a head, or
-    fewer than 3 of either kind.
+    there is adapted, the others stay. `flags`: what the stored threshold flags. `writing`: what of a
+    checkpoint in `out` may be replaced. Raises `RecordError` where there are
+    fewer than 20 labelled answers of a head, or fewer than 3 of either kind, or too few for the option in `flags`.
     """
     require("onnx", "fit")
-    check_target(out, quality_contract.KIND)
-    runs = read_labelled_runs(labelled)
-    return adapt_predictor(QualityPredictor.load(checkpoint), runs, out=out, seed=seed, command=command)
+    with writing.replacing():
+        check_target(out, quality_contract.KIND)
+        runs, predictor = read_labelled_runs(labelled), QualityPredictor.load(checkpoint)
+        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
 
 
 def adapt_predictor(
-    predictor: QualityPredictor, runs: Sequence[Run], *, out: str | Path, seed: int = 0, command: str = ""
+    predictor: QualityPredictor,
+    runs: Sequence[Run],
+    *,
+    out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    seed: int = 0,
+    command: str = "",
 ) -> Checkpoint:
     """The same from runs in memory. Raises `CheckpointExists` where `out` is the predictor's own folder."""
     if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
@@ -116,7 +129,7 @@ def adapt_predictor(
     for name, head in found.items():
         if head.scale <= LEAST_SCALE:
             warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
-    return _write(predictor, found, out, seed=seed, command=command)
+    return _write(predictor, found, out, flags, seed=seed, command=command)
 
 
 def adapt_responses(
@@ -127,11 +140,17 @@ def adapt_responses(
     target: str,
     *,
     out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    replace: bool = False,
     seed: int = 0,
 ) -> Checkpoint:
-    """The same from responses, in any format of `parse_response`, each with its label of 0 or 1."""
+    """The same from responses, in any format of `parse_response`, each with its label of 0 or 1.
+
+    `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service.
+    """
     runs = label_responses(responses, labels, groups, target)
-    return adapt_predictor(predictor, runs, out=out, seed=seed, command="QualityPredictor.adapt")
+    with ReplaceOptions(replace=replace).replacing():
+        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
 
 
 def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
@@ -206,7 +225,13 @@ def fit_scale(
 
 
 def _write(
-    predictor: QualityPredictor, heads: Mapping[str, Adapted], out: str | Path, *, seed: int, command: str
+    predictor: QualityPredictor,
+    heads: Mapping[str, Adapted],
+    out: str | Path,
+    flags: FlagOptions,
+    *,
+    seed: int,
+    command: str,
 ) -> Checkpoint:
     base = predictor.checkpoint
     manifest, contract = base.manifest, _contract(predictor, heads)
@@ -219,16 +244,13 @@ def _write(
     for name, platt in maps.items():
         p = np.clip(expected[name], CERTAIN, 1 - CERTAIN)
         expected[name] = platt.probability(np.log(p) - np.log1p(-p))
-    thresholds: dict[str, float] = {}
+    stored, thresholds = _flags(heads, flags, seed)
     metrics: dict[str, Interval] = {}
     lines = []
     for name, head in heads.items():
-        carried = thresholds_of(name, head, seed)
-        thresholds |= carried
         prefix = f"{name}." if len(heads) > 1 else ""
         metrics |= {f"{prefix}{figure}": value for figure, value in measure(head, seed).items()}
-        lines.append(line_of(name, head, carried))
-    flagging = flag_points(largest.table, largest.ranking, sigmoid(largest.log_odds), seed=seed)
+        lines.append(line_of(name, head) + (stored.lacking if name == main else ""))
     files = {name: (Path(base.path) / name).read_bytes() for name in (MODEL, RAW) if name in (*manifest.files, MODEL)}
     graphs = {name: map_outputs(data, maps) for name, data in files.items()}
     return write_checkpoint(
@@ -239,8 +261,8 @@ def _write(
             summary=(
                 f"Checkpoint {base.digest[:16]} with the base rates and the scale of {len(largest.table)} labelled "
                 "answers; the order of answers of one run is as before."
-                + "".join(PROMISES[name] for name in thresholds if name in PROMISES)
-                + (OF_ALL_RUNS if thresholds and len(np.unique(largest.runs)) > 1 else "")
+                + stored.said(runs=len(np.unique(largest.runs)))
+                + "".join(PROMISES[name] for name in thresholds if name not in stored.thresholds)
             ),
             graph=graphs[MODEL],
             input_name=quality_contract.INPUT,
@@ -255,13 +277,31 @@ def _write(
             metrics=metrics,
             not_audited=["all of them: the order of answers is that of the checkpoint before, audited there"],
             thresholds=thresholds,
-            flagging=flagging if main in quality_contract.MAIN_HEADS else (),
+            flagging=stored.flagging,
+            promises=stored.promises,
+            operating=stored.operating,
             support=dict(manifest.support),
             packages=("onnx",),
             extra={RAW: graphs[RAW]} if RAW in graphs else {},
             heads=lines,
         ),
     )
+
+
+def _flags(heads: Mapping[str, Adapted], asked: FlagOptions, seed: int) -> tuple[StoredFlags, dict[str, float]]:
+    """What is stored of flagging by the score, and all thresholds, those of the head `critical` among them.
+
+    Raises `RecordError` where an option is given and no head that gives the score has labels.
+    """
+    main = next((name for name in quality_contract.MAIN_HEADS if name in heads), None)
+    if main is None and asked.flags:
+        raise RecordError(
+            f"{next(iter(asked.flags))} sets the threshold of the score, and the labels are of {', '.join(heads)}: "
+            f"label {quality_contract.MAIN_HEADS[0]}, or leave the option out"
+        )
+    stored = StoredFlags() if main is None else flags_of(heads[main], asked, seed)
+    critical = heads.get(quality_contract.CRITICAL)
+    return stored, {**stored.thresholds, **(critical_of(critical, seed) if critical is not None else {})}
 
 
 def _contract(predictor: QualityPredictor, heads: Mapping[str, Adapted]) -> dict[str, Any]:

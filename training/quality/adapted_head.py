@@ -1,26 +1,30 @@
 """One head of a predictor on the labelled answers that it was adapted to: its thresholds and numbers, and what is said
 of it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metaprobe.checkpoints import FlagOptions
 from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes import quality_contract
 from metaprobe.probes.base_rates import CERTAIN
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrators import Floats, Platt, sigmoid
 from metaprobe.training.common.offsets import Fit
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE, known_figures
 from metaprobe.training.crossfit.methods import RUN_IDENTITY, Evidence
-from metaprobe.training.crossfit.stored_thresholds import critical_thresholds, lacking_promises, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import (
+    ScoredAnswers,
+    StoredFlags,
+    critical_thresholds,
+    flagging_of,
+)
 
 LEAST_SCALE = 0.05
 """Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
@@ -64,22 +68,27 @@ class Adapted:
         """(n,): adapted, the base rates of the runs included."""
         return self.scale * self.before + self.fit.rates.of(self.runs)
 
+    @property
+    def ordered(self) -> Floats:
+        """(n,): log-odds whose order no label of the answer itself has made; of several runs those of the folds."""
+        p = np.clip(self.held_out, CERTAIN, 1 - CERTAIN)
+        return np.log(p) - np.log1p(-p) if len(np.unique(self.runs)) > 1 else self.log_odds
 
-def thresholds_of(name: str, head: Adapted, seed: int) -> dict[str, float]:
-    """Thresholds that so many labels carry, on the adapted probability; the scores that they order were not fitted."""
-    rows, identity, scores = np.arange(len(head.table)), Platt(1.0, 0.0), head.log_odds
-    if len(np.unique(head.runs)) > 1:
-        p = np.clip(head.held_out, CERTAIN, 1 - CERTAIN)
-        scores = np.log(p) - np.log1p(-p)
+
+def flags_of(head: Adapted, asked: FlagOptions, seed: int) -> StoredFlags:
+    """What the head that gives the score stores of flagging."""
+    rows, identity, exported = np.arange(len(head.table)), Platt(1.0, 0.0), sigmoid(head.log_odds)
+    answers = ScoredAnswers(head.table, rows, head.ordered, identity, exported, head.held_out, head.ranking)
+    return flagging_of(answers, asked, seed=seed)
+
+
+def critical_of(head: Adapted, seed: int) -> dict[str, float]:
+    """Thresholds of the head `critical` that so many labels carry, on the adapted probability."""
+    rows, sound = np.arange(len(head.table)), replace(head.table, y=1 - head.table.y)
     try:
-        if name == quality_contract.CRITICAL:
-            sound = replace(head.table, y=1 - head.table.y)
-            return critical_thresholds(-scores, sound, rows, identity, seed=seed)
-        if name in quality_contract.MAIN_HEADS:
-            return promise_thresholds(scores, head.table, rows, identity, seed=seed)
+        return critical_thresholds(-head.ordered, sound, rows, Platt(1.0, 0.0), seed=seed)
     except RecordError:
-        pass  # too few groups
-    return {}
+        return {}  # too few groups
 
 
 def measure(head: Adapted, seed: int) -> dict[str, Interval]:
@@ -114,7 +123,8 @@ def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) ->
     return weights @ error / weights.sum(axis=-1)
 
 
-def line_of(name: str, head: Adapted, thresholds: Mapping[str, float]) -> str:
+def line_of(name: str, head: Adapted) -> str:
+    """A card's line about the head: its scale, and the labels that it was adapted to."""
     runs = len(np.unique(head.runs))
     said = (
         f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs} run{'s' * (runs > 1)}, "
@@ -122,6 +132,4 @@ def line_of(name: str, head: Adapted, thresholds: Mapping[str, float]) -> str:
     )
     if head.scale <= LEAST_SCALE:
         said += f"; {NO_ORDER}"
-    if name in quality_contract.MAIN_HEADS:
-        said += lacking_promises(thresholds, int((1 - head.table.y).sum()))
     return said

@@ -107,11 +107,13 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head: str = "correct",
         generator: Generator | None = None,
         raw: bool = False,
+        overwrite: bool = False,
     ) -> Checkpoint:
         """A checkpoint for `QualityPredictor`, whose one head is the probability of the second class.
 
         `generator`: the model that the responses are from. Nothing is held out here, so that it has neither numbers nor
         thresholds; `metaprobe train quality` makes these as well. `raw` adds the graph from log-probabilities.
+        `overwrite`: whether a checkpoint that `path` holds is replaced.
         """
         check_is_fitted(self)
         computed, width = self._schema(), self.examples_.shape[1]
@@ -138,6 +140,7 @@ class QualityClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 packages=("lightgbm", "onnxmltools", "onnx"),
                 extra={RAW: build_raw_graph(graph, computed.name, self.responses_)} if raw else {},
             ),
+            overwrite=overwrite,
         )
 
     def _features(self, X: Responses) -> NDArray[np.float32]:

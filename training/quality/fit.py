@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, FlagPoint, Generator
+from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.method_results import Finding as Finding
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -32,7 +33,6 @@ from metaprobe.training.common.operating_points import PROMISE
 from metaprobe.training.common.roles import Roles, final_roles
 from metaprobe.training.common.trees import in_memory
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
-from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.folds import CrossFit
 from metaprobe.training.crossfit.held_out import measure_held_out, training_record
 from metaprobe.training.crossfit.methods import (
@@ -41,7 +41,14 @@ from metaprobe.training.crossfit.methods import (
     Evidence,
     LogprobLadder,
 )
-from metaprobe.training.crossfit.stored_thresholds import PROMISES, critical_thresholds, own_points, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import (
+    PROMISES,
+    ScoredAnswers,
+    StoredFlags,
+    critical_thresholds,
+    flagging_of,
+    own_points,
+)
 from metaprobe.training.quality.figures import (
     NOT_AUDITED,
     GradedStudy,
@@ -78,14 +85,21 @@ class QualityHead:
 
 
 def export_quality(
-    path: str | Path, heads: Mapping[str, QualityHead | GradedStudy], *, seed: int, command: str, raw: bool = False
+    path: str | Path,
+    heads: Mapping[str, QualityHead | GradedStudy],
+    *,
+    seed: int,
+    command: str,
+    raw: bool = False,
+    flags: FlagOptions = USUAL_FLAGS,
 ) -> Checkpoint:
     """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
-    `raw` adds `raw.onnx`, the same from log-probabilities. Nothing is said of whether an answer is like the training
-    data: ranges and densities of the features were the wrong way round on models left out (docs/research/travel.md).
+    `flags`: what the stored threshold flags. `raw` adds `raw.onnx`, the same from log-probabilities. Nothing is said of
+    whether an answer is like the training data: ranges and densities of the features were the wrong way round on models
+    left out (docs/research/travel.md).
     """
-    kept = _Kept(several=len(heads) > 1)
+    kept = _Kept(flags, several=len(heads) > 1)
     for target, head in heads.items():
         if isinstance(head, GradedStudy):
             kept.add_graded(target, head, seed)
@@ -124,7 +138,9 @@ def export_quality(
             audits=kept.checks,
             not_audited=kept.not_made,
             thresholds=kept.thresholds,
-            flagging=kept.flagging,
+            flagging=kept.stored.flagging,
+            promises=kept.stored.promises,
+            operating=kept.stored.operating,
             packages=("lightgbm", "onnxmltools", "onnx") if kept.grown else ("onnx",),
             extra=_raw_graph(graph, used.name, evidence) if raw else {},
             heads=kept.lines,
@@ -142,13 +158,17 @@ def _raw_graph(graph: Any, schema_name: str, evidence: Evidence) -> dict[str, by
 class _Kept:
     """What the heads of one checkpoint bring to it, added head by head."""
 
+    flags: FlagOptions
     several: bool
     fitted: dict[str, FittedHead] = field(default_factory=dict)
     metrics: dict[str, Interval] = field(default_factory=dict)
     checks: list[Finding] = field(default_factory=list)
     not_made: list[str] = field(default_factory=list)
     thresholds: dict[str, float] = field(default_factory=dict)
-    flagging: tuple[FlagPoint, ...] = ()
+    stored: StoredFlags = field(default_factory=StoredFlags)
+    """What the head that gives the score stores of flagging."""
+    runs: int = 1
+    """Runs whose answers that head learned from."""
     lines: list[str] = field(default_factory=list)
     average: dict[str, float] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
@@ -205,6 +225,7 @@ class _Kept:
         if head.inverted:
             figures |= rare_figures(table, head.fits[head.ladder.name].probability, seed=seed)
         self._note(target, figures, report.audits, report.skipped)
+        place = len(self.lines)
         self.lines.append(
             f"{target}: {probability.kind}, a probability, {len(table)} answers, {_positive(head):.0%} positive"
         )
@@ -215,8 +236,9 @@ class _Kept:
             scores, calibrator = _scores(head, probability), probability.calibrator
             self.thresholds |= critical_thresholds(scores, table, roles.calibration, calibrator, seed=seed)
         elif target in MAIN_HEADS:
-            found, self.flagging = _points(head, probability, roles, seed)
-            self.thresholds |= found
+            self.stored, self.runs = _flags(head, probability, roles, self.flags, seed), len(np.unique(own))
+            self.thresholds |= {**self.stored.thresholds, **_own_points(head, probability, roles)}
+            self.lines[place] += self.stored.lacking
 
     def _note(
         self, target: str, figures: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]
@@ -228,16 +250,17 @@ class _Kept:
         self.not_made.extend(f"{prefix}{reason}" for reason in skipped)
 
 
-def _points(
-    head: QualityHead, probability: RunProbability, roles: Roles, seed: int
-) -> tuple[dict[str, float], tuple[FlagPoint, ...]]:
-    """Returns the thresholds of the head that gives the score, and its curve of flag rates."""
-    table, rows, calibrator = head.evidence.table, roles.calibration, probability.calibrator
-    scores = _scores(head, probability)
-    thresholds = promise_thresholds(scores, table, rows, calibrator, seed=seed)
-    thresholds |= own_points(scores, head.evidence, rows, calibrator)
-    held_out = head.fits[head.ladder.name].probability
-    return thresholds, flag_points(table, held_out, calibrator.probability(scores[rows]), seed=seed)
+def _flags(head: QualityHead, probability: RunProbability, roles: Roles, asked: FlagOptions, seed: int) -> StoredFlags:
+    """What the head that gives the score stores of flagging."""
+    scores, rows, held_out = _scores(head, probability), roles.calibration, head.fits[head.ladder.name].probability
+    exported = probability.calibrator.probability(scores[rows])
+    table = head.evidence.table
+    answers = ScoredAnswers(table, rows, scores, probability.calibrator, exported, held_out, held_out)
+    return flagging_of(answers, asked, seed=seed)
+
+
+def _own_points(head: QualityHead, probability: RunProbability, roles: Roles) -> dict[str, float]:
+    return own_points(_scores(head, probability), head.evidence, roles.calibration, probability.calibrator)
 
 
 def _scores(head: QualityHead, probability: RunProbability) -> NDArray[np.float64]:
@@ -269,7 +292,13 @@ def _summary(kept: _Kept, features: int) -> str:
         if kept.grown
         else "its token log-probabilities: what each head is made of stands below"
     )
-    return f"{'; '.join(said)}, from {read}." + "".join((PROMISES | PROMISE)[name] for name in kept.thresholds)
+    return f"{'; '.join(said)}, from {read}." + _promised(kept)
+
+
+def _promised(kept: _Kept) -> str:
+    """What the thresholds mean."""
+    others = [name for name in kept.thresholds if name not in kept.stored.thresholds]
+    return kept.stored.said(runs=kept.runs) + "".join((PROMISES | PROMISE)[name] for name in others)
 
 
 def _scale(target: str) -> str:

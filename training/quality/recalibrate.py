@@ -18,8 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, CheckpointExists, ContractMismatch, Generator, Training, check_target
-from metaprobe.checkpoints.manifest import GOLDEN, MODEL, RAW
+from metaprobe.checkpoints import (
+    Checkpoint,
+    CheckpointExists,
+    ContractMismatch,
+    FlagOptions,
+    FlagPoint,
+    Generator,
+    Promise,
+    Training,
+    check_target,
+)
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
+from metaprobe.checkpoints.flagging import threshold_at, threshold_of
+from metaprobe.checkpoints.manifest import GOLDEN, MODEL, RAW, Manifest
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
@@ -36,9 +48,16 @@ from metaprobe.training.common.heads import SCALES
 from metaprobe.training.common.offsets import Fit
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
-from metaprobe.training.crossfit.flagging_measured import flag_points
 from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
-from metaprobe.training.crossfit.stored_thresholds import PROMISES, lacking_promises, promise_thresholds
+from metaprobe.training.crossfit.stored_thresholds import (
+    PROMISES,
+    ScoredAnswers,
+    StoredFlags,
+    flagging_of,
+    too_few,
+    with_flag,
+)
+from metaprobe.training.options import NEW_ONLY, ReplaceOptions
 from metaprobe.training.quality.adapt import (
     FEWEST,
     FEWEST_OF_A_KIND,
@@ -78,6 +97,19 @@ class Recalibrated:
         """(n,): recalibrated."""
         return float(self.fit.weights[0]) * self.before + self.fit.rates.of(self.labelled.model)
 
+    @property
+    def platt(self) -> Platt:
+        """From log-odds before to probabilities of an average model."""
+        return Platt(float(self.fit.weights[0]), self.fit.rates.mean)
+
+    @property
+    def expected_wrong(self) -> float:
+        """Share of all answers that is expected to be wrong; a labelled one counts as 1 / propensity answers."""
+        drawn = self.labelled.propensity
+        known = np.isfinite(drawn)
+        weights = np.where(known, 1 / np.where(known, drawn, 1.0), 0.0) if known.any() else np.ones(len(drawn))
+        return float(np.average(1 - sigmoid(self.log_odds), weights=weights))
+
 
 def recalibrate_quality(
     checkpoint: str | Path,
@@ -85,22 +117,29 @@ def recalibrate_quality(
     *,
     out: str | Path,
     sha256: str | None = None,
+    flags: FlagOptions = USUAL_FLAGS,
+    writing: ReplaceOptions = NEW_ONLY,
     seed: int = 0,
     command: str = "",
 ) -> Checkpoint:
     """Returns the checkpoint whose scores were labelled, with right probabilities and new thresholds, written to `out`.
 
-    Of several models each has a base rate of its own. A threshold that so few labels cannot carry is left out, and the
-    card says so. Raises `RecordError` for fewer than 20 labels, or fewer than 3 of either kind, and `ContractMismatch`
-    for a checkpoint whose score is no probability. Raises `CheckpointExists` where `out` is the checkpoint itself.
+    Of several models each has a base rate of its own. `flags`: what the stored threshold flags. The curve of flag rates
+    is remade, or where the labels are too few that of before is moved with the scores. A threshold that so few labels
+    cannot carry is left out, and the card says so. `writing`: what of a checkpoint in `out` may be replaced.
+
+    Raises `RecordError` for fewer than 20 labels, fewer than 3 of either kind, or too few for the option in `flags`,
+    `ContractMismatch` for a checkpoint whose score is no probability, and `CheckpointExists` where `out` is the
+    checkpoint itself, or may not be replaced.
     """
     require("onnx", "fit")
-    check_target(out, quality_contract.KIND)
     predictor = QualityPredictor.load(checkpoint, sha256=sha256)
     if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
         raise CheckpointExists(f"{out} is the checkpoint itself, which may be in service; give another path")
-    found = fit_again(predictor, labelled, seed=seed)
-    return _write(predictor, found, out, seed=seed, command=command)
+    with writing.replacing():
+        check_target(out, quality_contract.KIND)
+        found = fit_again(predictor, labelled, seed=seed)
+        return _write(predictor, found, out, flags, seed=seed, command=command)
 
 
 def fit_again(predictor: QualityPredictor, labelled: LabelledScores, *, seed: int = 0) -> Recalibrated:
@@ -138,25 +177,61 @@ def fit_again(predictor: QualityPredictor, labelled: LabelledScores, *, seed: in
 
 def _graph_log_odds(labelled: LabelledScores, known: BaseRates | None, head: str) -> Floats:
     """Returns the log-odds before a verdict added the base rate of the answer's model."""
-    p = np.clip(labelled.score, CERTAIN, 1 - CERTAIN)
-    log_odds = np.log(p) - np.log1p(-p)
+    log_odds = _log_odds(labelled.score)
     for model in np.unique(labelled.model).tolist():
         shifts = None if known is None else known.of_model(model)
         log_odds[labelled.model == model] -= (shifts or {}).get(head, 0.0)
     return log_odds
 
 
-def _thresholds(found: Recalibrated, seed: int) -> dict[str, float]:
-    """Thresholds that the plain draw carries; of one model its order was not fitted, of several they are held out."""
-    scores = found.log_odds
-    if len(np.unique(found.labelled.model)) > 1:
-        p = np.clip(found.held_out, CERTAIN, 1 - CERTAIN)
-        scores = np.log(p) - np.log1p(-p)
-    table = found.table
-    try:
-        return promise_thresholds(scores[found.plain], table, np.arange(len(table)), Platt(1.0, 0.0), seed=seed)
-    except RecordError:
-        return {}  # too few groups
+def flags_again(before: Manifest, found: Recalibrated, asked: FlagOptions, *, seed: int = 0) -> StoredFlags:
+    """Returns what is stored of flagging: remade by the plain draw, or the curve of before moved with the scores.
+
+    The curve is moved where the plain draw is too small and one map moves every score. The thresholds for `catch` move
+    along, for the order of the wrong answers is as before; those for `risk` do not, for they depend on the base rate.
+    Raises as `flagging_of` does.
+    """
+    table, several = found.table, len(np.unique(found.labelled.model)) > 1
+    held_out, exported = found.held_out[found.plain], sigmoid(found.log_odds[found.plain])
+    scores = _log_odds(held_out) if several else found.log_odds[found.plain]
+    ranking = held_out if several else exported
+    rows, identity = np.arange(len(table)), Platt(1.0, 0.0)
+    answers = ScoredAnswers(table, rows, scores, identity, exported, held_out, ranking)
+    few = too_few(table.y, table.groups, calibrating=len(table))
+    moved = None if not few or several else _moved(before, found)
+    if moved is None:
+        return flagging_of(answers, asked, seed=seed)
+    lacking = f"; the curve of flag rates is that of the checkpoint before, its scores moved with the others: {few}"
+    stored = StoredFlags({}, moved[0], moved[1], lacking=lacking)
+    wrong = found.expected_wrong
+    rate = float(np.clip(wrong, moved[0][0].rate, moved[0][-1].rate))
+    flag = threshold_of(stored, asked) if asked.flags else threshold_at(moved[0], rate)
+    return with_flag(stored, flag, asked, answers, wrong, seed=seed)
+
+
+def _moved(before: Manifest, found: Recalibrated) -> tuple[tuple[FlagPoint, ...], tuple[Promise, ...]] | None:
+    """The stored curve and the thresholds for `catch`, moved as the scores are; None where there is no one such map."""
+    if not before.flagging or CONTRACT in before.contract:
+        return None
+    platt = found.platt
+
+    def move(threshold: float) -> float:
+        return float(platt.probability(_log_odds(np.array([threshold])))[0])
+
+    points = tuple(replace(point, threshold=move(point.threshold)) for point in before.flagging)
+    caught = [promise for promise in before.promises if promise.option == "catch"]
+    return points, tuple(replace(promise, threshold=move(promise.threshold)) for promise in caught)
+
+
+def _kept_thresholds(before: Manifest) -> dict[str, float]:
+    """Thresholds of the head `critical`, whose probabilities stay as they are."""
+    return {name: value for name, value in before.thresholds.items() if name.startswith(quality_contract.CRITICAL)}
+
+
+def _log_odds(probability: Floats) -> Floats:
+    p = np.clip(probability, CERTAIN, 1 - CERTAIN)
+    log_odds: Floats = np.log(p) - np.log1p(-p)
+    return log_odds
 
 
 def _measure(found: Recalibrated, seed: int) -> dict[str, Interval]:
@@ -179,19 +254,20 @@ def _measure(found: Recalibrated, seed: int) -> dict[str, Interval]:
     return {name: one for name, one in metrics.items() if np.isfinite([one.estimate, one.low, one.high]).all()}
 
 
-def _write(predictor: QualityPredictor, found: Recalibrated, out: str | Path, *, seed: int, command: str) -> Checkpoint:
+def _write(
+    predictor: QualityPredictor, found: Recalibrated, out: str | Path, flags: FlagOptions, *, seed: int, command: str
+) -> Checkpoint:
     base, head, labelled = predictor.checkpoint, found.head, found.labelled
     manifest = base.manifest
-    platt = Platt(float(found.fit.weights[0]), found.fit.rates.mean)
-    thresholds = _thresholds(found, seed)
-    promised = "".join(PROMISES[name] for name in thresholds if name in PROMISES)
+    platt, stored, kept = found.platt, flags_again(manifest, found, flags, seed=seed), _kept_thresholds(manifest)
+    promised = stored.said(runs=len(found.fit.rates.runs)) + "".join(
+        PROMISES[name] for name in kept if name in PROMISES
+    )
     files = {name: (Path(base.path) / name).read_bytes() for name in (MODEL, RAW) if name in (*manifest.files, MODEL)}
     graphs = {name: map_outputs(data, {head: platt}) for name, data in files.items()}
     X = _golden_inputs(base)
     expected = {name: v.ravel().astype(np.float64) for name, v in base.run({quality_contract.INPUT: X}).items()}
-    p = np.clip(expected[head], CERTAIN, 1 - CERTAIN)
-    expected[head] = platt.probability(np.log(p) - np.log1p(-p))
-    flagging = flag_points(found.table, found.held_out[found.plain], sigmoid(found.log_odds)[found.plain], seed=seed)
+    expected[head] = platt.probability(_log_odds(expected[head]))
     return write_checkpoint(
         out,
         Export(
@@ -214,12 +290,14 @@ def _write(predictor: QualityPredictor, found: Recalibrated, out: str | Path, *,
             calibrated_on="the labelled answers; numbers by five folds over them, on those that stand for all answers",
             metrics=_measure(found, seed),
             not_audited=["all of them: the order of answers is that of the checkpoint before, audited there"],
-            thresholds=thresholds,
-            flagging=flagging,
+            thresholds={**stored.thresholds, **kept},
+            flagging=stored.flagging,
+            promises=stored.promises,
+            operating=stored.operating,
             support=dict(manifest.support),
             packages=("onnx",),
             extra={RAW: graphs[RAW]} if RAW in graphs else {},
-            heads=[_line(found, thresholds)],
+            heads=[_line(found) + stored.lacking],
         ),
     )
 
@@ -283,13 +361,12 @@ def _generator(before: Generator | None, labelled: LabelledScores) -> Generator 
     return Generator(models[0], logprobs_mode=mode, others=tuple(models[1:]))
 
 
-def _line(found: Recalibrated, thresholds: Mapping[str, float]) -> str:
+def _line(found: Recalibrated) -> str:
     y, labelled = found.table.y, found.labelled
-    said = (
+    return (
         f"{found.head}: scale {float(found.fit.weights[0]):.2f}, base rate {found.fit.rates.mean:+.2f} log-odds, by "
         f"{len(labelled)} labelled answers, {labelled.y.mean():.0%} of them right; {len(y)} of them stand for all"
     )
-    return said + lacking_promises(thresholds, int((1 - y).sum()))
 
 
 def fingerprint_of(labelled: LabelledScores) -> str:

@@ -20,6 +20,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.promotable import RETRAINED
 from metaprobe.monitoring.retention import run_of
 from metaprobe.probes.features import features, schema
+from metaprobe.probes.quality_contract import KIND
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
@@ -76,6 +77,7 @@ def retrain_quality(
     """
     if not 0 <= held_back < 1:
         raise RecordError(f"held_back is {held_back:g}; expected a share in [0, 1)")
+    options.check(options.out, KIND)
     recent = _logged(log, model, since, labelled=False, at_most=LOOKED_AT, seed=options.seed)
     if len(recent) < FEWEST:
         raise RecordError(

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from metaprobe.checkpoints import Checkpoint, check_target
-from metaprobe.probes.quality_contract import KIND
+from metaprobe.checkpoints import Checkpoint, FlagOptions
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
+from metaprobe.probes.quality_contract import KIND, MAIN_HEADS
 from metaprobe.records.extras import require
 from metaprobe.training.common.heads import INVERTED, SCALES
+from metaprobe.training.common.writing import writes
 from metaprobe.training.crossfit.methods import LogprobLadder
 from metaprobe.training.crossfit.study import OnStep, Study, quiet, study_of
 from metaprobe.training.options import QualityOptions, WrongOptions
@@ -16,6 +18,7 @@ from metaprobe.training.quality.figures import GradedStudy, study_grades
 from metaprobe.training.quality.fit import QualityHead, export_quality
 
 
+@writes(KIND)
 def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
     """Returns the predictor's checkpoint, fitted on the labelled answers of these stores.
 
@@ -26,7 +29,11 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
         require(package, "fit")
     if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
         raise WrongOptions(f"new_tasks makes predictors of labels that are 0 or 1, not of {', '.join(graded)}")
-    check_target(options.out, KIND)  # before minutes of fitting, as in every training
+    if options.flags and not any(name in MAIN_HEADS and name not in SCALES for name in options.targets):
+        raise WrongOptions(
+            f"{next(iter(options.flags))} sets the threshold of a score that is the probability of being right; the "
+            f"targets are {', '.join(options.targets)}: add the target correct, or leave the option out"
+        )
     with _cluster(options.dask) as spread:
         studies = head_studies(
             stores,
@@ -41,7 +48,8 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
             on_step=options.on_step,
         )
         options.on_step("audit and export")
-        return write_quality(options.out, studies, command=options.recorded("train_quality"), raw=options.raw_graph)
+        command = options.recorded("train_quality")
+        return write_quality(options.out, studies, command=command, raw=options.raw_graph, flags=options.as_flags())
 
 
 @contextmanager
@@ -92,15 +100,21 @@ def head_studies(
 
 
 def write_quality(
-    path: str | Path, studies: Mapping[str, Study | GradedStudy], *, command: str, raw: bool = False
+    path: str | Path,
+    studies: Mapping[str, Study | GradedStudy],
+    *,
+    command: str,
+    raw: bool = False,
+    flags: FlagOptions = USUAL_FLAGS,
 ) -> Checkpoint:
     """The quality predictor with one head a target, from one study a target.
 
     A study of `critical` must have `y` turned round, as `head_studies` makes it. `raw` adds the graph that takes
-    log-probabilities themselves, `raw.onnx`.
+    log-probabilities themselves, `raw.onnx`. `flags`: what the stored threshold flags.
     """
     heads = {
         target: s if isinstance(s, GradedStudy) else QualityHead(s.evidence, s.fits, target in INVERTED, s.ladder)
         for target, s in studies.items()
     }
-    return export_quality(path, heads, seed=next(iter(studies.values())).seed, command=command, raw=raw)
+    seed = next(iter(studies.values())).seed
+    return export_quality(path, heads, seed=seed, command=command, raw=raw, flags=flags)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, Training, check_target
+from metaprobe.checkpoints import Checkpoint, Training
 from metaprobe.checkpoints.golden import largest_difference
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
@@ -22,6 +22,7 @@ from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.routing.learned_state import PRICED
 from metaprobe.routing.learned_stored import AGENTS, WORDS
 from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
+from metaprobe.training.common.writing import writes
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.router.confidence_sources import sources_of
 from metaprobe.training.router.curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
@@ -40,6 +41,7 @@ PARITY_STATES = 64
 ROUTER_PARITY = 1e-4
 
 
+@writes(KIND)
 def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: RouterOptions) -> Checkpoint:
     """Returns the router's checkpoint, fitted on a file of outcomes, a folder of runs, or outcomes.
 
@@ -47,7 +49,6 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     """
     for package in ("lightgbm", "sklearn", "onnxmltools"):
         require(package, "fit")
-    check_target(options.out, KIND)
     command = options.recorded("train_router")
     if isinstance(outcomes, str | Path):
         options.on_step(f"reading {Path(outcomes).name}")
