@@ -273,8 +273,10 @@ def test_where_every_connection_is_being_answered_a_new_one_is_refused(
     told, url = upstream
     told.begin()
     with bounded(checkpoint, url, connections=2) as client:
-        told.go_on.release(2)
-        held = [client.chat("steps", stream=True) for _ in range(2)]
+        held = []
+        for _ in range(2):  # an answer begins with its first token
+            told.go_on.release()
+            held.append(client.chat("steps", stream=True))
         with connected(client) as refused:
             answer = everything(refused)
         told.go_on.release(2 * len(TOKENS))

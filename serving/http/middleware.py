@@ -24,12 +24,22 @@ from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.declined import (
+    FORBIDDEN,
+    Declined,
+    failure_in,
+    failure_in_event,
+    failure_of,
+    names_logprobs,
+    no_logprobs,
+)
 from metaprobe.serving.http.headers import REASON
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.request_log import CALLERS_ID, SCOPE_ID, RequestLog, ServerLog
+from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.sse import EventSplitter
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.whole_answer import with_own_verdict
 from metaprobe.serving.http.wire import ChatRequest, asked
@@ -37,8 +47,6 @@ from metaprobe.serving.http.wire import ChatRequest, asked
 logger = logging.getLogger(__name__)
 
 CHAT = "/v1/chat/completions"
-REFUSED = (400, 403, 422)
-"""Statuses with which a server may refuse log-probabilities; the request is then put to it again as it came."""
 VARIABLES = {
     "METAPROBE_CHECKPOINT": "checkpoint",
     "METAPROBE_SHA256": "sha256",
@@ -85,8 +93,8 @@ class VerdictMiddleware:
 
     Log-probabilities are asked for where the caller did not, and taken out again. Where the settings name a gate, a
     streamed answer that begins badly is ended, and the application hears that its caller is gone. Where they name a
-    log, each verdict is logged, under the caller's x-request-id or one made up. Whatever else comes or goes, errors
-    included, passes as it is.
+    log, each verdict is logged, under an id made here, with the caller's x-request-id beside it. Whatever else comes or
+    goes, errors included, passes as it is.
     """
 
     def __init__(
@@ -114,6 +122,7 @@ class VerdictMiddleware:
                 on_mismatch=on_mismatch,
             )
         self._gates = gates
+        self._declined = Declined()
         metrics = Metrics()
         self._scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
         self._log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
@@ -133,13 +142,34 @@ class VerdictMiddleware:
             await self._app(scope, _again(body, whole, receive), send)
             return
         scorer = self._scorer.of(self._logged(scope, question))
-        answer = _Answer(self, scorer, question, send)
-        await self._app(_with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take)
-        if answer.refused:
-            # Perhaps what the caller did not ask for was refused: log-probabilities, or alternatives.
-            refused = f"the server refused to give log-probabilities (status {answer.refused})"
-            again = _Answer(self, scorer, question, send, refused="" if question.wants_logprobs else refused)
+        why = self._declined.why(question.model, question.added) if question.added else ""
+        known = bool(why)
+        if not known:
+            why = await self._as_changed(scope, receive, send, scorer, question)
+        if why:
+            without = "" if question.wants_logprobs else no_logprobs(why, again=not known)
+            again = _Answer(self, scorer, question, send, without=without)
             await self._app(_with_length(scope, body), again.receive_after(body, receive), again.take)
+            if not known and again.status == 200:
+                self._declined.failed(question.model, question.added, why)
+
+    async def _as_changed(
+        self, scope: Scope, receive: Receive, send: Send, scorer: Scorer, question: ChatRequest
+    ) -> str:
+        """Puts the changed request to the application; where that failed and nothing was sent, returns how."""
+        answer = _Answer(self, scorer, question, send, may_fail=question.changed)
+        try:
+            await self._app(
+                _with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take
+            )
+        except Exception as error:
+            if not question.changed or answer.begun:
+                raise
+            logger.warning("the application failed a request with log-probabilities: %s", type(error).__name__)
+            return type(error).__name__
+        if question.changed and answer.status == 200 and not answer.failed:
+            self._declined.gave(question.model, question.added)
+        return answer.failed
 
     def _question(self, body: bytes) -> ChatRequest | None:
         try:
@@ -152,9 +182,8 @@ class VerdictMiddleware:
         the application has no quarrel with them."""
         if self._log is None:
             return None
-        given = Headers(scope=scope).get("x-request-id", "")
-        identity = given if CALLERS_ID.fullmatch(given) else uuid.uuid4().hex
-        request = Request({**scope, SCOPE_ID: identity})
+        identity, theirs = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
+        request = Request({**scope, SCOPE_ID: identity, SCOPE_CALLERS_ID: theirs})
         try:
             return self._log.request(request, question)
         except Refusal as refusal:
@@ -189,15 +218,27 @@ class _Answer:
     """One answer of the application on its way to the caller."""
 
     def __init__(
-        self, owner: VerdictMiddleware, scorer: Scorer, question: ChatRequest, send: Send, refused: str | None = None
+        self,
+        owner: VerdictMiddleware,
+        scorer: Scorer,
+        question: ChatRequest,
+        send: Send,
+        *,
+        without: str = "",
+        may_fail: bool = False,
     ) -> None:
-        """`scorer`: that of this request. `refused`: None while the application may still refuse what was added to the
-        request."""
-        self._owner, self._scorer, self._question, self._send = owner, scorer, question, send
-        self._why_none = refused or ""
-        self._may_refuse = refused is None and question.changed
-        self.refused = 0
-        """The status with which the application refused; nothing of that answer was sent."""
+        """`scorer`: that of this request. `without`: why there are no log-probabilities. `may_fail`: whether a failure
+        may be due to what was added to the request, and is then not sent."""
+        self._owner, self._scorer, self._question, self._to_caller = owner, scorer, question, send
+        self._why_none = without
+        self._may_fail = may_fail
+        self.status = 0
+        self.begun = False
+        """Whether anything was sent."""
+        self.failed = ""
+        """How the application failed; nothing of that answer was sent."""
+        self._held: Message | None = None
+        """The start of an answer whose first bytes say whether it is a failure."""
         self._stream: ScoredStream | None = None
         self._body: _Body | None = None
         self._ended = asyncio.Event()
@@ -219,7 +260,10 @@ class _Answer:
 
     async def take(self, message: Message) -> None:
         """Takes in a message of the application, and sends what is to be sent now."""
-        if self.refused or self._ended.is_set():
+        if self.failed or self._ended.is_set():
+            return
+        if self._held is not None:
+            await self._look(self._held, message)
             return
         if message["type"] == "http.response.start":
             await self._begin(message)
@@ -230,17 +274,39 @@ class _Answer:
         else:
             await self._send(message)
 
+    async def _send(self, message: Message) -> None:
+        self.begun = True
+        await self._to_caller(message)
+
     async def _begin(self, start: Message) -> None:
-        status, kind = start["status"], Headers(raw=list(start.get("headers", ()))).get("content-type", "").lower()
-        if status in REFUSED and self._may_refuse:
-            self.refused = status
-        elif status == 200 and kind.startswith("text/event-stream"):
+        headers = list(start.get("headers", ()))
+        self.status, kind = start["status"], Headers(raw=headers).get("content-type", "").lower()
+        streamed = self.status == 200 and kind.startswith("text/event-stream")
+        if streamed:
             self._stream = self._owner.stream(self._scorer, self._question, self._why_none)
-            await self._send(start)
-        elif status == 200 and kind.startswith("application/json"):
+        if self._may_fail and (streamed or self.status == FORBIDDEN):
+            self._held = start
+        elif self._may_fail and (failed := failure_of(self.status, headers)):
+            self.failed = failed
+        elif self.status == 200 and kind.startswith("application/json"):
             self._body = _Body(start, [])
         else:
             await self._send(start)
+
+    async def _look(self, start: Message, message: Message) -> None:
+        """Decides by its first bytes whether an answer is a failure; else what was held is sent."""
+        body = message.get("body", b"")
+        if not body and message.get("more_body", False):
+            return
+        if self._stream is None:
+            self.failed = failure_of(self.status, start.get("headers", ())) if names_logprobs(body) else ""
+        else:
+            self.failed = failure_in_event((EventSplitter().feed(body) or [body])[0])
+        if self.failed:
+            return
+        self._held = None
+        await self._send(start)
+        await self.take(message)
 
     async def _pass(self, stream: ScoredStream, message: Message) -> None:
         out = stream.feed(message.get("body", b""))
@@ -256,7 +322,11 @@ class _Answer:
         held.parts.append(message.get("body", b""))
         if message.get("more_body", False):
             return
-        body, reason = await self._owner.whole(self._scorer, b"".join(held.parts), self._question, self._why_none)
+        whole = b"".join(held.parts)
+        if self._may_fail and (failed := failure_in(whole)):
+            self.failed = failed
+            return
+        body, reason = await self._owner.whole(self._scorer, whole, self._question, self._why_none)
         headers = MutableHeaders(raw=list(held.start.get("headers", ())))
         headers["content-length"] = str(len(body))
         if reason:
