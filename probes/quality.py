@@ -152,6 +152,7 @@ class QualityPredictor(Pretrained):
         """
         return self._threshold
 
+    @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
     def predict(self, response: object) -> Verdict:
         """Returns the verdict on a response, in any format of `parse_response`: a list of log-probabilities is one.
 
@@ -186,6 +187,7 @@ class QualityPredictor(Pretrained):
         made = adapt.adapt_responses(self, responses, labels, groups, target, out=out, seed=seed)
         return type(self)(made, on_mismatch=self._on_mismatch)
 
+    @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
     def signals(self, answer: object) -> "Signals":
         """Returns the `metaprobe.probes.signals.Signals` of a response, or of a verdict, by which a policy decides.
 
@@ -212,6 +214,7 @@ class QualityPredictor(Pretrained):
         given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}
         return Signals(**given, **measured)
 
+    @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """Returns one verdict for each response, in order. An error names the response, counted from 0."""
         read = []

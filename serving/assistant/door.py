@@ -102,8 +102,8 @@ async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
         parts.append(part)
     try:
         body = json.loads(b"".join(parts))
-    except ValueError as error:
-        raise RecordError(f"the request is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:  # a JSON text may nest deeper than Python follows
+        raise RecordError(f"the request is not JSON that can be read: {error}") from error
     if not isinstance(body, dict):
         raise RecordError("the request is no JSON object")
     return body
