@@ -81,7 +81,8 @@ def failing(
             yield told, Served(url)
         return
     with running(told) as (up, _):
-        with running(create_app(Settings(checkpoint=checkpoint, upstream=f"{up}/v1", **more))) as (url, _):
+        app = create_app(Settings(checkpoint=checkpoint, upstream=f"{up}/v1", **more))
+        with running(app) as (url, _):
             yield told, Served(url)
 
 
@@ -136,7 +137,8 @@ def test_an_application_that_raises_is_asked_as_the_caller_asked(checkpoint: Pat
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_connection_that_is_closed_on_a_changed_request_is_asked_again_once(checkpoint: Path, stream: bool) -> None:
     with FaultyServer() as faulty:
-        with running(create_app(Settings(checkpoint=checkpoint, upstream=faulty.base_url))) as (url, _):
+        app = create_app(Settings(checkpoint=checkpoint, upstream=faulty.base_url))
+        with running(app) as (url, _):
             answer = Served(url).chat("a:reset ok", stream=stream)
             verdict = verdict_in(answer) if stream else verdict_of(answer)
             assert "answered with a closed connection to a request with logprobs" in verdict["reason"]

@@ -5,12 +5,13 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import httpx
+import openai
 import pytest
 import serving_clients
 from served import KEY, chunks, completion, running
@@ -39,10 +40,13 @@ CLOSERS = {("upstream.py", "asking"), ("upstream.py", "close")}
 
 
 class CountingUpstream:
-    """Answers and says how many connections are open. A stream ends only when its caller is gone, or all was read."""
+    """Answers and says how many connections are open.
 
-    def __init__(self, *, endless: bool = False) -> None:
-        self.endless = endless
+    A stream that is `endless` has no end but its caller's; one that is `cut` lacks [DONE] and the end of its chunks.
+    """
+
+    def __init__(self, *, endless: bool = False, cut: bool = False) -> None:
+        self.endless, self.cut = endless, cut
         self.asked = 0
         self.open: set[asyncio.StreamWriter] = set()
 
@@ -56,6 +60,7 @@ class CountingUpstream:
                 await self._answer(head.split(b" ")[1].decode(), body, writer)
                 if body.get("stream") and self.endless:
                     await reader.read()  # until its caller closes it
+                if self.endless or self.cut:
                     break
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
@@ -72,17 +77,17 @@ class CountingUpstream:
         else:
             writer.write(b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks(body)]
-            for event in [*events, *([] if self.endless else [b"data: [DONE]\n\n"])]:
+            for event in [*events, *([] if self.endless or self.cut else [b"data: [DONE]\n\n"])]:
                 writer.write(b"%x\r\n" % len(event) + event + b"\r\n")
-            if not self.endless:
+            if not self.endless and not self.cut:
                 writer.write(b"0\r\n\r\n")
         await writer.drain()
 
 
 @contextmanager
-def counting(*, endless: bool = False) -> Iterator[tuple[CountingUpstream, str]]:
+def counting(*, endless: bool = False, cut: bool = False) -> Iterator[tuple[CountingUpstream, str]]:
     """The upstream in a thread of its own, and its base URL."""
-    told, begun, ports = CountingUpstream(endless=endless), threading.Event(), []
+    told, begun, ports = CountingUpstream(endless=endless, cut=cut), threading.Event(), []
     ending = asyncio.Event()
 
     async def serve() -> None:
@@ -208,11 +213,8 @@ def test_a_fault_at_any_step_after_the_upstream_was_asked_leaves_no_connection_a
             steps, places = 0, set()
             for number in range(1, 400):
                 breaker.at, breaker.seen, breaker.where, breaker.begun = number, 0, "", False
-                try:
-                    # An answer without an end is left by its caller after a while.
+                with suppress(httpx.HTTPError):  # an answer without an end is left by its caller after a while
                     httpx.post(f"{base}{path}", content=body, headers=headers, timeout=0.4, trust_env=False)
-                except httpx.HTTPError:
-                    pass
                 breaker.at = None
                 assert until(lambda: len(told.open) <= (0 if stream else 1)), f"{breaker.where} leaves a connection"
                 if not breaker.where:
@@ -238,6 +240,23 @@ def test_a_request_that_fails_after_the_upstream_was_asked_counts_toward_the_lim
             assert until(lambda: not told.open)
     assert statuses == [500, 500, 500, 429, 429]
     assert told.asked == 3
+
+
+def test_a_stream_that_is_cut_between_the_verdict_and_its_end_ends_with_an_error(checkpoint: Path) -> None:
+    asked = {**REQUESTS[0][1], "stream": True, "stream_options": {"include_usage": True}}
+    with (
+        counting(cut=True) as (_, url),
+        running(create_app(Settings(checkpoint=checkpoint, upstream=url))) as (base, _),
+    ):
+        content = Served(base).post("/v1/chat/completions", asked).text
+        *_, verdict, usage, error = (json.loads(event[6:]) for event in content.strip().split("\n\n"))
+        with pytest.raises(openai.APIError, match="before its answer was whole"):
+            list(Served(base).chat(stream=True, stream_options={"include_usage": True}))
+    assert verdict["metaprobe"]["score"] is not None
+    assert usage["usage"]
+    assert error["error"]["code"] == "upstream_cut"
+    assert "metaprobe" not in error
+    assert "[DONE]" not in content
 
 
 def test_nothing_but_the_exchange_and_the_list_of_models_asks_the_upstream() -> None:

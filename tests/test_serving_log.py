@@ -1,5 +1,6 @@
 """What the server logs of its answers, and the labels that it takes back."""
 
+import gzip
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -166,6 +167,14 @@ def test_feedback_that_is_none_is_refused_with_what_was_expected(
     answer = logged.post("/v1/feedback", body)
     assert answer.status_code == status
     assert message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/feedback", "/v1/score", "/v1/chat/completions"])
+def test_a_compressed_request_is_refused_and_never_unpacked(logged: Logged, path: str) -> None:
+    bomb = gzip.compress(b'{"request_id": "' + b"0" * (64 << 20))
+    assert len(bomb) < 100_000
+    answer = logged.post(path, bomb, content_encoding="gzip")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
 
 
 def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_and_hold_up_nothing_else(
