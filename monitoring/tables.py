@@ -187,9 +187,8 @@ class UrlTables:
         )
         with self._named():
             # A connection that the server closed meanwhile is found out before it is used.
-            limits = _limits(sqlalchemy.make_url(url))
             self._engine = sqlalchemy.create_engine(
-                url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=limits
+                url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=self._limits(url)
             )
         if self._engine.dialect.name != POSTGRESQL:
             raise LogError(
@@ -237,6 +236,17 @@ class UrlTables:
     def close(self) -> None:
         self._engine.dispose()
 
+    def _limits(self, written: str) -> dict[str, Any]:
+        """How long libpq waits for a server that is silent, where the URL does not say it: for ever by itself."""
+        sqlalchemy: Any = require("sqlalchemy", "monitor")
+        try:
+            url = sqlalchemy.make_url(written)
+        except ValueError as error:  # its port is no number
+            raise sqlalchemy.exc.ArgumentError("could not parse the URL") from error
+        if not url.drivername.startswith("postgresql") or "psycopg" not in url.drivername:
+            return {}
+        return {name: value for name, value in LIBPQ.items() if name not in url.query}
+
     @contextmanager
     def _named(self) -> Iterator[None]:
         """What goes wrong goes out as `LogUnavailable`, without anything that the URL holds."""
@@ -249,13 +259,6 @@ class UrlTables:
                 " postgresql+psycopg://user@host/name), that the server runs, and that its driver is installed: pip"
                 " install 'metaprobe[postgres]'"
             ) from error
-
-
-def _limits(url: Any) -> dict[str, Any]:
-    """How long libpq waits for a server that is silent, where the URL does not say it: for ever by itself."""
-    if not url.drivername.startswith("postgresql") or "psycopg" not in url.drivername:
-        return {}
-    return {name: value for name, value in LIBPQ.items() if name not in url.query}
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
