@@ -102,11 +102,16 @@ class BackgroundWriter:
 
     def flush(self, timeout_s: float) -> bool:
         """Whether everything that was taken before is stored within that time."""
+        return self._wait(timeout_s, timeout_s)
+
+    def _wait(self, timeout_s: float, failing_s: float) -> bool:
+        """The same; `failing_s` is the time while the database fails."""
         with self._lock:
             number = self._number
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while self._stored < number:
-            if time.monotonic() > deadline or not self._thread.is_alive():
+            most = min(failing_s, timeout_s) if self._failing else timeout_s
+            if time.monotonic() > began + most or not self._thread.is_alive():
                 return False
             self._hurry.set()
             time.sleep(0.002)
@@ -117,7 +122,7 @@ class BackgroundWriter:
 
         A database that fails already is not waited for as long: the end of the process may be near.
         """
-        whole = self.flush(min(timeout_s, FAILING_CLOSE_S) if self._failing else timeout_s)
+        whole = self._wait(timeout_s, FAILING_CLOSE_S)
         with self._lock:
             self._ending.set()
         self._hurry.set()

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -321,18 +322,18 @@ def spool_lines(folder: Path) -> int:
     ],
 )
 def test_no_error_of_the_database_names_host_port_user_or_password(
-    postgres: PostgresServer, url: str, caplog: pytest.LogCaptureFixture
+    server: str, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("sqlalchemy")
     caplog.set_level(logging.DEBUG)
-    given = url.format(user=USER, password=PASSWORD, port=postgres.port)
-    for runs in (True, False):
-        if not runs:
-            postgres.stop()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        ports = [server.rpartition(":")[2].strip("/"), str(nobody.getsockname()[1])]
+    for port in ports:
         with pytest.raises(LogError) as found:
-            UrlTables(given)
+            UrlTables(url.format(user=USER, password=PASSWORD, port=port))
         text = str(found.value) + caplog.text
-        for secret in (USER, PASSWORD, str(postgres.port), "host-of-somebody", "127.0.0.1", "nowhere"):
+        for secret in (USER, PASSWORD, port, "host-of-somebody", "127.0.0.1", "nowhere"):
             assert secret not in text.replace("user@host", "")
         assert "the score log's database failed (" in str(found.value)
 
