@@ -140,7 +140,7 @@ def _text(path: Path) -> str:
             held = file.read(MOST_BYTES + 1)
         if len(held) > MOST_BYTES:  # a few kilobytes may unpack to more than the memory
             raise ImportFileError(
-                f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it, or drop the texts"
+                f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
             )
         return held.decode("utf-8-sig")
     except UnicodeDecodeError as error:

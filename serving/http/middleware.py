@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.gating import Gates
+from metaprobe.serving.http.asgi_messages import first_of, is_json, once_more, read_body, until_the_end, with_length
 from metaprobe.serving.http.aside import aside
 from metaprobe.serving.http.declined import (
     FORBIDDEN,
@@ -131,15 +132,15 @@ class VerdictMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI has it."""
         if scope["type"] == "lifespan" and self._log is not None:
-            await _until_the_end(self._app, scope, receive, send, self._log.log.close)
+            await until_the_end(self._app, scope, receive, send, self._log.log.close)
             return
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
             await self._app(scope, receive, send)
             return
-        body, whole = await _read(receive, self._settings.max_body_bytes)
-        question = self._question(body) if whole and _is_json(scope) else None
+        body, whole = await read_body(receive, self._settings.max_body_bytes)
+        question = self._question(body) if whole and is_json(scope) else None
         if question is None:
-            await self._app(scope, _again(body, whole, receive), send)
+            await self._app(scope, once_more(body, whole, receive), send)
             return
         scorer = self._scorer.of(self._logged(scope, question))
         why = self._declined.why(question.model, question.added) if question.added else ""
@@ -149,7 +150,7 @@ class VerdictMiddleware:
         if why:
             without = "" if question.wants_logprobs else no_logprobs(why, again=not known)
             again = _Answer(self, scorer, question, send, without=without)
-            await self._app(_with_length(scope, body), again.receive_after(body, receive), again.take)
+            await self._app(with_length(scope, body), again.receive_after(body, receive), again.take)
             if not known and again.status == 200:
                 self._declined.failed(question.model, question.added, why)
 
@@ -160,7 +161,7 @@ class VerdictMiddleware:
         answer = _Answer(self, scorer, question, send, may_fail=question.changed)
         try:
             await self._app(
-                _with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take
+                with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take
             )
         except Exception as error:
             if not question.changed or answer.begun:
@@ -254,7 +255,7 @@ class _Answer:
             if not told:
                 told = True
                 return {"type": "http.request", "body": body, "more_body": False}
-            return await _first(receive, self._ended)
+            return await first_of(receive, self._ended)
 
         return received
 
@@ -333,85 +334,3 @@ class _Answer:
             headers[REASON] = reason
         await self._send({**held.start, "headers": headers.raw})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def _read(receive: Receive, limit: int) -> tuple[bytes, bool]:
-    """The request's body, and whether it is whole: one above `limit` is read no further, one that broke off ends."""
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more and size <= limit:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return b"".join(parts), False
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-    return b"".join(parts), not more
-
-
-async def _until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
-    """Has the application live, and calls `close` before the server hears that it has ended: then it ends the process.
-
-    An application without a life of its own fails at once and says nothing; it is answered for here.
-    """
-    heard, said = [], False
-
-    async def hear() -> Message:
-        heard.append(await receive())
-        return heard[-1]
-
-    async def say(message: Message) -> None:
-        nonlocal said
-        said = True
-        if message["type"].startswith("lifespan.shutdown"):
-            await asyncio.to_thread(close)
-        await send(message)
-
-    try:
-        await app(scope, hear, say)
-    except Exception as error:
-        if said:
-            await asyncio.to_thread(close)
-            raise
-        logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
-        if not heard:
-            await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await asyncio.to_thread(close)
-        await send({"type": "lifespan.shutdown.complete"})
-
-
-async def _first(receive: Receive, ended: asyncio.Event) -> Message:
-    """What the caller does next, or that it is gone where the answer was ended before."""
-    waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        return {"type": "http.disconnect"} if ended.is_set() else await waiting[0]  # type: ignore[return-value]
-    finally:
-        for task in waiting:
-            task.cancel()
-
-
-def _again(body: bytes, whole: bool, receive: Receive) -> Receive:
-    """What has been received, once more, then the rest."""
-    told = False
-
-    async def received() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": not whole}
-
-    return received
-
-
-def _is_json(scope: Scope) -> bool:
-    return Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-def _with_length(scope: Scope, body: bytes) -> Scope:
-    """The same request with a body of another length."""
-    headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
-    return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
