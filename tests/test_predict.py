@@ -104,7 +104,9 @@ def test_a_body_and_what_it_holds_get_the_same_verdict(predictor: QualityPredict
 
 
 @pytest.mark.parametrize(
-    "logprobs", [[-1e-300] * 9, [-1e-45, -0.5, -1e-40], [-745.5, -0.0, -9999.0] * 4, [-1e37] * 4, [-0.5] * 40], ids=str
+    "logprobs",
+    [[-1e-300] * 9, [-1e-45, -0.5, -1e-40], [-745.5, -0.0, -9999.0] * 4, [-1e37] * 4, [-0.5, -0.25] * 20],
+    ids=str,
 )
 def test_a_host_that_has_numpy_raise_gets_the_same_verdicts(predictor: QualityPredictor, logprobs: list[float]) -> None:
     forms = [logprobs, chat(logprobs), json.dumps(chat(logprobs)).encode()]
