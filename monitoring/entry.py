@@ -9,7 +9,7 @@ class Entry:
     """What a checkpoint said of one answer. What is not known is None; texts are None unless they are to be logged."""
 
     request_id: str
-    """What the caller, the server or the integration calls this answer; unique in a log."""
+    """What the server or the integration calls this answer; unique in a log."""
     time: float
     """Seconds since 1970, when the answer ended."""
     model: str
@@ -39,6 +39,10 @@ class Entry:
     """Request id of the verdict that was given to the caller, where this one was only compared with it."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """What the caller said of the request, such as `{"task": "faq", "prompt": "v7"}`; `task` is the task's name."""
+    callers_id: str = ""
+    """What the caller itself calls this answer; two answers may have the same, and two callers too."""
+    key_name: str = ""
+    """The name of the key with which the answer was asked for; empty for a key without a name, or none."""
     logprobs: Sequence[float] | None = None
     """Of the answer's tokens, in nats, where they are kept."""
     question: str | None = None

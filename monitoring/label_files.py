@@ -18,6 +18,8 @@ from metaprobe.records.compressed import is_damage, opened
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.json_lines import iter_json_lines
 
+MOST_BYTES = 256 << 20
+"""Of a file of labels, unpacked: it is read as a whole."""
 LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document holds its records."""
 MILLISECONDS = 1e11
@@ -135,7 +137,12 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
 def _text(path: Path) -> str:
     try:
         with opened(path) as file:
-            return file.read().decode("utf-8-sig")
+            held = file.read(MOST_BYTES + 1)
+        if len(held) > MOST_BYTES:  # a few kilobytes may unpack to more than the memory
+            raise ImportFileError(
+                f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
+            )
+        return held.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ImportFileError(
             f"{path}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save it as UTF-8 (in a "

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from metaprobe.monitoring import retention
 from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.label_owners import OPERATOR, Labeller, known_answer
 from metaprobe.monitoring.label_values import SOURCES
 from metaprobe.monitoring.log_columns import (
     CURRENT_LABELS,
@@ -26,24 +27,25 @@ from metaprobe.monitoring.log_columns import (
     in_contexts,
     read_columns,
 )
+from metaprobe.monitoring.log_events import EVENT, LOST, event_row
 from metaprobe.monitoring.log_rows import MAX_NOTE, MAX_TIME, SELECT, entry_of, text_of
 from metaprobe.monitoring.log_writer import BackgroundWriter
-from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
+from metaprobe.monitoring.spool import SUFFIX, Spool, spool_names, spools_beside, writer_of
+from metaprobe.monitoring.tables import LogError, Tables, open_tables
 from metaprobe.monitoring.unwritten import Accepted, beside_of, left_behind
 from metaprobe.records.database import BUSY_SECONDS
 
 logger = logging.getLogger(__name__)
 
 CAPACITY = 10_000
-"""Entries that may wait to be written; a killed process loses so many at most."""
+"""Entries that may wait in memory to be written; a killed process loses so many at most."""
 CLOSE_S = 20.0
 """How long `close` tries to store what waits."""
-LOST = "entries_lost"
-"""The kind of the event that says what a killed process has lost."""
-
-_LABEL = "INSERT INTO labels (request_id, value, who, time, source) VALUES (:request_id, :value, :who, :time, :source)"
+_LABEL = (
+    "INSERT INTO labels (request_id, value, who, time, source, key_name) "
+    "VALUES (:request_id, :value, :who, :time, :source, :key_name)"
+)
 _SAME_LABEL = "SELECT value, source FROM labels WHERE request_id = :request_id AND who = :who AND time = :time"
-_EVENT = "INSERT INTO events (time, kind, details) VALUES (:time, :kind, :details)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +89,56 @@ class ScoreLog:
     machines share a PostgreSQL database. Every method but `write` raises `LogError` where the database fails.
     """
 
-    def __init__(
-        self, reading: Tables, writing: Tables, accepted: Accepted | None, *, capacity: int = CAPACITY, lost: int = 0
-    ) -> None:
+    def __init__(self, reading: Tables, writing: Tables, writer: BackgroundWriter | None, *, lost: int = 0) -> None:
         """`ScoreLog.open` is the way to one."""
         self.lost = lost
         """Entries that processes killed before had accepted and not stored, as found out when this log was opened."""
         self.tables = reading
         self._writing = writing
-        self._accepted = accepted
-        self._writer = None if accepted is None else BackgroundWriter(writing, accepted, capacity=capacity)
+        self._writer = writer
         self._closing = threading.Lock()
         self._closed = False
         atexit.register(self.close)
 
     @classmethod
     def open(
-        cls, where: str | Path, *, capacity: int = CAPACITY, entries: bool = True, wait_s: float = BUSY_SECONDS
+        cls,
+        where: str | Path,
+        *,
+        capacity: int = CAPACITY,
+        entries: bool = True,
+        wait_s: float = BUSY_SECONDS,
+        spool: Path | None = None,
     ) -> Self:
         """The log in a SQLite file, which is made where there is none, or in the database of a SQLAlchemy URL.
 
         `capacity`: entries that may wait in memory. `entries`: False where none will be written, only read and judged;
         then no counter is kept beside the log, which a full disk would not hold. `wait_s`: how long a statement waits
-        for another process that holds a SQLite file. Raises `LogError` where there is no
+        for another process that holds a SQLite file. `spool`: the folder for what the database does not take; by
+        default beside a SQLite file, and for a URL the folder for temporary files. Raises `LogError` where there is no
         such database, and `MissingExtra` for a URL without SQLAlchemy.
         """
         if capacity < 1:
             raise LogError(f"capacity {capacity}; expected at least one entry")
         reading, writing = open_tables(where, wait_s=wait_s)
+        if not entries:
+            return cls(reading, writing, None)
         beside = beside_of(str(where).removeprefix("sqlite:///"))
+        spools = spool_names(str(where), beside, spool)
+        left = [found for path in spools_beside(spools) if (found := Spool.left_behind(path)) is not None]
         try:
-            if not entries:
-                return cls(reading, writing, None)
-            lost = sum(_settle(reading, name, number) for name, number in left_behind(beside))
-            return cls(reading, writing, Accepted(beside), capacity=capacity, lost=lost)
+            waiting = {writer_of(one.path): one.waiting for one in left}
+            lost = sum(_settle(reading, name, n, waiting.get(name, 0)) for name, n in left_behind(beside))
+            accepted = Accepted(beside)
         except OSError as error:
+            for one in left:
+                one.close()
             raise LogError(
                 f"no counter can be kept beside the score log ({error}); check that its folder can be written"
             ) from error
+        own = Spool(spools.with_name(f"{spools.name}.{accepted.name}{SUFFIX}"))
+        writer = BackgroundWriter(writing, accepted, capacity=capacity, spool=own, left=left)
+        return cls(reading, writing, writer, lost=lost)
 
     def __enter__(self) -> Self:
         return self
@@ -140,35 +154,40 @@ class ScoreLog:
         return self._writer.dropped if self._writer else 0
 
     @property
+    def spooled(self) -> int:
+        """Entries that were put into a file because the database did not take them; they are stored from there."""
+        return self._writer.spooled if self._writer else 0
+
+    @property
     def repeated(self) -> int:
         """Entries with a request id that the log held already; the first one stays."""
         return self._writer.repeated if self._writer else 0
 
-    def write(self, entry: Entry) -> None:
-        """Hands an entry over. Never waits nor raises: where the queue is full, the entry is counted as dropped.
+    def write(self, entry: Entry) -> bool:
+        """Hands an entry over, and says whether it was taken. Never waits nor raises.
 
+        Where the queue is full, the entry is counted as dropped.
         Raises `LogError` only where the log was opened without entries.
         """
         if self._writer is None:
             raise LogError("this score log was opened with entries=False; expected ScoreLog.open(where)")
-        self._writer.put(entry)
+        return self._writer.put(entry)
 
     def flush(self, timeout_s: float = CLOSE_S) -> bool:
         """Whether all entries handed over so far were stored within that time."""
         return self._writer is None or self._writer.flush(timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Stores what waits, and ends; whether everything was stored. May be called again."""
+        """Stores what waits, and ends; whether everything was stored. May be called again.
+
+        What could not be stored is kept in a file, which the next one to open the log for entries stores.
+        """
         with self._closing:
             if self._closed:
                 return True
             self._closed = True
             atexit.unregister(self.close)
             whole = self._writer is None or self._writer.close(timeout_s)
-            if not whole:
-                logger.error("%d entries of the score log could not be stored", self.dropped)
-            if self._accepted is not None:
-                self._accepted.close()
             self._writing.close()
             self.tables.close()
             return whole
@@ -183,9 +202,11 @@ class ScoreLog:
         """
         self.add_labels([FeedbackLabel(request_id, value, who, time, source)])
 
-    def add_labels(self, labels: Iterable[FeedbackLabel]) -> int:
+    def add_labels(self, labels: Iterable[FeedbackLabel], *, by: Labeller = OPERATOR) -> int:
         """Keeps labels, all or none, and says how many are of requests in the log; the others count once theirs are.
 
+        A request is named by its id in the log or as its caller named it. Raises `NotYours` for a request that `by` may
+        not label, and `LogError` where a caller gave several requests that name.
         Of one request the label that came last counts, whatever times the labels state: clocks differ. Of labels that
         come together, the order of their times is the order in which they came. One that states its time and is in
         the log already, as of a file that is read again, is not stored a second time. A time in the future becomes
@@ -199,6 +220,7 @@ class ScoreLog:
                 "who": one.who,
                 "time": now if one.time is None else one.time,
                 "source": one.source,
+                "key_name": by.key_name,
             }
             for one in labels
         ]
@@ -211,12 +233,15 @@ class ScoreLog:
         if not rows:
             return 0
         with self.tables.transaction() as run:
+            known = [known_answer(run, str(row["request_id"]), by) for row in rows]
+            for row, found in zip(rows, known, strict=True):
+                row["request_id"] = found or row["request_id"]
             for place in places:
                 row = rows[place]
                 there = run(_SAME_LABEL, row) if stated[place] else ()
                 if (row["value"], row["source"]) not in [tuple(one) for one in there]:
                     run(_LABEL, row)
-            return sum(_is_known(run, str(row["request_id"])) for row in rows)
+        return sum(found is not None for found in known)
 
     def current_labels(self) -> list[FeedbackLabel]:
         """Of every labelled request the label that counts."""
@@ -250,7 +275,7 @@ class ScoreLog:
         found out when the block has ended: its caller must then undo what it did. The log cannot be used inside.
         """
         with self.tables.transaction() as run:
-            run(_EVENT, _event_row(kind, details, time))
+            run(EVENT, event_row(kind, details, time))
             yield
 
     def events(self, kind: str | None = None, *, since: float = 0.0) -> list[LogEvent]:
@@ -264,7 +289,8 @@ class ScoreLog:
         return [LogEvent(float(at), str(name), json.loads(held)) for at, name, held in rows]
 
     def entry(self, request_id: str) -> Entry | None:
-        """What the log holds of one request; None where it holds nothing."""
+        """What the log holds of one request, by its id or as its caller named it; None where it holds nothing."""
+        request_id = known_answer(self.tables.read, request_id, OPERATOR) or request_id
         rows = self.tables.read(f"{SELECT} WHERE s.request_id = :request_id", {"request_id": request_id})
         return entry_of(rows[0]) if rows else None
 
@@ -345,22 +371,14 @@ def _check_label(row: Mapping[str, Any]) -> None:
         raise LogError(f"request {identity}: source {row['source']!r}; expected {', '.join(SOURCES)}, or nothing")
 
 
-def _is_known(run: Execute, request_id: str) -> bool:
-    return bool(run("SELECT 1 FROM scores WHERE request_id = :request_id", {"request_id": request_id}))
-
-
-def _event_row(kind: str, details: Mapping[str, Any], at: float | None) -> dict[str, Any]:
-    return {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
-
-
-def _settle(tables: Tables, writer: str, accepted: int) -> int:
-    """How many entries a process that was killed has lost; said in the events of the log."""
+def _settle(tables: Tables, writer: str, accepted: int, spooled: int) -> int:
+    """How many entries a process that was killed has lost, those in its file not counted; said in the log's events."""
     rows = tables.read("SELECT stored FROM writers WHERE writer = :writer", {"writer": writer})
-    lost = max(0, accepted - int(rows[0][0] if rows else 0))
+    lost = max(0, accepted - spooled - int(rows[0][0] if rows else 0))
     if lost:
         logger.warning("a process that was killed lost %d entries of the score log", lost)
     with tables.transaction() as run:
         if lost:
-            run(_EVENT, _event_row(LOST, {"entries": lost, "of": accepted}, None))
+            run(EVENT, event_row(LOST, {"entries": lost, "of": accepted}, None))
         run("DELETE FROM writers WHERE writer = :writer", {"writer": writer})
     return lost

@@ -20,7 +20,7 @@ MAX_TIME = 1e11
 
 COLUMNS = (
     "request_id time context score flagged in_support critical heads reason prompt_tokens tokens tokens_saved cost_usd "
-    "latency_s shadow_of logprobs question answer"
+    "latency_s shadow_of callers_id key_name logprobs question answer"
 ).split()
 _INTO = f"INSERT INTO scores ({', '.join(COLUMNS)}) VALUES "
 _ONCE = " ON CONFLICT (request_id) DO NOTHING"
@@ -59,6 +59,8 @@ def row_of(entry: Entry) -> dict[str, Any]:
         "cost_usd": _number(entry.cost_usd),
         "latency_s": _number(entry.latency_s),
         "shadow_of": text_of(entry.shadow_of, MAX_NOTE) or None,
+        "callers_id": text_of(entry.callers_id, MAX_NOTE) or None,
+        "key_name": text_of(entry.key_name, MAX_NOTE),
         "logprobs": None if entry.logprobs is None else np.asarray(entry.logprobs, dtype="<f4").tobytes(),
         "question": None if entry.question is None else text_of(entry.question, MAX_TEXT),
         "answer": None if entry.answer is None else text_of(entry.answer, MAX_TEXT),
@@ -84,6 +86,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
             "heads": json.loads(known["heads"] or "{}"),
             "reason": known["reason"] or "",
             "shadow_of": known["shadow_of"] or "",
+            "callers_id": known["callers_id"] or "",
             "tags": json.loads(known["tags"]),
             "logprobs": None if logprobs is None else np.frombuffer(logprobs, dtype="<f4").tolist(),
         }

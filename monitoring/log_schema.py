@@ -18,13 +18,13 @@ CREATE TABLE IF NOT EXISTS scores (
     id {serial}, request_id TEXT NOT NULL, time DOUBLE PRECISION NOT NULL, context BIGINT NOT NULL,
     score DOUBLE PRECISION, flagged SMALLINT, in_support SMALLINT, critical DOUBLE PRECISION, heads TEXT, reason TEXT,
     prompt_tokens BIGINT, tokens BIGINT, tokens_saved BIGINT, cost_usd DOUBLE PRECISION, latency_s DOUBLE PRECISION,
-    shadow_of TEXT, logprobs BYTEA, question TEXT, answer TEXT
+    shadow_of TEXT, logprobs BYTEA, question TEXT, answer TEXT, callers_id TEXT, key_name TEXT NOT NULL DEFAULT ''
 )
 """
 _LABELS = """
 CREATE TABLE IF NOT EXISTS labels (
     id {serial}, request_id TEXT NOT NULL, value DOUBLE PRECISION, who TEXT NOT NULL, time DOUBLE PRECISION NOT NULL,
-    source TEXT NOT NULL DEFAULT ''
+    source TEXT NOT NULL DEFAULT '', key_name TEXT NOT NULL DEFAULT ''
 )
 """
 """Everything that was ever said of an answer; of one request, what came last from the strongest source counts."""
@@ -70,9 +70,13 @@ SUMS = (
 LATER = {
     "hours": dict.fromkeys(("priced", "spared"), "DOUBLE PRECISION NOT NULL DEFAULT 0"),
     "sheets": {"stored_until": "BIGINT", "checkpoint": "TEXT NOT NULL DEFAULT ''"},
-    "labels": {"source": "TEXT NOT NULL DEFAULT ''"},
+    "scores": {"callers_id": "TEXT", "key_name": "TEXT NOT NULL DEFAULT ''"},
+    "labels": dict.fromkeys(("source", "key_name"), "TEXT NOT NULL DEFAULT ''"),
 }
 """Table -> columns that logs made before them lack, and what they are."""
+
+LAST = ("CREATE INDEX IF NOT EXISTS scores_by_callers_id ON scores (callers_id) WHERE callers_id IS NOT NULL",)
+"""What needs those columns."""
 
 _HOURS = f"""
 CREATE TABLE IF NOT EXISTS hours (

@@ -3,13 +3,17 @@
 import logging
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.label_owners import adopt_labels
+from metaprobe.monitoring.log_events import EVENT, LOST, event_row
 from metaprobe.monitoring.log_rows import CONTEXT, insert_rows, row_of
 from metaprobe.monitoring.rollup import add_rows
+from metaprobe.monitoring.spool import Spool
 from metaprobe.monitoring.tables import Execute, LogError, Tables
 from metaprobe.monitoring.unwritten import Accepted
 
@@ -21,6 +25,10 @@ BATCH = 500
 """Entries in one transaction."""
 RETRY_S = 1.0
 """How long the writer waits after a failure of the database."""
+FAILING_CLOSE_S = 2.0
+"""How long `close` waits for a database that fails already."""
+TELL_S = 60.0
+"""Between two events that tell of entries that were dropped."""
 MAX_CONTEXTS = 50_000
 """Contexts whose number is remembered; a caller who tags every request with something new has more."""
 
@@ -35,22 +43,43 @@ _COUNT = (
     "ON CONFLICT (writer) DO UPDATE SET stored = excluded.stored"
 )
 
+_EMPTY = row_of(Entry(request_id="", time=0.0, model="", checkpoint="", score=None))
+"""Stands in for what a file of an earlier version does not hold."""
+
 
 class BackgroundWriter:
-    """A bounded queue and the thread that empties it, a batch a transaction."""
+    """A bounded queue and the thread that empties it, a batch a transaction.
 
-    def __init__(self, tables: Tables, accepted: Accepted, *, capacity: int) -> None:
+    What the database does not take goes into a file beside the log once half of the queue waits, and when the log is
+    closed. It is stored from there as soon as the database takes entries again, by this process or the next.
+    """
+
+    def __init__(
+        self, tables: Tables, accepted: Accepted, *, capacity: int, spool: Spool, left: Sequence[Spool]
+    ) -> None:
+        """`left`: the files of processes that have ended."""
         self.dropped = 0
-        """Entries that found the queue full, or could not be stored."""
+        """Entries that found the queue full, or could neither be stored nor kept in the file."""
         self.repeated = 0
         """Entries whose request id was in the log already; the first one counts."""
+        self.spooled = 0
+        """Entries that were put into the file."""
         self._tables = tables
         self._accepted = accepted
         self._capacity = capacity
+        self._spool = spool
+        self._left = [*left]
         self._queue: deque[Entry] = deque()
         self._lock = threading.Lock()
         self._number = 0
         self._stored = 0
+        self._told = 0
+        """Of the entries dropped, those that an event of the log tells of."""
+        self._told_at = self._warned_at = -TELL_S
+        self._warned = 0
+        self._failing = False
+        self._moving = threading.Lock()
+        """Held while entries leave the queue."""
         self._ending = threading.Event()
         self._hurry = threading.Event()
         self._contexts: dict[tuple[str, ...], int] = {}
@@ -73,76 +102,184 @@ class BackgroundWriter:
 
     def flush(self, timeout_s: float) -> bool:
         """Whether everything that was taken before is stored within that time."""
+        return self._wait(timeout_s, timeout_s)
+
+    def _wait(self, timeout_s: float, failing_s: float) -> bool:
+        """The same; `failing_s` is the time while the database fails."""
         with self._lock:
             number = self._number
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while self._stored < number:
-            if time.monotonic() > deadline or not self._thread.is_alive():
+            most = min(failing_s, timeout_s) if self._failing else timeout_s
+            if time.monotonic() > began + most or not self._thread.is_alive():
                 return False
             self._hurry.set()
             time.sleep(0.002)
         return True
 
     def close(self, timeout_s: float) -> bool:
-        """Whether everything was stored; what was not is counted as dropped. No entry is taken from now on."""
-        whole = self.flush(timeout_s)
+        """Whether everything was stored; the rest goes into the file. No entry is taken from now on.
+
+        A database that fails already is not waited for as long: the end of the process may be near.
+        """
+        whole = self._wait(timeout_s, FAILING_CLOSE_S)
         with self._lock:
             self._ending.set()
         self._hurry.set()
-        self._thread.join(timeout=timeout_s)
-        with self._lock:
+        self._thread.join(timeout=timeout_s if whole else FAILING_CLOSE_S)
+        with self._moving:
+            while self._keep_batch():
+                pass
             self.dropped += len(self._queue)
             self._queue.clear()
+        if self._spool.waiting:
+            logger.error(
+                "%d entries of the score log wait in %s, and are stored by whoever opens the log next",
+                self._spool.waiting,
+                self._spool.path,
+            )
+        if self.dropped:
+            logger.error("%d entries of the score log were dropped, and are in no file", self.dropped)
+        if self.dropped > self._told:
+            self._spool.add_dropped(self.dropped - self._told)
+        if not self._thread.is_alive():
+            for spool in (self._spool, *self._left):
+                spool.close()
+        self._accepted.close()
         return whole and not self._thread.is_alive()
 
     def _work(self) -> None:
-        failing = False
         while True:
             ending = self._ending.is_set()
-            batch = [self._queue[i] for i in range(min(BATCH, len(self._queue)))]  # they leave it when they are stored
             try:
-                if batch:
-                    self._store(batch)
-                    failing = False
+                more = self._step(ending)
+                self._failing = False
             except LogError as error:
-                if not failing:
-                    logger.error("%s (entries wait, and are dropped once %d do)", error, self._capacity)
-                failing = True
+                if not self._failing:
+                    logger.error("%s (entries wait, and go into a file once half of %d do)", error, self._capacity)
+                self._failing = True
+                self._warn()
                 if ending:
                     return
+                self._make_room()
                 self._ending.wait(RETRY_S)
                 continue
-            except Exception:  # the thread must go on, whatever is wrong with these
-                logger.exception("%d entries of the score log were dropped", len(batch))
-                self.dropped += len(batch)
-            with self._lock:
-                for _ in batch:
-                    self._queue.popleft()
-            self._stored += len(batch)
-            if not self._queue:
+            if not self._queue and not more:
                 if ending:
                     return
                 self._hurry.wait(EVERY_S)
                 self._hurry.clear()
 
-    def _store(self, batch: Sequence[Entry]) -> None:
-        rows, unfit = [], 0
-        for entry in batch:
+    def _step(self, ending: bool) -> bool:
+        """Stores a batch, and one of what is in a file; whether there is more in one."""
+        batch = [self._queue[i] for i in range(min(BATCH, len(self._queue)))]  # they leave it when they are stored
+        if batch:
             try:
-                rows.append(row_of(entry))
-            except Exception as error:
-                unfit += 1
-                logger.warning("an entry of the score log was dropped: it cannot be stored (%s)", type(error).__name__)
+                self._store(batch)
+            except LogError:
+                raise
+            except Exception as error:  # the thread must go on, whatever is wrong with these
+                places = "".join(traceback.format_tb(error.__traceback__))
+                logger.error("a batch of the score log was dropped: %s\n%s", type(error).__name__, places)
+                self.dropped += len(batch)
+            with self._moving:  # unless `close` has moved them meanwhile
+                self._take_off(min(len(batch), len(self._queue)))
+            self._stored += len(batch)
+        more = not ending and self._replay()
+        self._tell(ending)
+        return more
+
+    def _take_off(self, number: int) -> None:
+        with self._lock:
+            for _ in range(number):
+                self._queue.popleft()
+
+    def _make_room(self) -> None:
+        """Moves what waits into the file, where it is more than half of what may."""
+        if len(self._queue) * 2 > self._capacity:
+            with self._moving:
+                while self._keep_batch():
+                    pass
+
+    def _keep_batch(self) -> bool:
+        """Moves the first entries of the queue into the file; False where none waits or the file does not take all."""
+        batch = [self._queue[i] for i in range(min(BATCH, len(self._queue)))]
+        rows = [self._row(entry) for entry in batch]
+        fit = [row for row in rows if row is not None]
+        kept = self._spool.add(fit) if fit else 0
+        done, left = 0, kept
+        for row in rows:
+            if row is not None and not left:
+                break
+            left -= row is not None
+            done += 1
+        self._take_off(done)
+        self.spooled += kept
+        self.dropped += done - kept
+        self._stored += done - kept
+        return bool(batch) and done == len(batch)
+
+    def _replay(self) -> bool:
+        """Stores a batch of what is in a file, this process's own first; whether there is more."""
+        files = [self._spool] * self._spool.is_open + self._left
+        if not files:
+            return False
+        spool, own = files[0], files[0] is self._spool
+        rows, dropped, place = spool.next(BATCH)
+        if rows:
+            self.repeated += self._insert([_EMPTY | row for row in rows], len(rows) if own else 0)
+        if dropped:
+            self._say_lost(dropped)
+        spool.taken(len(rows), place)
+        if own:
+            self._stored += len(rows)
+        elif not spool.is_open:
+            self._left.remove(spool)
+            logger.info("the score log holds what waited in %s", spool.path)
+        return len(files) > 1 or spool.is_open
+
+    def _warn(self) -> None:
+        """Says in the program's log what was dropped, once a minute at most."""
+        number = self.dropped - self._warned
+        if number and time.monotonic() - self._warned_at > TELL_S:
+            logger.error("%d entries of the score log were dropped: its queue was full, or they were unfit", number)
+            self._warned, self._warned_at = self.dropped, time.monotonic()
+
+    def _tell(self, now: bool) -> None:
+        """Has an event of the log say what was dropped, once a minute at most unless it must be `now`."""
+        self._warn()
+        number = self.dropped - self._told
+        if number and (now or time.monotonic() - self._told_at > TELL_S):
+            self._say_lost(number)
+            self._told += number
+            self._told_at = time.monotonic()
+
+    def _say_lost(self, number: int) -> None:
+        with self._tables.transaction() as run:
+            run(EVENT, event_row(LOST, {"entries": number, "of": self._number + self.dropped}, None))
+
+    def _row(self, entry: Entry) -> dict[str, Any] | None:
         try:
-            repeated = self._insert(rows, len(batch))
-        except LogError:
-            self._contexts.clear()  # those of a transaction that was rolled back are not there
-            raise
-        self.dropped += unfit
+            return row_of(entry)
+        except Exception as error:
+            logger.warning("an entry of the score log was dropped: it cannot be stored (%s)", type(error).__name__)
+            return None
+
+    def _store(self, batch: Sequence[Entry]) -> None:
+        rows = [row for entry in batch if (row := self._row(entry)) is not None]
+        repeated = self._insert(rows, len(batch))
+        self.dropped += len(batch) - len(rows)
         self.repeated += repeated
 
     def _insert(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
         """Writes rows and says how many were known already. `taken`: entries that are done with it."""
+        try:
+            return self._insert_all(rows, taken)
+        except LogError:
+            self._contexts.clear()  # those of a transaction that was rolled back are not there
+            raise
+
+    def _insert_all(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
         with self._tables.transaction() as run:
             if self._opened != self._tables.opened:  # another file stands in the place of the one before
                 self._contexts.clear()
@@ -154,6 +291,7 @@ class BackgroundWriter:
                 row["context"] = self._context(run, row)
             new = insert_rows(run, list(first.values()), alone=self._tables.alone)
             add_rows(run, new)
+            adopt_labels(run, new)
             run(_COUNT, {"writer": self._accepted.name, "stored": self._stored + taken})
         return len(rows) - len(new)
 

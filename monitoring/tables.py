@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from metaprobe.monitoring import log_numbers, rollup
-from metaprobe.monitoring.log_schema import FIRST, FURTHER, LATER
+from metaprobe.monitoring.database_errors import kind_of
+from metaprobe.monitoring.log_schema import FIRST, FURTHER, LAST, LATER
 from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -24,6 +25,8 @@ Execute = Callable[..., Sequence[Row]]
 APPLICATION = 0x6D704C47
 VERSION = 1
 POSTGRESQL = "postgresql"
+LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
+"""Seconds to connect, and milliseconds in which sent data must be acknowledged."""
 CHUNK = 50_000
 """Rows fetched at a time."""
 
@@ -176,10 +179,17 @@ class UrlTables:
         sqlalchemy: Any = require("sqlalchemy", "monitor")
         self.opened = 1
         self._text = cache(sqlalchemy.text)
-        self._failures: tuple[type[Exception], ...] = (sqlalchemy.exc.SQLAlchemyError, ImportError)
+        self._failures: tuple[type[Exception], ...] = (
+            sqlalchemy.exc.SQLAlchemyError,
+            ImportError,
+            OSError,
+            UnicodeError,
+        )
         with self._named():
             # A connection that the server closed meanwhile is found out before it is used.
-            self._engine = sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+            self._engine = sqlalchemy.create_engine(
+                url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=self._limits(url)
+            )
         if self._engine.dialect.name != POSTGRESQL:
             raise LogError(
                 f"a score log in {self._engine.dialect.name}; expected the path of a SQLite file, or a URL such as "
@@ -226,17 +236,28 @@ class UrlTables:
     def close(self) -> None:
         self._engine.dispose()
 
+    def _limits(self, written: str) -> dict[str, Any]:
+        """How long libpq waits for a server that is silent, where the URL does not say it: for ever by itself."""
+        sqlalchemy: Any = require("sqlalchemy", "monitor")
+        try:
+            url = sqlalchemy.make_url(written)
+        except ValueError as error:  # its port is no number
+            raise sqlalchemy.exc.ArgumentError("could not parse the URL") from error
+        if not url.drivername.startswith("postgresql") or "psycopg" not in url.drivername:
+            return {}
+        return {name: value for name, value in LIBPQ.items() if name not in url.query}
+
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What goes wrong goes out as `LogUnavailable`, without the URL: it may hold a password."""
+        """What goes wrong goes out as `LogUnavailable`, without anything that the URL holds."""
         try:
             yield
         except self._failures as error:
-            problem = getattr(error, "orig", None) or error
+            # Not its text, which names host, port and user; an open secret in a log is found by whoever reads logs.
             raise LogUnavailable(
-                f"the score log's database failed ({type(problem).__name__}: {' '.join(str(problem).split())}); check "
-                "its URL (such as postgresql+psycopg://user@host/name), that the server runs, and that its driver is "
-                "installed: pip install 'metaprobe[postgres]'"
+                f"the score log's database failed ({kind_of(error)}); check its URL (such as"
+                " postgresql+psycopg://user@host/name), that the server runs, and that its driver is installed: pip"
+                " install 'metaprobe[postgres]'"
             ) from error
 
 
@@ -256,3 +277,5 @@ def _add_later(run: Execute, asked: str) -> None:
         for name, kind in columns.items():
             if name not in there:
                 run(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+    for statement in LAST:
+        run(statement)

@@ -167,6 +167,7 @@ class RunBlend:
         states = None if state is None else np.asarray(state)[None]
         return float(self.scores(states, [logprobs])[0])
 
+    @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
     def scores(self, states: Any | None, logprobs: Sequence[FloatArray | Sequence[float]]) -> Floats:
         """Returns the scores (n,) of n answers at once; `states` is (n, width) or None."""
         free = self.free(free_numbers(self.blend.free, logprobs))

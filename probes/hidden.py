@@ -153,6 +153,7 @@ class HiddenProbe(Pretrained):
             raise ContractMismatch(f"this probe reads layers {list(self.layers)}, not one: use `layers`")
         return self.layers[0]
 
+    @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
     def probability(self, hidden: FloatArray) -> FloatArray:
         """Returns P(right), calibrated, (n,), from n states of this probe's layers and position."""
         name = self.checkpoint.manifest.outputs[0].name

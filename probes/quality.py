@@ -172,8 +172,9 @@ class QualityPredictor(Pretrained):
         response is scored. The verdict's reason says so; it also names an answer or stream that was cut, and an answer
         of one or two tokens.
         """
-        logprobs, top, thinking, model, note = self._read(response)
-        return self._one(features_one(self.schema, logprobs, top, thinking), model, note)
+        with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
+            logprobs, top, thinking, model, note = self._read(response)
+            return self._one(features_one(self.schema, logprobs, top, thinking), model, note)
 
     def adapt(
         self,
@@ -219,9 +220,10 @@ class QualityPredictor(Pretrained):
                     f"{self.checkpoint.digest[:16]}: give the predictor that made the verdict"
                 )
         else:
-            logprobs, top, thinking, model, note = self._read(answer)
-            verdict = self._one(features_one(self.schema, logprobs, top, thinking), model, note)
-            measured = measure_signals(logprobs)
+            with np.errstate(all="ignore"):  # as in `predict`
+                logprobs, top, thinking, model, note = self._read(answer)
+                verdict = self._one(features_one(self.schema, logprobs, top, thinking), model, note)
+                measured = measure_signals(logprobs)
         read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
         if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
@@ -233,22 +235,25 @@ class QualityPredictor(Pretrained):
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
         """Returns one verdict for each response, in order. An error names the response, counted from 0."""
-        read = []
-        for number, response in enumerate(responses):
-            try:
-                read.append(self._read(response))
-            except InvalidResponse as error:
-                raise InvalidResponse(f"response {number}: {error}") from error
-        if len(read) < TOGETHER_FROM:
-            return [self._one(features_one(self.schema, *three), *two) for three, two in ((r[:3], r[3:]) for r in read)]
-        logprobs, tops, thinking, models, notes = zip(*read, strict=True)
-        X = features(self.schema, logprobs, tops if self.schema.uses_top else None, thinking)
-        outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
-        supported = self._support.contains(X, decisive=self._length)
-        return [
-            self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], models[i], note)
-            for i, note in enumerate(notes)
-        ]
+        with np.errstate(all="ignore"):  # as in `predict`
+            read = []
+            for number, response in enumerate(responses):
+                try:
+                    read.append(self._read(response))
+                except InvalidResponse as error:
+                    raise InvalidResponse(f"response {number}: {error}") from error
+            if len(read) < TOGETHER_FROM:
+                return [
+                    self._one(features_one(self.schema, *three), *two) for three, two in ((r[:3], r[3:]) for r in read)
+                ]
+            logprobs, tops, thinking, models, notes = zip(*read, strict=True)
+            X = features(self.schema, logprobs, tops if self.schema.uses_top else None, thinking)
+            outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
+            supported = self._support.contains(X, decisive=self._length)
+            return [
+                self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], models[i], note)
+                for i, note in enumerate(notes)
+            ]
 
     def _read(self, response: object) -> "_Read":
         """What is scored of a response, and what its verdict must say. Not its text: there may be many responses."""

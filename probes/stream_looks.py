@@ -118,11 +118,16 @@ class StreamReader:
                 f"token {self.tokens_seen}: log-probability {logprob!r}, expected a number of nats, at most 0,"
                 " that 32 bits hold"
             )
-        self._features.push(float(logprob), self._check(top) if self._uses_top and top is not None else None)
+        if self._uses_top and top is not None:
+            with np.errstate(all="ignore"):  # as at a look, below
+                self._features.push(float(logprob), self._check(top))
+        else:
+            self._features.push(float(logprob), None)
         self.tokens_seen += 1
         if self.tokens_seen not in self._looks:
             return None
-        self.score = self._heads.probability(self._features.vector(), self.tokens_seen)
+        with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
+            self.score = self._heads.probability(self._features.vector(), self.tokens_seen)
         return self.score
 
     def _check(self, top: Any) -> NDArray[np.float32]:

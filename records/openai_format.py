@@ -93,6 +93,7 @@ class ParsedText:
     ending: Ending = ""
 
 
+@np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
 def parse_response(
     response: object,
     *,

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import ending_of
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, once
@@ -38,6 +40,7 @@ _EXACT = 2.0**53
 Body = str | bytes | bytearray
 
 
+@np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
 def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedResponse:
     """What `parse_response(body)` gives, from the text or bytes of a response. Raises `InvalidResponse` as that does.
 
@@ -60,6 +63,7 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
     return parse_response(from_json(body), choice=choice, top=top)
 
 
+@np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
 def parse_chunks(chunks: Sequence[bytes], *, top: bool = True) -> ParsedResponse | None:
     """What the chunks of a streamed chat completion amount to, from the JSON of each; alternatives only with `top`.
 

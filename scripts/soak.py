@@ -136,6 +136,8 @@ class Caller:
         self._url = url
         self._upstream = upstream
         self._asked = 0
+        self._ids: set[str] = set()
+        """Of the proxy's log, another for every request."""
 
     async def once(self, kind: str) -> str:
         """Makes one request; its outcome."""
@@ -245,8 +247,10 @@ class Caller:
         }
 
     def _check_id(self, marker: str, headers: Any) -> None:
-        if {headers.get("x-request-id"), headers.get("metaprobe-request-id")} != {request_id(marker)}:
-            raise Mismatched(f"request id {headers.get('x-request-id')} for {marker}")
+        ours = headers.get("metaprobe-request-id")
+        if headers.get("x-request-id") != request_id(marker) or not ours or ours in self._ids:
+            raise Mismatched(f"request ids {headers.get('x-request-id')} and {ours} for {marker}")
+        self._ids.add(ours)
 
 
 def request_id(marker: str) -> str:

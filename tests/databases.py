@@ -8,7 +8,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,32 @@ def has_postgres() -> bool:
     return all(shutil.which(name) for name in ("initdb", "postgres", "pg_ctl"))
 
 
+class PostgresServer:
+    """A server that can be stopped and started again."""
+
+    def __init__(self, control: Any, port: int) -> None:
+        self._control = control
+        self.port = port
+        self.url = f"postgresql+psycopg://log@127.0.0.1:{port}/"
+        """The start of URLs, to which the name of a database is added; see `database`."""
+
+    def start(self) -> None:
+        self._control("start")
+
+    def stop(self) -> None:
+        self._control("stop", "-m", "immediate")
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
     """The start of URLs of a fresh server on loopback, to which the name of a database is added; see `database`."""
+    with postgres_server() as server:
+        yield server.url
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A fresh server on loopback, which runs."""
     # It does not run as root, so its folder must be reachable by the user of that name.
     as_user: dict[str, Any] = {"user": "postgres"} if os.geteuid() == 0 else {}
     folder = Path(tempfile.mkdtemp(prefix="metaprobe-postgres-"))
@@ -32,11 +55,16 @@ def postgres() -> Iterator[str]:
     data = str(folder / "data")
     options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= -c fsync=off"
     subprocess.run(["initdb", "-D", data, "-U", "log", "-A", "trust", "-E", "UTF8", "--no-sync"], **quiet, **as_user)
-    subprocess.run(["pg_ctl", "-D", data, "-w", "-o", options, "start"], **quiet, **as_user)
+
+    def control(*words: str) -> None:
+        subprocess.run(["pg_ctl", "-D", data, "-w", "-o", options, *words], **quiet, **as_user)
+
+    control("start")
     try:
-        yield f"postgresql+psycopg://log@127.0.0.1:{port}/"
+        yield PostgresServer(control, port)
     finally:
-        subprocess.run(["pg_ctl", "-D", data, "-w", "-m", "immediate", "stop"], **quiet, **as_user)
+        with suppress(subprocess.CalledProcessError):  # a test may have stopped it
+            control("stop", "-m", "immediate")
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -45,8 +45,8 @@ class Served:
         self.client = openai.OpenAI(**options)
         self.options = options
 
-    def chat(self, said: str = "plain", **more: Any) -> Any:
-        return self.client.chat.completions.create(model="m", messages=[{"role": "user", "content": said}], **more)
+    def chat(self, said: str = "plain", model: str = "m", **more: Any) -> Any:
+        return self.client.chat.completions.create(model=model, messages=[{"role": "user", "content": said}], **more)
 
     def post(self, path: str, body: object, **headers: str) -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -535,3 +535,20 @@ def test_a_grading_of_an_earlier_program_can_be_read_and_not_contested(tmp_path:
     with client_of(tmp_path) as page:
         assert page.ask("GET", f"/api/gradings/{name}")["grading"] == events[-1]["grading"]
         assert "grade the essay again" in contest(page, name, "No.", 2)["error"]
+
+
+@pytest.mark.parametrize("depth", [9, 300, 900, 990, 1100, 200_000])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_json_that_nests_deep_is_refused_everywhere_and_costs_nothing(page: Client, depth: int, opening: str) -> None:
+    session = page.begin("Summer is hot.")
+    closing = "]" if opening == "[" else "}"
+    deep = opening * depth + "1" + closing * depth
+    posts = ["/api/sessions", f"/api/sessions/{session}/turns", "/api/gradings", "/api/study"]
+    puts = [f"/api/sessions/{session}/{part}" for part in ("draft", "profile", "condition")]
+    for method, path in [*(("POST", path) for path in posts), *(("PUT", path) for path in puts)]:
+        for field in ("text", "revision", "message", "condition", "essay", "level", "goals", "consent"):
+            for body in (deep, f'{{"{field}": {deep}}}'):
+                answer = page.http.request(method, path, content=body, headers={"content-type": "application/json"})
+                assert 400 <= answer.status_code < 500, (method, path, field, answer.status_code, answer.text[:100])
+                assert "error" in answer.json() or answer.status_code in (404, 405)
+    assert page.ask("GET", f"/api/sessions/{session}")["draft"] == "Summer is hot."

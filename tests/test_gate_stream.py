@@ -94,6 +94,16 @@ def test_pushing_tokens_agrees_with_the_whole_answer(gates: StreamingGate, answe
     assert seen == {"continue", "stop", "escalate"}
 
 
+def test_a_host_that_has_numpy_raise_gets_the_same_actions(gates: StreamingGate) -> None:
+    longest = max(gates.looks) + 1
+    for logprob in (-1e-300, -1e-40, -700.0, -1e37):
+        plain, raising = gates.start(), gates.start()
+        expected = [plain.push(logprob, [logprob, -1e-300, -1e37]) for _ in range(longest)]
+        with np.errstate(all="raise"):
+            assert [raising.push(logprob, [logprob, -1e-300, -1e37]) for _ in range(longest)] == expected
+        assert raising.score == plain.score is not None
+
+
 BAD: tuple[Any, ...] = (math.nan, 0.5, -math.inf, math.inf, -1e300, "-0.5", None, [-0.5], True, False)
 
 

@@ -1,7 +1,9 @@
 """Labels out of files: what people write for right and wrong, what each program exports, and what is no label."""
 
 import csv
+import gzip
 import json
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -502,3 +504,23 @@ def test_a_bad_file_is_refused_with_the_record_and_what_was_expected(text: str, 
     path.write_text(text)
     with pytest.raises(ImportFileError, match=message):
         read_label_file(path)
+
+
+@pytest.mark.parametrize("begins", ["", '{"request_id": "a", "label": 1, "note": "', "request_id,label\na,"])
+def test_a_file_that_unpacks_to_more_than_is_read_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.monitoring.label_files.MOST_BYTES", 1 << 20)
+    path = tmp_path / "labels.jsonl.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(begins.encode())
+        for _ in range(64):
+            file.write(b"0" * (1 << 20))
+    assert path.stat().st_size < 1 << 17
+    tracemalloc.start()
+    try:
+        with pytest.raises(ImportFileError, match="holds more than 1 MiB"):
+            read_label_file(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()

@@ -103,6 +103,21 @@ def test_a_body_and_what_it_holds_get_the_same_verdict(predictor: QualityPredict
             assert predictor.predict(x) == predictor.predict(np.array(x)) == predictor.predict(tuple(x)) == expected
 
 
+@pytest.mark.parametrize(
+    "logprobs",
+    [[-1e-300] * 9, [-1e-45, -0.5, -1e-40], [-745.5, -0.0, -9999.0] * 4, [-1e37] * 4, [-0.5, -0.25] * 20],
+    ids=str,
+)
+def test_a_host_that_has_numpy_raise_gets_the_same_verdicts(predictor: QualityPredictor, logprobs: list[float]) -> None:
+    forms = [logprobs, chat(logprobs), json.dumps(chat(logprobs)).encode()]
+    before = [predictor.predict(form) for form in forms]
+    with np.errstate(all="raise"):
+        assert [predictor.predict(form) for form in forms] == before
+        assert predictor.predict_many(forms * 40) == predictor.predict_many(forms * 40)
+        assert predictor.signals(forms[0]).confidence is not None
+        parse_response(forms[1])
+
+
 def test_threads_that_share_a_predictor_get_what_one_alone_gets(predictor: QualityPredictor) -> None:
     responses = random_logprobs(12, 5, longest=40) * 40
     expected = [predictor.predict(response) for response in responses]

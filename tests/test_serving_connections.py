@@ -15,9 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httptools
 import pytest
 import serving_clients
 import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
 from served import KEY, TOKENS, Upstream, lifespan, running
 from serving_clients import LOGPROBS, Served, verdict_of
 from starlette.types import Receive, Scope, Send
@@ -25,6 +28,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from metaprobe.serving.http import sockets
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.offers import OffersLeftOut
 from metaprobe.serving.http.run_server import KEEP_ALIVE_S, server_config
 from metaprobe.serving.http.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
@@ -136,6 +140,86 @@ def test_a_client_that_offers_another_protocol_is_answered_and_may_ask_again(che
             while b'"score"' not in answer and (more := opened.recv(65536)):
                 answer += more
             assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def requests_of(offers: list[bool], chunked: list[bool], bodies: list[bytes]) -> bytes:
+    """Requests one after another, some of which offer another protocol, or come in chunks."""
+    sent = b""
+    for offered, in_chunks, body in zip(offers, chunked, bodies, strict=True):
+        offer = "Connection: Upgrade, HTTP2-Settings\r\nUPGRADE: h2c\r\n" if offered else ""
+        framed = b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n" if in_chunks and body else body
+        length = "Transfer-Encoding: chunked" if in_chunks and body else f"Content-Length: {len(body)}"
+        sent += f"POST /a HTTP/1.1\r\nHost: x\r\n{offer}{length}\r\n\r\n".encode() + framed
+    return sent
+
+
+class Parsed:
+    """What a parser behind `OffersLeftOut` makes of bytes."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._parser = httptools.HttpRequestParser(self)
+        self.offers = OffersLeftOut(self._feed)
+
+    def _feed(self, data: bytes) -> bool:
+        self._parser.feed_data(data)
+        return True
+
+    def on_message_begin(self) -> None:
+        self._headers = []
+        self.bodies.append(b"")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.offers.header_is_whole(self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        self.bodies[-1] += body
+
+    def on_message_complete(self) -> None:
+        self.offers.message_is_whole()
+
+
+OFFERED = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.booleans(),
+        st.one_of(st.binary(max_size=20), st.sampled_from([b"\r\n\r\n", b"\r\nupgrade: h2c\r\n", b"\r\n\r", b"a\r\n"])),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(OFFERED, st.data())
+def test_offers_are_left_out_of_headers_and_of_no_body_however_the_bytes_are_torn(
+    made: list[tuple[bool, bool, bytes]], data: st.DataObject
+) -> None:
+    offers, chunked, bodies = (list(column) for column in zip(*made, strict=True))
+    sent, parsed = requests_of(offers, chunked, bodies), Parsed()
+    while sent:
+        size = data.draw(st.integers(1, min(len(sent), 30)))
+        parsed.offers.take(sent[:size])
+        sent = sent[size:]
+    assert parsed.bodies == bodies
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_offers_in_pieces_and_behind_other_requests_are_answered(checkpoint: Path, size: int) -> None:
+    body = json.dumps(LOGPROBS)
+    offer = "connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
+    plain, offering = (f"{SCORE}{more}content-length: {len(body)}\r\n\r\n{body}" for more in ("", offer))
+    last = offering.replace("connection: Upgrade", "connection: close, Upgrade")
+    sent = (plain + offering + offering + plain + last).encode()
+    with bounded(checkpoint) as client, connected(client) as opened:
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(sent), size):
+            opened.sendall(sent[at : at + size])
+        answer = everything(opened)
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b'"score"') == 5
 
 
 # Silence
@@ -274,7 +358,8 @@ def test_where_every_connection_is_being_answered_a_new_one_is_refused(
     told.begin()
     with bounded(checkpoint, url, connections=2) as client:
         told.go_on.release(2)
-        held = [client.chat("steps", stream=True) for _ in range(2)]
+        asked = {"stream": True, "logprobs": True, "top_logprobs": 1}  # of a changed request the first token is awaited
+        held = [client.chat("steps", **asked) for _ in range(2)]
         with connected(client) as refused:
             answer = everything(refused)
         told.go_on.release(2 * len(TOKENS))

@@ -18,6 +18,7 @@ from metaprobe.serving.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
 KEY_A, KEY_B = "key-of-team-a-0123", "key-of-team-b-0123"
+WATCHER = "a-key-of-who-watches-0"
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -114,7 +115,7 @@ def test_a_key_has_its_requests_at_one_time_and_a_refused_one_takes_no_place() -
 def test_the_server_counts_by_the_names_of_keys_and_holds_each_to_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("METAPROBE_API_KEY", f"team-a={KEY_A} team-b={KEY_B}")
+    monkeypatch.setenv("METAPROBE_API_KEY", f"team-a={KEY_A} team-b={KEY_B} {WATCHER}")
     checkpoint = tiny_quality(tmp_path / "c").path
 
     def ask(client: Served, key: str) -> httpx.Response:
@@ -127,9 +128,10 @@ def test_the_server_counts_by_the_names_of_keys_and_holds_each_to_its_own(
         assert refused.json()["error"]["code"] == "rate_limited"
         assert int(refused.headers["retry-after"]) <= 30
         assert ask(client, KEY_B).status_code == 200
-        for _ in range(3):  # what watches the server is not held up
-            counts = client.get("/metrics", authorization=f"Bearer {KEY_A}")
-            assert counts.status_code == 200
+        counts, _, last = (client.get("/metrics", authorization=f"Bearer {WATCHER}") for _ in range(3))
+        assert (counts.status_code, last.status_code) == (200, 429)  # what watches the server has its limits too
+        for path in ("/metrics", "/dashboard/data", "/dashboard/queue"):
+            assert client.get(path, authorization=f"Bearer {KEY_B}").json()["error"]["code"] == "admins_only"
     assert 'metaprobe_key_requests_total{key="team-a",status="200"} 2.0' in counts.text
     assert 'metaprobe_key_requests_total{key="team-b",status="200"} 1.0' in counts.text
     assert KEY_A not in counts.text

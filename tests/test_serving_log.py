@@ -1,5 +1,6 @@
 """What the server logs of its answers, and the labels that it takes back."""
 
+import gzip
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -75,13 +76,15 @@ def test_an_answer_through_the_proxy_is_logged_under_the_id_that_comes_with_it(l
     assert entry.latency_s > 0
 
 
-def test_the_id_is_the_callers_where_it_gives_one_and_in_the_header(logged: Logged) -> None:
+def test_the_id_is_ours_and_in_the_header_and_the_callers_finds_the_answer_too(logged: Logged) -> None:
     answer = logged.post(
         "/v1/chat/completions",
         {"model": "m", "messages": [{"role": "user", "content": "plain"}]},
         **{"x_request_id": "mine-1"},
     )
-    assert answer.headers["metaprobe-request-id"] == answer.json()["metaprobe"]["request_id"] == "mine-1"
+    ours = answer.headers["metaprobe-request-id"]
+    assert answer.json()["metaprobe"]["request_id"] == ours != "mine-1"
+    assert (logged.entry("mine-1").request_id, logged.entry(ours).callers_id) == (ours, "mine-1")
     assert logged.entry("mine-1").prompt_tokens == 3
 
 
@@ -120,7 +123,7 @@ def test_an_answer_without_log_probabilities_is_logged_with_the_reason(logged: L
     verdict = verdict_of(logged.chat("refuses-logprobs"))
     entry = logged.entry(verdict["request_id"])
     assert (entry.score, entry.model) == (None, "m")
-    assert "refused to give log-probabilities" in entry.reason
+    assert "the upstream answered 400 to a request with logprobs; asked again without" in entry.reason
 
 
 def test_feedback_comes_back_and_a_later_one_wins(logged: Logged) -> None:
@@ -166,6 +169,14 @@ def test_feedback_that_is_none_is_refused_with_what_was_expected(
     assert message in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/v1/feedback", "/v1/score", "/v1/chat/completions"])
+def test_a_compressed_request_is_refused_and_never_unpacked(logged: Logged, path: str) -> None:
+    bomb = gzip.compress(b'{"request_id": "' + b"0" * (64 << 20))
+    assert len(bomb) < 100_000
+    answer = logged.post(path, bomb, content_encoding="gzip")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+
+
 def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_and_hold_up_nothing_else(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +198,8 @@ def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_an
         assert {answer.headers["retry-after"] for answer in refused} == {"5"}
         said = [answer.json()["error"]["message"] for answer in refused]
         assert any("requests wait for the score log already" in one for one in said)
-        assert any("database is locked" in one for one in said)
+        assert any("cannot be written now; the server's log says why" in one for one in said)
+        assert not any(str(tmp_path) in one for one in said)
         holder.execute("COMMIT")
         holder.close()
         assert told.post("/v1/feedback", label).json()["stored"] == 1

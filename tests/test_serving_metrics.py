@@ -71,7 +71,8 @@ def test_scores_are_counted_by_tenths(counting: Served) -> None:
 
 def test_what_went_wrong_is_counted_by_its_code_and_every_request_by_its_status(counting: Served) -> None:
     for said in ("refuses-logprobs-500", "redirect", "plain"):
-        counting.post("/v1/chat/completions", {"model": "m", "messages": [{"content": said}]})
+        asked = {"model": "m", "messages": [{"content": said}], "logprobs": said.startswith("refuses")}
+        counting.post("/v1/chat/completions", {**asked, "top_logprobs": 1})
     counting.post("/v1/score", b"{")
     counting.post("/v1/score", LOGPROBS, authorization="Bearer wrong")
     counts = counts_of(counting)
@@ -97,6 +98,7 @@ def test_the_times_of_an_answer_are_the_upstreams_and_what_was_added_here(
     counting: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metaprobe.serving.http.proxy.time", ticking(1.0))
+    monkeypatch.setattr("metaprobe.serving.http.exchange.time", ticking(1.0))
     counting.chat()
     counts = counts_of(counting)
     assert (counts["metaprobe_upstream_seconds_count",], counts["metaprobe_upstream_seconds_sum",]) == (1, 1.0)
@@ -108,6 +110,7 @@ def test_the_times_of_a_stream_are_the_upstreams_and_what_was_added_to_all_its_p
     counting: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metaprobe.serving.http.proxy.time", ticking(1.0))
+    monkeypatch.setattr("metaprobe.serving.http.exchange.time", ticking(1.0))
     monkeypatch.setattr("metaprobe.serving.http.streamed_answer.time", clock := ticking(1024.0))
     list(counting.chat(stream=True))
     parts = (clock.perf_counter() / 1024.0 - 1) / 2  # at the beginning and the end of each one it was looked at
@@ -125,10 +128,11 @@ def test_the_log_has_one_line_of_a_request_with_its_id_address_status_and_millis
     caplog.set_level(logging.INFO, "metaprobe")
     monkeypatch.setattr("metaprobe.serving.http.guard.time", ticking(0.25))
     with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
-        Served(url).post("/v1/score", LOGPROBS, x_request_id="mine-1")
-        Served(url).post("/v1/models/secret", LOGPROBS, x_request_id="mine-2", authorization="Bearer wrong")
+        scored = Served(url).post("/v1/score", LOGPROBS, x_request_id="mine-1")
+        wrong = Served(url).post("/v1/models/secret", LOGPROBS, authorization="Bearer wrong")
+    ids = [answer.headers["metaprobe-request-id"] for answer in (scored, wrong)]
     lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.guard"]
-    assert lines == ["mine-1 /v1/score 200 250.0 ms", "mine-2 /v1/models 401 250.0 ms"]
+    assert lines == [f"{ids[0]} /v1/score 200 250.0 ms", f"{ids[1]} /v1/models 401 250.0 ms"]
 
 
 def test_the_counts_are_those_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,17 +169,17 @@ def test_a_caller_who_leaves_ends_the_upstream(served: Served, upstream: tuple[U
     assert told.closed.wait(timeout=20)
 
 
-@pytest.mark.parametrize("status", [400, 403, 422])
-def test_a_request_that_may_be_refused_for_its_logprobs_is_sent_once_more_without(
+@pytest.mark.parametrize("status", [400, 403, 404, 422, 500, 501])
+def test_a_request_that_may_fail_for_its_logprobs_is_sent_once_more_without(
     served: Served, upstream: tuple[Upstream, str], status: int
 ) -> None:
     before = len(upstream[0].bodies)
-    verdict = verdict_of(served.chat(f"refuses-logprobs-{status}"))
-    assert f"refused to give log-probabilities (status {status})" in verdict["reason"]
+    verdict = verdict_of(served.chat(f"refuses-logprobs-{status}", model=f"fails-{status}"))
+    assert f"the upstream answered {status} to a request with logprobs; asked again without" in verdict["reason"]
     assert [body.get("logprobs") for body in upstream[0].bodies[before:]] == [True, None]
 
 
-@pytest.mark.parametrize(("status", "options"), [(401, {}), (429, {}), (500, {}), (400, {"logprobs": True})])
+@pytest.mark.parametrize(("status", "options"), [(401, {}), (402, {}), (429, {}), (503, {}), (400, {"logprobs": True})])
 def test_no_other_request_is_sent_twice(
     served: Served, upstream: tuple[Upstream, str], status: int, options: dict[str, Any]
 ) -> None:
@@ -191,12 +191,12 @@ def test_no_other_request_is_sent_twice(
 
 
 def test_an_upstream_that_refuses_logprobs_still_answers(served: Served) -> None:
-    answer = served.chat("refuses-logprobs")
+    answer = served.chat("refuses-logprobs", model="fails")
     assert answer.choices[0].message.content == TEXT
     assert verdict_of(answer)["score"] is None
-    assert "refused to give log-probabilities (status 400)" in verdict_of(answer)["reason"]
-    *_, last = served.chat("refuses-logprobs", stream=True)
-    assert "refused" in verdict_of(last)["reason"]
+    assert "the upstream answered 400 to a" in verdict_of(answer)["reason"]
+    *_, last = served.chat("refuses-logprobs", model="fails", stream=True)
+    assert "the upstream answered 400 to a" in verdict_of(last)["reason"]
     with pytest.raises(openai.BadRequestError, match="logprobs are not supported"):
         served.chat("refuses-logprobs", logprobs=True)
 

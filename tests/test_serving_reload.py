@@ -316,3 +316,42 @@ run_server.serve(Settings(checkpoint={str(one.path)!r}, port=0))
     finally:
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=60) in (0, -signal.SIGTERM)
+
+
+EARLY = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ.get("HANGUP_AT"):
+            del os.environ["HANGUP_AT"]
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
+@pytest.mark.parametrize("at", ["importlib.metadata", "click", "metaprobe.serve_cli", "numpy", "uvicorn"])
+def test_a_signal_that_comes_with_the_first_imports_waits_until_the_server_is_there(
+    two: tuple[Checkpoint, Checkpoint], tmp_path: Path, at: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(EARLY)
+    log, path = tmp_path / "log", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "metaprobe", "serve", str(two[0].path), "--port", "0"]
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stderr=file, env={**os.environ, "HANGUP_AT": at, "PYTHONPATH": path})
+    try:
+        end = time.monotonic() + 60
+        while "as before" not in log.read_text() and time.monotonic() < end:
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        assert "every other model is judged by" in log.read_text()
+    finally:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=60) in (0, -signal.SIGTERM)
+
+
+def test_only_the_server_has_the_signal_wait() -> None:
+    done = "import signal, sys; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    for words in (["serve"], ["score"]):
+        written = [sys.executable, "-c", f"import metaprobe; {done}", *words]
+        assert subprocess.run(written, stdout=subprocess.PIPE, text=True).stdout == "set()\n"

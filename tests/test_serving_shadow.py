@@ -100,3 +100,14 @@ def test_a_share_is_a_share() -> None:
     for share in (-0.1, 1.1):
         with pytest.raises(SettingsError, match="expected a share from 0 to 1"):
             Settings(checkpoint="c", canary_share=share)
+
+
+def test_the_shadow_scores_no_more_tokens_than_are_scored(two: tuple[Checkpoint, Checkpoint]) -> None:
+    taken: Any = Taken()
+    metrics = Metrics()
+    scorer = judges(two, metrics, shadows=(str(two[1].path),), max_scored_tokens=3).pick("m", "r").of(taken)
+    assert "4 tokens to score, and at most 3" in scorer.verdict([*ANSWER, -0.5])["reason"]
+    shared = scorer.allowance()
+    assert [scorer.verdict(ANSWER, shared)["score"] is None for _ in range(2)] == [False, True]
+    assert [shadow for *_, shadow, _ in taken.held] == [False, False, True, False]
+    assert 'metaprobe_verdicts_total{role="shadow"} 1.0' in metrics.exposition().decode()

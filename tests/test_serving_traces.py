@@ -77,7 +77,7 @@ def test_upstream_and_log_name_the_trace_the_span_and_whose_key_it_was(
         assert TRACE not in upstream[0].headers[-1]["traceparent"]
     first, second = (json.loads(line) for line in lines.getvalue().splitlines() if "/v1/chat" in line)
     assert sent == f"00-{TRACE}-{first['span_id']}-01"
-    known = {"request_id": "mine-1", "endpoint": "/v1/chat/completions", "status": 200, "key": "team-a"}
+    known = {"callers_id": "mine-1", "endpoint": "/v1/chat/completions", "status": 200, "key": "team-a"}
     assert {name: first[name] for name in known} == known
     assert first["trace_id"] == TRACE != second["trace_id"]
     assert first["ms"] >= 0

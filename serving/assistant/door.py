@@ -30,6 +30,10 @@ HEADERS = {
 }
 
 
+MAX_DEPTH = 8
+"""Objects and lists inside each other in a request; the page itself sends two."""
+
+
 class TooLarge(RecordError):
     """A request is larger than the page takes."""
 
@@ -102,10 +106,16 @@ async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
         parts.append(part)
     try:
         body = json.loads(b"".join(parts))
-    except ValueError as error:
-        raise RecordError(f"the request is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:  # a JSON text may nest deeper than Python follows
+        raise RecordError(f"the request is not JSON that can be read: {error}") from error
     if not isinstance(body, dict):
         raise RecordError("the request is no JSON object")
+    level: list[Any] = [body]
+    for _ in range(MAX_DEPTH):  # what is written out again, in a message or a file, nests as deep
+        level = [held for one in level for held in (one.values() if isinstance(one, dict) else one)]
+        level = [held for held in level if isinstance(held, (dict, list))]
+    if level:
+        raise RecordError(f"the request nests deeper than {MAX_DEPTH} levels; expected texts and numbers")
     return body
 
 

@@ -26,6 +26,9 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # A page in a browser may send any other kind to this machine without being asked about it.
         raise Refusal(415, "unsupported_media_type", "expected Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        # What is never unpacked cannot unpack to more than it seems.
+        raise Refusal(415, "unsupported_encoding", "the request is compressed; expected it as it is, in JSON")
     limit, lease = settings.max_body_bytes, request.scope.get(SCOPE_LEASE) or Memory.of(settings).lease()
     announced = request.headers.get("content-length", "")
     parts: list[bytes] = []

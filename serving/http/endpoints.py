@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from metaprobe.monitoring.label_owners import Labeller
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.serving.dashboard.routes import dashboard_routes
@@ -25,7 +26,7 @@ from metaprobe.serving.http.aside import REQUESTS, aside
 from metaprobe.serving.http.connection import read_json_body
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.forward import FORWARDED, Forwarder
-from metaprobe.serving.http.guard import Guard, request_id
+from metaprobe.serving.http.guard import Guard, caller_of, trial_id
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.memory import Leasing, Memory
@@ -128,18 +129,21 @@ class OwnAnswers:
 
     async def score(self, request: Request) -> Response:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
+        judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
-        return _json(await _verdicts(body, self.office.now, request, self.settings, self.log))
+        return _json(await _verdicts(body, judges, request, self.settings, self.log))
 
     async def feedback(self, request: Request) -> Response:
         """Stores a label for an answer, or several."""
         if self.desk is None:
             raise Refusal(404, "no_log", "this server keeps no log; start it with --log to take feedback")
-        body = await read_json_body(request, self.settings)
-        return _json(await self.desk.take(body))
+        body, caller = await read_json_body(request, self.settings), caller_of(request)
+        return _json(await self.desk.take(body, Labeller(caller.name, caller.admin)))
 
     async def counts(self, _: Request) -> Response:
         """Counts and times, for Prometheus."""
+        if self.log is not None:
+            self.log.count()  # what was dropped is to be seen though nothing is written any more
         return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     async def described(self, _: Request) -> Response:
@@ -184,7 +188,7 @@ async def _verdicts(
     def verdict_on(response: bytes) -> dict[str, Any]:
         named = request.query_params.get("model", "")
         model = named if named or judges.only else model_of(response)
-        return judges.pick(model, request_id(request)).of(logged).verdict(response, allowance)
+        return judges.pick(model, trial_id(request)).of(logged).verdict(response, allowance)
 
     responses = await aside(len(body), lambda: batch(body, settings.max_batch), REQUESTS)
     allowance = Allowance(settings.max_scored_tokens)

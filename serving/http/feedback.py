@@ -1,19 +1,24 @@
 """`POST /v1/feedback`: labels come back for what was answered before."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
+from metaprobe.monitoring.label_owners import Labeller, NotYours
 from metaprobe.monitoring.label_values import SOURCES, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
 from metaprobe.serving.http.aside import REQUESTS, aside
 from metaprobe.serving.http.memory import count_elements
 from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.seldom import Seldom
 from metaprobe.serving.http.wire import MOST_UNCOUNTED, UNREADABLE, Object
+
+logger = logging.getLogger(__name__)
 
 SHAPE = '{"request_id": "...", "label": 1, "who": "ada"}, or {"feedback": [...]} with several'
 KEYS = frozenset(("request_id", "label", "who", "time", "source", "comment"))
@@ -36,30 +41,34 @@ class FeedbackDesk:
         """`most`: labels that are taken in one request."""
         self._log, self._most = log, most
         self._waiting = 0
+        self._seldom = Seldom(logger)
 
-    async def take(self, body: bytes) -> dict[str, int]:
+    async def take(self, body: bytes, by: Labeller) -> dict[str, int]:
         """Stores labels, all or none; how many they were, and how many are of requests that the log does not know.
 
-        Raises `Refusal` for what is no feedback, for more than `most` labels, and, with 503 and a time after which to
-        try again, where the database does not take them now.
+        Raises `Refusal` for what is no feedback, for more than `most` labels, for answers that `by` may not label, and,
+        with 503 and a time after which to try again, where the database does not take them now.
         """
         labels = await aside(len(body), lambda: read_feedback(body, most=self._most), REQUESTS)
         if self._waiting >= MOST_WAITING:
             raise _busy(f"{self._waiting} requests wait for the score log already")
         self._waiting += 1
         try:
-            known = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels)
+            known = await asyncio.get_running_loop().run_in_executor(_threads, self._store, labels, by)
         except LogUnavailable as error:
-            raise _busy(str(error)) from error
+            self._seldom(f"labels were refused for the time being: {error}")
+            raise _busy("the score log cannot be written now; the server's log says why") from error
+        except NotYours as error:
+            raise Refusal(403, "not_yours", str(error)) from error
         except LogError as error:
             raise Refusal(422, "invalid_feedback", str(error)) from error
         finally:
             self._waiting -= 1
         return {"stored": len(labels), "unknown": len(labels) - known}
 
-    def _store(self, labels: list[FeedbackLabel]) -> int:
+    def _store(self, labels: list[FeedbackLabel], by: Labeller) -> int:
         self._log.flush(_WAIT_S)
-        return self._log.add_labels(labels)
+        return self._log.add_labels(labels, by=by)
 
 
 def _busy(why: str) -> Refusal:

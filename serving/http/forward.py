@@ -6,6 +6,7 @@ Requests pass as they came: nothing is asked for that the caller did not ask for
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,25 +14,50 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from metaprobe.serving.http.aside import REQUESTS, aside
-from metaprobe.serving.http.connection import read_json_body, while_connected
-from metaprobe.serving.http.guard import request_id
-from metaprobe.serving.http.headers import REASON, to_caller
+from metaprobe.serving.http.connection import read_json_body
+from metaprobe.serving.http.declined import Declined
+from metaprobe.serving.http.exchange import Exchange
+from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.proxy import EVENTS, Streaming
 from metaprobe.serving.http.refusal import error_object
 from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.http.streamed_answer import DONE, MAX_EVENT_BYTES
-from metaprobe.serving.http.upstream import UpstreamClient, redirect
+from metaprobe.serving.http.streamed_answer import DONE, MAX_EVENT_BYTES, is_unfinished
+from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import UNREADABLE, VERDICT, choices_of, model_of, with_verdicts
 
 SCORED = ("/completions", "/responses")
 FORWARDED = (*SCORED, "/embeddings")
 """Below the upstream's base address."""
 _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedQuestion:
+    """A request that passes as it came, and who judges its answer: nobody where there is nothing to score."""
+
+    path: str
+    body: bytes
+    scorer: Scorer | None
+    max_answer_bytes: int
+
+    model = ""
+    added = ""
+
+    @property
+    def sent(self) -> bytes:
+        return self.body
+
+    def stream(self, without: str) -> "ForwardedStream | None":
+        """What reads a streamed answer along."""
+        return None if self.scorer is None else ForwardedStream(self.scorer, max_bytes=self.max_answer_bytes)
+
+    def whole(self, body: bytes, without: str) -> tuple[bytes, str]:
+        """A whole answer with its verdict; else as it came, and why."""
+        return (body, "") if self.scorer is None else _scored(body, self.scorer)
 
 
 class Forwarder:
@@ -45,36 +71,26 @@ class Forwarder:
         self._office = office
         self._client = client
         self._metrics = metrics
+        self._declined = Declined()
 
     async def __call__(self, request: Request) -> Response:
-        """The upstream's answer. Raises `Refusal` where there is none."""
+        """The upstream's answer. Raises `Refusal` for a request that is not to be asked."""
+        judges = self._office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self._settings)
-        return await while_connected(request.receive, self._answer(request, body))
-
-    async def _answer(self, request: Request, body: bytes) -> Response:
-        started = time.perf_counter()
         path = "/" + request.url.path.rpartition("/")[2]
-        answer = await self._client.ask(request, "POST", path, body)
         scorer = None
         if path in SCORED:
             model = await aside(len(body), lambda: model_of(body), REQUESTS)
-            scorer = self._office.now.pick(model, request_id(request))
+            scorer = judges.pick(model, trial_id(request))
             scorer = scorer.of(self._log.request(request) if self._log else None)
-        passed = to_caller(answer.headers)
-        if answer.status == 200 and answer.content_type.startswith(EVENTS) and scorer is not None:
-            stream = ForwardedStream(scorer, max_bytes=self._settings.max_answer_bytes)
-            return Streaming(answer, stream, passed, self._metrics, started, 0.0)
-        whole = await answer.whole(self._settings.max_answer_bytes)
-        self._metrics.upstream_seconds.observe(time.perf_counter() - started)
-        if 300 <= answer.status < 400:
-            raise redirect(answer)
-        if answer.status != 200:
-            self._metrics.errors.labels("upstream_status").inc()
-        elif scorer is not None:
-            whole, reason = await aside(len(whole), lambda: _scored(whole, scorer))
-            if reason:
-                passed[REASON] = reason
-        return Response(whole, answer.status, passed)
+        return Exchange(
+            request,
+            ForwardedQuestion(path, body, scorer, self._settings.max_answer_bytes),
+            settings=self._settings,
+            client=self._client,
+            metrics=self._metrics,
+            declined=self._declined,
+        )
 
 
 def _scored(body: bytes, scorer: Scorer) -> tuple[bytes, str]:
@@ -103,6 +119,8 @@ class ForwardedStream:
         self._reason = ""
         self._bytes = 0
         self._said = False
+        self._over = False
+        """Whether the last event has passed."""
         self.seconds = 0.0
 
     def feed(self, data: bytes) -> bytes:
@@ -121,18 +139,25 @@ class ForwardedStream:
     def end(self) -> bytes:
         """What is left when the upstream has closed the stream in good order. No end is made up that did not come."""
         rest = self._events.rest()
+        if rest.strip() and is_unfinished(rest):
+            return self.cut(502, "upstream_cut", "the upstream's stream ended in the middle of an event")
         return self._passed(rest) if rest else b""
 
     def cut(self, status: int, code: str, message: str) -> bytes:
-        """What to pass on when the upstream's stream broke: an error that clients raise."""
-        if self._said:
+        """What to pass on when the upstream's stream broke: an error that clients raise, unless all was there."""
+        if self._over:
             return b""
+        self._over = True
+        said: dict[str, Any] = {"type": "error", "error": error_object(status, code, message)}
+        if not self._said:
+            said[VERDICT] = self._scorer.none(message)
         self._said = True
-        said = {"type": "error", "error": error_object(status, code, message), VERDICT: self._scorer.none(message)}
         return b"event: error\ndata: " + msgspec.json.encode(said) + b"\n\n"
 
     def _passed(self, event: bytes) -> bytes:
         data = data_of(event)
+        if data == DONE:
+            self._over = True
         if not data or self._said:
             return event
         if data == DONE:
@@ -145,7 +170,7 @@ class ForwardedStream:
         if not self._reason:
             self._held.append(held)
         if isinstance(held, dict) and held.get("type") in _LAST_EVENTS and isinstance(held.get("response"), dict):
-            self._said = True
+            self._said = self._over = True  # after its last event a response has nothing more to say
             response = {**held["response"], VERDICT: self._verdict(self._held)}
             return with_data(event, msgspec.json.encode({**held, "response": response}))
         return event

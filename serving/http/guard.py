@@ -14,7 +14,7 @@ from metaprobe.serving.http.json_log import FIELDS
 from metaprobe.serving.http.keys import ANYONE, Caller, KeyLimits, Keys
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.request_log import CALLERS_ID, SCOPE_ID
+from metaprobe.serving.http.request_log import SCOPE_CALLER, SCOPE_CALLERS_ID, SCOPE_ID, callers_id
 from metaprobe.serving.http.scorer import log_unexpected
 from metaprobe.serving.http.settings import Settings, is_loopback
 from metaprobe.serving.http.tracing import NoSpans, Spans, Trace
@@ -30,9 +30,22 @@ OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")
 """The addresses that need no key; the dashboard is a page without anything of ours, which asks for one."""
 
 
-def request_id(request: Request) -> str:
-    """The request's id, which its caller chose or the guard made; empty where it came past the guard."""
-    return str(request.scope.get(SCOPE_ID, ""))
+ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
+"""The addresses that show what all callers asked."""
+
+
+def trial_id(request: Request) -> str:
+    """By which a canary is chosen: what the caller calls the request, else its id; empty where it came past the guard.
+
+    A caller who asks again under the same name has the same judge.
+    """
+    return str(request.scope.get(SCOPE_CALLERS_ID) or request.scope.get(SCOPE_ID, ""))
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks. Raises `KeyError` where the request came past the guard."""
+    caller: Caller = request.scope[SCOPE_CALLER]
+    return caller
 
 
 class Guard:
@@ -56,14 +69,15 @@ class Guard:
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        identity = given if CALLERS_ID.fullmatch(given) else uuid.uuid4().hex
+        identity = uuid.uuid4().hex  # ours: under a name that two callers chose, one would land on the other's row
         endpoint = _endpoint(scope["path"])
         with self._spans.span(endpoint, headers.get("traceparent", "")) as (trace, known):
             # The upstream is to log the same id and trace.
             passed = [pair for pair in scope["headers"] if pair[0] not in (b"traceparent", b"x-request-id")]
             named = ((b"x-request-id", given or identity), (b"traceparent", trace.traceparent))
             passed += [(name, value.encode("latin-1")) for name, value in named]
-            await self._answer({**scope, "headers": passed, SCOPE_ID: identity}, receive, send, trace, known)
+            named_so = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(given)}
+            await self._answer({**scope, "headers": passed, **named_so}, receive, send, trace, known)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, trace: Trace, known: dict[str, Any]) -> None:
         started, status, caller = time.perf_counter(), 0, None
@@ -75,10 +89,11 @@ class Guard:
                 status = message["status"]
                 named = MutableHeaders(scope=message)
                 named[REQUEST_ID] = identity
-                named.setdefault("x-request-id", identity)  # the upstream's own counts for more
+                # The upstream's own counts for more.
+                named.setdefault("x-request-id", scope[SCOPE_CALLERS_ID] or identity)
             await send(message)
 
-        bounded = endpoint.startswith("/v1/")
+        bounded = endpoint not in OPEN
         self._in_flight += bounded
         try:
             try:
@@ -86,7 +101,7 @@ class Guard:
                 if bounded:
                     self._limits.enter(asking)
                     caller = asking
-                await self._app(scope, receive, marked)
+                await self._app({**scope, SCOPE_CALLER: asking}, receive, marked)
             except Refusal as refusal:
                 self._metrics.errors.labels(refusal.code).inc()
                 if not status:
@@ -108,7 +123,12 @@ class Guard:
             known["http.response.status_code"] = status or 499
             took = 1e3 * (time.perf_counter() - started)
             told = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
-            told |= {"key": caller.name if caller else "", "trace_id": trace.trace_id, "span_id": trace.span_id}
+            told |= {
+                "callers_id": scope[SCOPE_CALLERS_ID],
+                "key": caller.name if caller else "",
+                "trace_id": trace.trace_id,
+                "span_id": trace.span_id,
+            }
             logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
 
     def _check(self, headers: Headers, endpoint: str, bounded: bool) -> Caller:
@@ -129,6 +149,12 @@ class Guard:
                 f"no valid key: send one as `Authorization: Bearer KEY`, or as `{KEY_HEADER}: KEY`",
                 {"www-authenticate": "Bearer"},
             )
+        if endpoint in ADMINS and not caller.admin:
+            message = (
+                f"{endpoint} shows what all callers asked, and this key is {caller.name}'s alone; ask with a key that"
+                " has no name, or that is an admin's in the file of keys (admin = true)"
+            )
+            raise Refusal(403, "admins_only", message)
         if bounded and self._in_flight > settings.max_concurrency:
             raise Refusal(
                 503,

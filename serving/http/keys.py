@@ -33,6 +33,8 @@ class Caller:
     """Requests in a minute, on average and at once; None for any number."""
     in_flight: int | None = None
     """Requests being answered at one time; None for any number."""
+    admin: bool = True
+    """Whether answers of all callers are seen and labelled; else only those that were asked for with this key."""
 
 
 class Keys:
@@ -72,7 +74,7 @@ class Keys:
 
 
 ANYONE = Caller(b"")
-"""Who asks where no key is asked for."""
+"""Who asks where no key is asked for: somebody on this machine."""
 
 
 class KeyLimits:
@@ -111,7 +113,8 @@ def _from_environment(settings: Settings) -> Iterator[Caller]:
     for word in os.environ.get(where, "").replace(",", " ").split():
         named = _NAMED.fullmatch(word)
         name, key = named.groups() if named else ("", word)
-        yield Caller(_digest(key, where), name, settings.key_per_minute, settings.key_in_flight)
+        limits = settings.key_per_minute, settings.key_in_flight
+        yield Caller(_digest(key, where), name, *limits, admin=not name)
 
 
 def _from_file(settings: Settings) -> Iterator[Caller]:
@@ -129,7 +132,7 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
 
 def _caller(name: str, given: Any, settings: Settings) -> Caller:
     where = f"[{name[:64]}] in {settings.keys_file}"
-    known = {"key", "sha256", "per_minute", "in_flight"}
+    known = {"key", "sha256", "per_minute", "in_flight", "admin"}
     if (
         not isinstance(given, dict)
         or not _NAME.fullmatch(name)
@@ -138,8 +141,10 @@ def _caller(name: str, given: Any, settings: Settings) -> Caller:
     ):
         raise SettingsError(
             f"{where} is no caller; expected a name of letters, digits, . _ and -, under it either `key` or `sha256`"
-            " (of the key, in hexadecimal digits), and besides `per_minute` and `in_flight` at most"
+            " (of the key, in hexadecimal digits), and besides `per_minute`, `in_flight` and `admin` at most"
         )
+    if not isinstance(admin := given.get("admin", False), bool):
+        raise SettingsError(f"admin of {where} is {admin!r}; expected true or false")
     limits = {"per_minute": settings.key_per_minute, "in_flight": settings.key_in_flight} | {
         limit: given[limit] for limit in ("per_minute", "in_flight") if limit in given
     }
@@ -152,7 +157,7 @@ def _caller(name: str, given: Any, settings: Settings) -> Caller:
         digest = bytes.fromhex(given["sha256"])
     else:
         raise SettingsError(f"sha256 of {where} is no digest; expected 64 hexadecimal digits")
-    return Caller(digest, name, **limits)
+    return Caller(digest, name, **limits, admin=admin)
 
 
 def _digest(key: str, where: str) -> bytes:

@@ -49,15 +49,22 @@ class Metrics:
         self.log_repeated = Counter(
             "metaprobe_log_repeated", "Verdicts whose request id the score log held already.", registry=known
         )
-        self._log_counts = (0, 0)
+        self.log_spooled = Counter(
+            "metaprobe_log_spooled",
+            "Verdicts that were put into a file because the score log's database did not take them.",
+            registry=known,
+        )
+        self._of_log = (self.log_dropped, self.log_repeated, self.log_spooled)
+        self._log_counts = (0, 0, 0)
         self.gated = Counter("metaprobe_gated", "Streams the gate acted on.", ["action"], registry=known)
 
-    def count_log(self, dropped: int, repeated: int) -> None:
+    def count_log(self, dropped: int, repeated: int, spooled: int = 0) -> None:
         """What the score log counts since its beginning."""
-        if (dropped, repeated) != self._log_counts:
-            self.log_dropped.inc(dropped - self._log_counts[0])
-            self.log_repeated.inc(repeated - self._log_counts[1])
-            self._log_counts = (dropped, repeated)
+        found = (dropped, repeated, spooled)
+        if found != self._log_counts:
+            for counter, now, before in zip(self._of_log, found, self._log_counts, strict=True):
+                counter.inc(now - before)
+            self._log_counts = found
 
     def exposition(self) -> bytes:
         """In Prometheus' text format; of all workers together where there are several."""

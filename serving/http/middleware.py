@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,13 +25,24 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.gating import Gates
+from metaprobe.serving.http.asgi_messages import first_of, is_json, once_more, read_body, until_the_end, with_length
 from metaprobe.serving.http.aside import aside
+from metaprobe.serving.http.declined import (
+    FORBIDDEN,
+    Declined,
+    failure_in,
+    failure_in_event,
+    failure_of,
+    names_logprobs,
+    no_logprobs,
+)
 from metaprobe.serving.http.headers import REASON
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.request_log import CALLERS_ID, SCOPE_ID, RequestLog, ServerLog
+from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.sse import EventSplitter
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.whole_answer import with_own_verdict
 from metaprobe.serving.http.wire import ChatRequest, asked
@@ -39,8 +50,6 @@ from metaprobe.serving.http.wire import ChatRequest, asked
 logger = logging.getLogger(__name__)
 
 CHAT = "/v1/chat/completions"
-REFUSED = (400, 403, 422)
-"""Statuses with which a server may refuse log-probabilities; the request is then put to it again as it came."""
 VARIABLES = {
     "METAPROBE_CHECKPOINT": "checkpoint",
     "METAPROBE_SHA256": "sha256",
@@ -92,8 +101,8 @@ class VerdictMiddleware:
 
     Log-probabilities are asked for where the caller did not, and taken out again. Where the settings name a gate, a
     streamed answer that begins badly is ended, and the application hears that its caller is gone. Where they name a
-    log, each verdict is logged, under the caller's x-request-id or one made up. Whatever else comes or goes, errors
-    included, passes as it is.
+    log, each verdict is logged, under an id made here, with the caller's x-request-id beside it. Whatever else comes or
+    goes, errors included, passes as it is.
     """
 
     def __init__(
@@ -125,6 +134,7 @@ class VerdictMiddleware:
                 on_mismatch=on_mismatch,
             )
         self._gates = gates
+        self._declined = Declined()
         metrics = Metrics()
         self._scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
         self._log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
@@ -133,24 +143,45 @@ class VerdictMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI has it."""
         if scope["type"] == "lifespan" and self._log is not None:
-            await _until_the_end(self._app, scope, receive, send, self._log.log.close)
+            await until_the_end(self._app, scope, receive, send, self._log.log.close)
             return
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(CHAT):
             await self._app(scope, receive, send)
             return
-        body, whole = await _read(receive, self._settings.max_body_bytes)
-        question = self._question(body) if whole and _is_json(scope) else None
+        body, whole = await read_body(receive, self._settings.max_body_bytes)
+        question = self._question(body) if whole and is_json(scope) else None
         if question is None:
-            await self._app(scope, _again(body, whole, receive), send)
+            await self._app(scope, once_more(body, whole, receive), send)
             return
         scorer = self._scorer.of(self._logged(scope, question))
-        answer = _Answer(self, scorer, question, send)
-        await self._app(_with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take)
-        if answer.refused:
-            # Perhaps what the caller did not ask for was refused: log-probabilities, or alternatives.
-            refused = f"the server refused to give log-probabilities (status {answer.refused})"
-            again = _Answer(self, scorer, question, send, refused="" if question.wants_logprobs else refused)
-            await self._app(_with_length(scope, body), again.receive_after(body, receive), again.take)
+        why = self._declined.why(question.model, question.added) if question.added else ""
+        known = bool(why)
+        if not known:
+            why = await self._as_changed(scope, receive, send, scorer, question)
+        if why:
+            without = "" if question.wants_logprobs else no_logprobs(why, again=not known)
+            again = _Answer(self, scorer, question, send, without=without)
+            await self._app(with_length(scope, body), again.receive_after(body, receive), again.take)
+            if not known and again.status == 200:
+                self._declined.failed(question.model, question.added, why)
+
+    async def _as_changed(
+        self, scope: Scope, receive: Receive, send: Send, scorer: Scorer, question: ChatRequest
+    ) -> str:
+        """Puts the changed request to the application; where that failed and nothing was sent, returns how."""
+        answer = _Answer(self, scorer, question, send, may_fail=question.changed)
+        try:
+            await self._app(
+                with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take
+            )
+        except Exception as error:
+            if not question.changed or answer.begun:
+                raise
+            logger.warning("the application failed a request with log-probabilities: %s", type(error).__name__)
+            return type(error).__name__
+        if question.changed and answer.status == 200 and not answer.failed:
+            self._declined.gave(question.model, question.added)
+        return answer.failed
 
     def _question(self, body: bytes) -> ChatRequest | None:
         try:
@@ -163,9 +194,8 @@ class VerdictMiddleware:
         the application has no quarrel with them."""
         if self._log is None:
             return None
-        given = Headers(scope=scope).get("x-request-id", "")
-        identity = given if CALLERS_ID.fullmatch(given) else uuid.uuid4().hex
-        request = Request({**scope, SCOPE_ID: identity})
+        identity, theirs = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
+        request = Request({**scope, SCOPE_ID: identity, SCOPE_CALLERS_ID: theirs})
         try:
             return self._log.request(request, question)
         except Refusal as refusal:
@@ -200,15 +230,27 @@ class _Answer:
     """One answer of the application on its way to the caller."""
 
     def __init__(
-        self, owner: VerdictMiddleware, scorer: Scorer, question: ChatRequest, send: Send, refused: str | None = None
+        self,
+        owner: VerdictMiddleware,
+        scorer: Scorer,
+        question: ChatRequest,
+        send: Send,
+        *,
+        without: str = "",
+        may_fail: bool = False,
     ) -> None:
-        """`scorer`: that of this request. `refused`: None while the application may still refuse what was added to the
-        request."""
-        self._owner, self._scorer, self._question, self._send = owner, scorer, question, send
-        self._why_none = refused or ""
-        self._may_refuse = refused is None and question.changed
-        self.refused = 0
-        """The status with which the application refused; nothing of that answer was sent."""
+        """`scorer`: that of this request. `without`: why there are no log-probabilities. `may_fail`: whether a failure
+        may be due to what was added to the request, and is then not sent."""
+        self._owner, self._scorer, self._question, self._to_caller = owner, scorer, question, send
+        self._why_none = without
+        self._may_fail = may_fail
+        self.status = 0
+        self.begun = False
+        """Whether anything was sent."""
+        self.failed = ""
+        """How the application failed; nothing of that answer was sent."""
+        self._held: Message | None = None
+        """The start of an answer whose first bytes say whether it is a failure."""
         self._stream: ScoredStream | None = None
         self._body: _Body | None = None
         self._ended = asyncio.Event()
@@ -224,13 +266,16 @@ class _Answer:
             if not told:
                 told = True
                 return {"type": "http.request", "body": body, "more_body": False}
-            return await _first(receive, self._ended)
+            return await first_of(receive, self._ended)
 
         return received
 
     async def take(self, message: Message) -> None:
         """Takes in a message of the application, and sends what is to be sent now."""
-        if self.refused or self._ended.is_set():
+        if self.failed or self._ended.is_set():
+            return
+        if self._held is not None:
+            await self._look(self._held, message)
             return
         if message["type"] == "http.response.start":
             await self._begin(message)
@@ -241,17 +286,39 @@ class _Answer:
         else:
             await self._send(message)
 
+    async def _send(self, message: Message) -> None:
+        self.begun = True
+        await self._to_caller(message)
+
     async def _begin(self, start: Message) -> None:
-        status, kind = start["status"], Headers(raw=list(start.get("headers", ()))).get("content-type", "").lower()
-        if status in REFUSED and self._may_refuse:
-            self.refused = status
-        elif status == 200 and kind.startswith("text/event-stream"):
+        headers = list(start.get("headers", ()))
+        self.status, kind = start["status"], Headers(raw=headers).get("content-type", "").lower()
+        streamed = self.status == 200 and kind.startswith("text/event-stream")
+        if streamed:
             self._stream = self._owner.stream(self._scorer, self._question, self._why_none)
-            await self._send(start)
-        elif status == 200 and kind.startswith("application/json"):
+        if self._may_fail and (streamed or self.status == FORBIDDEN):
+            self._held = start
+        elif self._may_fail and (failed := failure_of(self.status, headers)):
+            self.failed = failed
+        elif self.status == 200 and kind.startswith("application/json"):
             self._body = _Body(start, [])
         else:
             await self._send(start)
+
+    async def _look(self, start: Message, message: Message) -> None:
+        """Decides by its first bytes whether an answer is a failure; else what was held is sent."""
+        body = message.get("body", b"")
+        if not body and message.get("more_body", False):
+            return
+        if self._stream is None:
+            self.failed = failure_of(self.status, start.get("headers", ())) if names_logprobs(body) else ""
+        else:
+            self.failed = failure_in_event((EventSplitter().feed(body) or [body])[0])
+        if self.failed:
+            return
+        self._held = None
+        await self._send(start)
+        await self.take(message)
 
     async def _pass(self, stream: ScoredStream, message: Message) -> None:
         out = stream.feed(message.get("body", b""))
@@ -267,92 +334,14 @@ class _Answer:
         held.parts.append(message.get("body", b""))
         if message.get("more_body", False):
             return
-        body, reason = await self._owner.whole(self._scorer, b"".join(held.parts), self._question, self._why_none)
+        whole = b"".join(held.parts)
+        if self._may_fail and (failed := failure_in(whole)):
+            self.failed = failed
+            return
+        body, reason = await self._owner.whole(self._scorer, whole, self._question, self._why_none)
         headers = MutableHeaders(raw=list(held.start.get("headers", ())))
         headers["content-length"] = str(len(body))
         if reason:
             headers[REASON] = reason
         await self._send({**held.start, "headers": headers.raw})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def _read(receive: Receive, limit: int) -> tuple[bytes, bool]:
-    """The request's body, and whether it is whole: one above `limit` is read no further, one that broke off ends."""
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more and size <= limit:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return b"".join(parts), False
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-    return b"".join(parts), not more
-
-
-async def _until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
-    """Has the application live, and calls `close` before the server hears that it has ended: then it ends the process.
-
-    An application without a life of its own fails at once and says nothing; it is answered for here.
-    """
-    heard, said = [], False
-
-    async def hear() -> Message:
-        heard.append(await receive())
-        return heard[-1]
-
-    async def say(message: Message) -> None:
-        nonlocal said
-        said = True
-        if message["type"].startswith("lifespan.shutdown"):
-            await asyncio.to_thread(close)
-        await send(message)
-
-    try:
-        await app(scope, hear, say)
-    except Exception as error:
-        if said:
-            await asyncio.to_thread(close)
-            raise
-        logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
-        if not heard:
-            await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await asyncio.to_thread(close)
-        await send({"type": "lifespan.shutdown.complete"})
-
-
-async def _first(receive: Receive, ended: asyncio.Event) -> Message:
-    """What the caller does next, or that it is gone where the answer was ended before."""
-    waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        return {"type": "http.disconnect"} if ended.is_set() else await waiting[0]  # type: ignore[return-value]
-    finally:
-        for task in waiting:
-            task.cancel()
-
-
-def _again(body: bytes, whole: bool, receive: Receive) -> Receive:
-    """What has been received, once more, then the rest."""
-    told = False
-
-    async def received() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": not whole}
-
-    return received
-
-
-def _is_json(scope: Scope) -> bool:
-    return Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-def _with_length(scope: Scope, body: bytes) -> Scope:
-    """The same request with a body of another length."""
-    headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
-    return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}

@@ -24,7 +24,7 @@ _LABEL = {
     "type": "object",
     "required": ["request_id", "label"],
     "properties": {
-        "request_id": {"type": "string", "description": "The id that came with the verdict."},
+        "request_id": {"type": "string", "description": "The id that came with the verdict, or the caller's own."},
         "label": {"type": ["number", "boolean", "string", "null"], "description": f"{EXPECTED}."},
         "who": {"type": "string", "description": "Who says so; a later label of the same request counts."},
         "time": {"type": "number", "description": "Seconds since 1970; now where it is left out."},

@@ -6,18 +6,18 @@ with its status and body.
 """
 
 import time
-from functools import partial
-from typing import Protocol
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.aside import REQUESTS, STREAMS, aside
-from metaprobe.serving.http.connection import read_json_body, while_connected
-from metaprobe.serving.http.guard import request_id
-from metaprobe.serving.http.headers import REASON, to_caller
+from metaprobe.serving.http.aside import REQUESTS, aside
+from metaprobe.serving.http.connection import read_json_body
+from metaprobe.serving.http.declined import Declined
+from metaprobe.serving.http.exchange import Exchange
+from metaprobe.serving.http.guard import trial_id
+from metaprobe.serving.http.headers import to_caller
 from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
@@ -25,14 +25,54 @@ from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.upstream import UpstreamAnswer, UpstreamClient, redirect
+from metaprobe.serving.http.upstream import UpstreamClient, redirect
 from metaprobe.serving.http.whole_answer import with_own_verdict
 from metaprobe.serving.http.wire import ChatRequest, asked
 
-REFUSED = (400, 403, 422)
-"""Statuses with which an upstream may refuse log-probabilities; the request is then sent again as it came."""
-EVENTS = "text/event-stream"
 CHAT = "/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatQuestion:
+    """A request for a chat completion, and who judges its answer."""
+
+    asked: ChatRequest
+    scorer: Scorer
+    gates: Gates | None
+    settings: Settings
+
+    path = CHAT
+
+    @property
+    def body(self) -> bytes:
+        return self.asked.body
+
+    @property
+    def sent(self) -> bytes:
+        return self.asked.sent
+
+    @property
+    def model(self) -> str:
+        return self.asked.model
+
+    @property
+    def added(self) -> str:
+        return self.asked.added
+
+    def stream(self, without: str) -> ScoredStream:
+        """What reads a streamed answer along."""
+        return ScoredStream(
+            self.scorer,
+            self.asked,
+            self.gates,
+            gated_reason=self.settings.gate_finish_reason,
+            max_bytes=self.settings.max_answer_bytes,
+            no_logprobs="" if self.asked.wants_logprobs else without,
+        )
+
+    def whole(self, body: bytes, without: str) -> tuple[bytes, str]:
+        """A whole answer with its verdict; else as it came, and why."""
+        return with_own_verdict(self.scorer, body, self.asked, "" if self.asked.wants_logprobs else without)
 
 
 class Proxy:
@@ -53,130 +93,35 @@ class Proxy:
         self._gates = gates
         self._client = client
         self._metrics = metrics
+        self._declined = Declined()
 
     async def __call__(self, request: Request) -> Response:
-        """The upstream's answer with a verdict. Raises `Refusal` where there is none."""
+        """The upstream's answer with a verdict. Raises `Refusal` for a request that is not to be asked."""
+        judges = self._office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self._settings)
         started = time.perf_counter()
-        judges = self._office.now
         top = self._settings.top_logprobs if judges.uses_top else 0
         question = await aside(len(body), lambda: asked(body, top_logprobs=top), REQUESTS)
-        scorer = judges.pick(question.model, request_id(request))
+        scorer = judges.pick(question.model, trial_id(request))
         if log := self._log:
             scorer = scorer.of(await aside(len(body), lambda: log.request(request, question), REQUESTS))
-        own = time.perf_counter() - started
-        return await while_connected(request.receive, self._answer(request, question, scorer, own))
+        return Exchange(
+            request,
+            ChatQuestion(question, scorer, self._gates, self._settings),
+            settings=self._settings,
+            client=self._client,
+            metrics=self._metrics,
+            declined=self._declined,
+            own=time.perf_counter() - started,
+        )
 
     async def models(self, request: Request) -> Response:
         """The upstream's list of models, or what it says of one, as it is."""
-        answer = await self._client.ask(request, "GET", _model_path(request), None)
-        body = await answer.whole(self._settings.max_answer_bytes)
+        async with self._client.asking(request, "GET", _model_path(request), None) as answer:
+            body = await answer.whole(self._settings.max_answer_bytes)
         if 300 <= answer.status < 400:
             raise redirect(answer)
         return Response(body, answer.status, to_caller(answer.headers))
-
-    async def _answer(self, request: Request, question: ChatRequest, scorer: Scorer, own: float) -> Response:
-        started = time.perf_counter()
-        answer = await self._client.ask(request, "POST", CHAT, question.sent)
-        refused = ""
-        if question.changed and answer.status in REFUSED:
-            # Perhaps it is what the caller has not asked for that it refuses: log-probabilities, or alternatives.
-            if not question.wants_logprobs:
-                refused = f"the upstream refused to give log-probabilities (status {answer.status})"
-            answer.close()
-            answer = await self._client.ask(request, "POST", CHAT, question.body)
-        passed = to_caller(answer.headers)
-        if answer.status == 200 and answer.content_type.startswith(EVENTS):
-            stream = ScoredStream(
-                scorer,
-                question,
-                self._gates,
-                gated_reason=self._settings.gate_finish_reason,
-                max_bytes=self._settings.max_answer_bytes,
-                no_logprobs=refused,
-            )
-            return Streaming(answer, stream, passed, self._metrics, started, own)
-        body = await answer.whole(self._settings.max_answer_bytes)
-        done = time.perf_counter()
-        self._metrics.upstream_seconds.observe(done - started)
-        if 300 <= answer.status < 400:
-            raise redirect(answer)
-        if answer.status != 200:
-            self._metrics.errors.labels("upstream_status").inc()
-            return Response(body, answer.status, passed)
-        body, reason = await aside(len(body), partial(with_own_verdict, scorer, body, question, refused))
-        if reason:
-            passed[REASON] = reason
-        self._metrics.added_seconds.observe(own + time.perf_counter() - done)
-        return Response(body, answer.status, passed)
-
-
-class PassingStream(Protocol):
-    """Reads along while a stream passes."""
-
-    seconds: float
-    """Time spent on it."""
-
-    @property
-    def action(self) -> str:
-        """How the gate ended the answer; empty as long as it has not."""
-
-    def feed(self, data: bytes) -> bytes:
-        """What to pass on for what came."""
-
-    def end(self) -> bytes:
-        """What to pass on when the upstream has closed the stream in good order."""
-
-    def cut(self, status: int, code: str, message: str) -> bytes:
-        """What to pass on when it broke."""
-
-
-class Streaming(Response):
-    """Passes events on as they come, closes the upstream when the caller is gone, and ends with the verdict."""
-
-    def __init__(
-        self,
-        answer: UpstreamAnswer,
-        stream: PassingStream,
-        headers: dict[str, str],
-        metrics: Metrics,
-        started: float,
-        own: float,
-    ) -> None:
-        super().__init__(status_code=answer.status)
-        self.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        self._answer = answer
-        self._stream = stream
-        self._metrics = metrics
-        self._started = started
-        self._own = own
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await while_connected(receive, self._pass(send))
-        except Refusal as refusal:  # the caller is gone, so there is nobody to answer
-            self._metrics.errors.labels(refusal.code).inc()
-        finally:
-            self._answer.close()
-            self._metrics.upstream_seconds.observe(time.perf_counter() - self._started)
-            self._metrics.added_seconds.observe(self._own + self._stream.seconds)
-
-    async def _pass(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            received = 0
-            async for data in self._answer.parts():
-                received += len(data)
-                if out := await aside(received, partial(self._stream.feed, data), STREAMS):
-                    await send({"type": "http.response.body", "body": out, "more_body": True})
-                if self._stream.action:
-                    self._metrics.gated.labels(self._stream.action).inc()
-                    break
-            last = await aside(received, self._stream.end, STREAMS)
-        except Refusal as refusal:
-            self._metrics.errors.labels(refusal.code).inc()
-            last = self._stream.cut(refusal.status, refusal.code, refusal.message)
-        await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 def _model_path(request: Request) -> str:

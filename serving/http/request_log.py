@@ -25,8 +25,13 @@ TAGS_METADATA = "metaprobe-tags"
 """Key of a chat request's `metadata` that says the same as the header."""
 SCOPE_ID = "metaprobe.request_id"
 """Where the guard leaves the request's id."""
-CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-"""What a caller may name a request."""
+SCOPE_CALLERS_ID = "metaprobe.callers_id"
+"""Where it leaves what the caller calls the request; empty for nothing."""
+SCOPE_CALLER = "metaprobe.caller"
+"""Where it leaves who asks."""
+_CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+NOT_LOGGED = "this verdict is not logged: the score log takes no more entries now"
+"""What a verdict says that found the log's queue full."""
 MAX_TAGS = 16
 WAIT_S = 5.0
 """How long labels wait for another process that holds the log's file, before they are refused for the time being."""
@@ -59,7 +64,7 @@ class ServerLog:
         """The log that the settings name. Raises `LogError` where it cannot be opened, `LLMError` for prices that
         cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
         prices = None if settings.prices is None else read_prices(settings.prices)
-        log = ScoreLog.open(settings.log, wait_s=WAIT_S)
+        log = ScoreLog.open(settings.log, wait_s=WAIT_S, spool=settings.log_spool)
         lengths = AnswerLengths.of_log(log.tables) if gated else None
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
 
@@ -70,6 +75,10 @@ class ServerLog:
         if price is None or not counted.prompt_tokens:
             return None
         return price.cost_usd(counted)
+
+    def count(self) -> None:
+        """Puts what the log counts into the metrics."""
+        self.metrics.count_log(self.log.dropped, self.log.repeated, self.log.spooled)
 
     def request(
         self,
@@ -89,6 +98,8 @@ class ServerLog:
         return RequestLog(
             self,
             request_id=str(request.scope.get(SCOPE_ID, "")),
+            callers_id=str(request.scope.get(SCOPE_CALLERS_ID, "")),
+            key_name=caller.name if (caller := request.scope.get(SCOPE_CALLER)) else "",
             tags=tags,
             model="" if question is None else question.model,
             question=_asked(question) if self.settings.log_texts else None,
@@ -105,6 +116,8 @@ class RequestLog:
         server: ServerLog,
         *,
         request_id: str,
+        callers_id: str,
+        key_name: str,
         tags: Mapping[str, str],
         model: str,
         question: str | None,
@@ -115,6 +128,8 @@ class RequestLog:
         self._max_tokens = max_tokens
         self._one_usage = one_usage
         self._request_id = request_id
+        self._callers_id = callers_id
+        self._key_name = key_name
         self._tags = tags
         self._model = model
         self._question = question
@@ -130,10 +145,12 @@ class RequestLog:
         what the gate did, where it ended the answer, and of which model that was. Of several answers to one request the
         second has the id `ID:1`.
         """
-        identity = f"{self._request_id}:{self._answers}" if self._answers else self._request_id
+        suffix = f":{self._answers}" if self._answers else ""
         self._answers += 1
-        self._last = shown["request_id"] = identity
-        self._write(identity, shown, answer, gate)
+        self._last = shown["request_id"] = f"{self._request_id}{suffix}"
+        theirs = f"{self._callers_id}{suffix}" if self._callers_id else ""
+        if not self._write(self._last, shown, answer, gate, callers_id=theirs):
+            shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
 
     def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse) -> None:
         """Logs what a checkpoint in the shadow says of the answer that was added last."""
@@ -147,11 +164,13 @@ class RequestLog:
         gate: Mapping[str, Any] | None,
         *,
         shadow_of: str = "",
-    ) -> None:
+        callers_id: str = "",
+    ) -> bool:
+        """Whether the log took the entry."""
         tokens = len(answer.logprobs) if answer else gate["tokens"] if gate else None
         model = (answer.model if answer else gate["model"] if gate else "") or self._model
         settings = self._server.settings
-        self._server.log.write(
+        taken = self._server.log.write(
             Entry(
                 request_id=identity,
                 time=time.time(),
@@ -175,9 +194,12 @@ class RequestLog:
                 logprobs=answer.logprobs if answer and settings.log_logprobs else None,  # type: ignore[arg-type]
                 question=self._question,
                 answer=answer.text if answer and settings.log_texts else None,
+                callers_id=callers_id,
+                key_name=self._key_name,
             )
         )
-        self._server.metrics.count_log(self._server.log.dropped, self._server.log.repeated)
+        self._server.count()
+        return taken
 
     def _tokens_saved(self, model: str, tokens: int | None, *, ended: bool) -> int | None:
         """An estimate for an answer that the gate ended; what was let go on is only remembered for it."""
@@ -196,6 +218,11 @@ class RequestLog:
             return cost
         borne, self._cost_borne = self._cost_borne, True
         return 0.0 if borne else cost
+
+
+def callers_id(given: str) -> str:
+    """What a caller calls a request in `X-Request-ID`; empty for what is no such name."""
+    return given if _CALLERS_ID.fullmatch(given) else ""
 
 
 def read_tags(given: str) -> dict[str, str]:

@@ -82,10 +82,11 @@ class Scorer:
 
         `allowance`: shared by the responses of one request; without it, each has its own.
         """
-        parsed = None
+        parsed, granted = None, None
         try:
             parsed = self._parse(response)
-            (allowance or self.allowance()).take(len(parsed.logprobs))
+            granted = allowance or self.allowance()
+            granted.take(len(parsed.logprobs))
             verdict = self._predictor.predict(parsed)
         except (InvalidResponse, ContractMismatch) as error:
             verdict = self._no_verdict(str(error))
@@ -94,7 +95,7 @@ class Scorer:
             self._metrics.errors.labels("scoring").inc()
             verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
         said = self._counted(verdict, parsed)
-        if self._shadow is not None and parsed is not None:
+        if self._shadow is not None and parsed is not None and granted is not None and not granted.exceeded:
             self._shadow._follow(verdict, parsed, self._request)
         return said
 

@@ -78,6 +78,9 @@ class Settings(FlagOptions):
     """Whether questions and answers are logged too."""
     log_logprobs: bool = False
     """Whether the log-probabilities of answers are logged too."""
+    log_spool: Path | None = None
+    """Folder for verdicts that the log's database does not take, until it does; None for beside a SQLite file, and for
+    a URL the folder for temporary files."""
     log_days: float | None = None
     """Older entries are taken away; None keeps all."""
     prices: Path | None = None
@@ -179,11 +182,14 @@ class Settings(FlagOptions):
         self._check_log()
 
     def _check_log(self) -> None:
-        if not self.log and (self.log_texts or self.log_logprobs or self.log_days is not None or self.prices):
+        if not self.log and (
+            self.log_texts or self.log_logprobs or self.log_days is not None or self.prices or self.log_spool
+        ):
             raise SettingsError("something is to be logged, and no log is given: name one (--log scores.sqlite)")
         if self.log_days is not None and not self.log_days > 0:
             raise SettingsError(f"log_days is {self.log_days}; expected more than 0")
-        if re.search(r"://[^/@]*:[^/@]*@", self.log):
+        secrets = re.search(r"[?&;](?:ssl)?password=", self.log, re.IGNORECASE)
+        if re.search(r"://[^/@]*:[^/@]*@", self.log) or secrets:
             raise SettingsError(
                 "the log's URL holds a password, which every process of this machine can read; leave it out, and put it"
                 " into the environment (PGPASSWORD) or into ~/.pgpass"

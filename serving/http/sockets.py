@@ -6,12 +6,12 @@ stream that goes on is never cut from here.
 
 import asyncio
 import logging
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from metaprobe.serving.http.offers import OffersLeftOut
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.seldom import Seldom
 from metaprobe.serving.http.settings import Settings
@@ -64,8 +64,6 @@ def _most_files() -> int | None:
 _seldom = Seldom(logger)
 
 
-_OFFER = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
-"""A client's offer to speak another protocol, as Java's makes it. The parser would take the body for that protocol."""
 MAX_HEADER_BYTES = 64 << 10
 """Of a request's first line and header."""
 
@@ -80,6 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, bounds: Bounds, **named: Any) -> None:
         super().__init__(*given, **named)
         self._bounds = bounds
+        self._offers = OffersLeftOut(self._feed)
         self._header_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
         self._quiet_since = 0.0
@@ -98,15 +97,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if not self._answering():
             self._await_header()
-            head, end, rest = data.partition(b"\r\n\r\n")
-            data = _OFFER.sub(b"\r\nx-grade", head) + end + rest
+        self._offers.take(data)
+        if self._answering():
+            self._header_timer = _cancel(self._header_timer)
+
+    def _feed(self, data: bytes) -> bool:
+        """Has the parser read on; whether it may read more."""
         self._header_bytes += len(data)
         super().data_received(data)
         if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             message = f"the header of a request is longer than {MAX_HEADER_BYTES} bytes"
             self._refuse(Refusal(431, "header_too_large", message))
-        if self._answering():
-            self._header_timer = _cancel(self._header_timer)
+        return not self.transport.is_closing()
 
     def on_message_begin(self) -> None:
         self._begun = True
@@ -114,6 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._header_bytes = 0
+        self._offers.header_is_whole(self.headers)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -122,6 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._begun, self._header_bytes = False, 0
+        self._offers.message_is_whole()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

@@ -55,6 +55,9 @@ class ScoredStream:
         """Why there will be no verdict; empty while there may be one."""
         self._bytes = 0
         self._said = False
+        """Whether the verdict has been given."""
+        self._over = False
+        """Whether the stream has its end: [DONE], or an error."""
         self.seconds = 0.0
         """Time spent here."""
 
@@ -89,7 +92,7 @@ class ScoredStream:
         rest = b"" if self.action else self._events.rest()
         if not rest.strip():
             out = rest
-        elif _unfinished(rest):
+        elif is_unfinished(rest):
             return self.cut(502, "upstream_cut", "the upstream's stream ended in the middle of an event")
         else:
             out = self._passed(rest)
@@ -99,18 +102,25 @@ class ScoredStream:
         return out
 
     def cut(self, status: int, code: str, message: str) -> bytes:
-        """What to pass on when the upstream's stream broke: an error that clients raise, and no [DONE]."""
-        if self._said:
+        """What to pass on when the upstream's stream broke before [DONE]: an error that clients raise, and no [DONE].
+
+        Where the verdict has been given, it stays the one verdict.
+        """
+        if self._over:
             return b""
+        self._over = True
+        said: dict[str, Any] = {"error": error_object(status, code, message)}
+        if not self._said:
+            said[VERDICT] = self._scorer.none(message)
         self._said = True
-        void = self._scorer.none(message)
-        return _event({"error": error_object(status, code, message), VERDICT: void})
+        return _event(said)
 
     def _passed(self, event: bytes) -> bytes:
         data = data_of(event)
         if not data:
             return event
         if data == DONE:
+            self._over = True
             return event if self._said else self._verdict_event() + event
         if self._plain is not None and not self._said:
             outline = self._plain.add(data)
@@ -201,7 +211,7 @@ class ScoredStream:
 
         The verdict comes twice, for openai's own helper raises at most finish reasons and does not hand on their chunk.
         """
-        self._said = True
+        self._said = self._over = True
         score, reason, details = self._gated.verdict()
         choice = _choice(next(iter(self._choices)))
         verdict = self._scorer.stopped(score, reason, details, str(self._known.get("model") or ""))
@@ -254,7 +264,7 @@ def _event(value: object) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def _unfinished(event: bytes) -> bool:
+def is_unfinished(event: bytes) -> bool:
     """Whether the upstream stopped in the middle of its last event."""
     data = data_of(event)
     if not data:

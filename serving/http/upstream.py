@@ -3,8 +3,8 @@
 import asyncio
 import io
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 
 import aiohttp
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from metaprobe.serving.http.headers import to_upstream
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.sse import EventSplitter
 
 logger = logging.getLogger(__name__)
 
@@ -23,21 +24,36 @@ LARGE_BYTES = 1 << 20
 """A larger body is written in pieces."""
 
 
+CUT = "upstream_cut"
+"""The code where the upstream closed the connection too early."""
+EVENTS = "text/event-stream"
+MAX_FIRST_EVENT = 1 << 16
+"""Bytes of the first event of a stream that are waited for before anything is passed on; errors are shorter."""
+
+
 class UpstreamAnswer:
-    """An answer whose header has come. To be closed."""
+    """An answer whose header has come; `UpstreamClient.asking` closes it."""
 
     def __init__(self, answer: aiohttp.ClientResponse, timeout_s: float) -> None:
         self._answer = answer
         self._timeout_s = timeout_s
+        self._unread: list[bytes] = []
+        self._over = False
+        """Whether the body has come to its end."""
         self.status = answer.status
         self.headers: tuple[tuple[bytes, bytes], ...] = answer.raw_headers
-        self.content_type = answer.headers.get("content-type", "").lower()
+        self.is_stream = answer.headers.get("content-type", "").lower().startswith(EVENTS)
 
-    async def parts(self) -> AsyncIterator[bytes]:
+    async def parts(self) -> AsyncGenerator[bytes, None]:
         """The body, as it comes. Raises `Refusal` where it is cut, or does not go on."""
+        while self._unread:
+            yield self._unread.pop(0)
+        if self._over:
+            return
         with _explained(self._timeout_s):
             async for part in self._answer.content.iter_any():
                 yield part
+        self._over = True
 
     async def whole(self, limit: int) -> bytes:
         """The body, and closes it. Raises `Refusal` as `parts` does, and for more than `limit` bytes."""
@@ -51,6 +67,22 @@ class UpstreamAnswer:
         finally:
             self.close()
         return b"".join(parts)
+
+    async def first_event(self) -> bytes:
+        """The first event, as far as `MAX_FIRST_EVENT`; it stays to be read. Raises `Refusal` as `parts` does."""
+        begun, events, splitter = [], [], EventSplitter()
+        async with aclosing(self.parts()) as parts:
+            async for part in parts:
+                begun.append(part)
+                events = splitter.feed(part)
+                if events or splitter.pending > MAX_FIRST_EVENT:
+                    break
+        self._unread[:0] = begun
+        return events[0] if events else splitter.rest()
+
+    def unread(self, body: bytes) -> None:
+        """Has a body that was read be read once more."""
+        self._unread.insert(0, body)
 
     def close(self) -> None:
         """Keeps the connection where the body has come whole; else the upstream hears that it can stop."""
@@ -67,11 +99,15 @@ class UpstreamClient:
         self._upstream_key = settings.upstream_key()
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, request: Request, method: str, path: str, body: bytes | None) -> UpstreamAnswer:
-        """Asks what a caller asks, and waits for the answer's header. Raises `Refusal`.
+    @asynccontextmanager
+    async def asking(
+        self, request: Request, method: str, path: str, body: bytes | None, *, within_s: float | None = None
+    ) -> AsyncIterator[UpstreamAnswer]:
+        """Asks what a caller asks, waits for the answer's header, and closes the answer when the block ends.
 
         `path`: below the upstream's base address, as it is written. With it goes what stands behind the question mark
-        (`?api-version=...`), and those of the caller's headers that may.
+        (`?api-version=...`), and those of the caller's headers that may. `within_s`: time for the header, where it is
+        less than the settings'. Raises `Refusal` where no header comes.
         """
         query: bytes = request.scope["query_string"]
         url = f"{self._base}{path}" + (f"?{query.decode('latin-1')}" if query else "")
@@ -82,11 +118,17 @@ class UpstreamClient:
             more=self._settings.forward_headers,
         )
         data = io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
-        with _explained(self._settings.timeout_s):
-            answer = await self._opened().request(
-                method, URL(url, encoded=True), data=data, headers=headers, allow_redirects=False
-            )
-        return UpstreamAnswer(answer, self._settings.timeout_s)
+        answer = None
+        try:
+            with _explained(self._settings.timeout_s):
+                async with asyncio.timeout(within_s):
+                    answer = await self._opened().request(
+                        method, URL(url, encoded=True), data=data, headers=headers, allow_redirects=False
+                    )
+            yield UpstreamAnswer(answer, self._settings.timeout_s)
+        finally:
+            if answer is not None:
+                answer.close()
 
     async def close(self) -> None:
         """Closes what is open. Connections need a turn of the event loop to end."""
@@ -114,8 +156,8 @@ def _explained(timeout_s: float) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-        # For who runs the server; the caller need not know where the upstream is.
-        logger.warning("the upstream cannot be reached: %s", str(error) or type(error).__name__)
+        # For who runs the server and knows where the upstream is; an error's text would say it to whoever reads logs.
+        logger.warning("the upstream cannot be reached: %s", getattr(error, "strerror", None) or type(error).__name__)
         message = "the upstream cannot be reached; the server's log says why"
         raise Refusal(502, "upstream_unreachable", message) from error
     except TimeoutError as error:
@@ -123,7 +165,7 @@ def _explained(timeout_s: float) -> Iterator[None]:
         raise Refusal(504, "upstream_timeout", message) from error
     except (aiohttp.ClientError, OSError) as error:
         message = "the upstream closed the connection before its answer was whole"
-        raise Refusal(502, "upstream_cut", message) from error
+        raise Refusal(502, CUT, message) from error
 
 
 def redirect(answer: UpstreamAnswer) -> Refusal:

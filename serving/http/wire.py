@@ -60,6 +60,13 @@ class ChatRequest:
     def changed(self) -> bool:
         return self.sent is not self.body
 
+    @property
+    def added(self) -> str:
+        """What the upstream is asked for beside what the caller wants; empty for nothing."""
+        if not self.changed:
+            return ""
+        return "alternatives" if self.wants_logprobs else "log-probabilities"
+
 
 def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
     """Reads a request for a chat completion. `top_logprobs`: alternatives the predictor needs, 0 for none."""

@@ -4,9 +4,13 @@ predictor = load("bundled:quality")      # or the folder of one of your own
 verdict = predictor.predict(response)    # an OpenAI chat completion with log-probabilities
 """
 
-from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from metaprobe.early import hold_hangups
+
+hold_hangups()  # what follows takes a tenth of a second, in which SIGHUP would end a server
+
+from importlib import import_module  # noqa: E402
+from importlib.metadata import version  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
     from metaprobe.checkpoints.checkpoint import Checkpoint

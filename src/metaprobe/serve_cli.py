@@ -68,6 +68,11 @@ from metaprobe.terminal import CHECKPOINT, NAMED_CHECKPOINT, flag_options, flags
     "--log-days", type=click.FloatRange(0, min_open=True), help="Days after which logged verdicts are taken away."
 )
 @click.option(
+    "--log-spool",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    help="Folder for verdicts that the log's database does not take, until it does.",
+)
+@click.option(
     "--prices",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='For costs in the log: {"MODEL": {"prompt": USD, "completion": USD}} a million tokens.',
