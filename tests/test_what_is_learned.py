@@ -298,27 +298,31 @@ LEARNED: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def differences(found: Any, written: Any, at: str = "") -> list[str]:
-    """Where the two differ by more than rounding, the processor's among it."""
+def differences(found: Any, written: Any, at: str = "", *, within: float = 1e-3) -> list[str]:
+    """Where the two differ by more than rounding, the processor's among it. `within`: the share that rounding makes."""
     match found, written:
         case dict(), dict():
             if found.keys() != written.keys():
                 return [f"{at}: {sorted(found)} instead of {sorted(written)}"]
-            return [line for key in found for line in differences(found[key], written[key], f"{at}/{key}")]
+            return [
+                line for key in found for line in differences(found[key], written[key], f"{at}/{key}", within=within)
+            ]
         case list(), list() if len(found) == len(written):
             pairs = zip(found, written, strict=True)
-            return [line for i, (a, b) in enumerate(pairs) for line in differences(a, b, f"{at}/{i}")]
+            return [line for i, (a, b) in enumerate(pairs) for line in differences(a, b, f"{at}/{i}", within=within)]
         case int() | float(), int() | float():
-            same = math.isclose(found, written, rel_tol=1e-3, abs_tol=1e-4) or (found != found and written != written)
+            same = math.isclose(found, written, rel_tol=within, abs_tol=within / 10) or (
+                found != found and written != written
+            )
             return [] if same else [f"{at}: {found!r} instead of {written!r}"]
         case _:
             return [] if found == written else [f"{at}: {found!r} instead of {written!r}"]
 
 
-def check(name: str) -> None:
+def check(name: str, *, within: float = 1e-3) -> None:
     """Learns it again, and holds it against what is written."""
     found = json.loads(json.dumps(LEARNED[name]()))
-    assert differences(found, json.loads(WRITTEN.read_text(encoding="utf-8"))[name]) == []
+    assert differences(found, json.loads(WRITTEN.read_text(encoding="utf-8"))[name], within=within) == []
 
 
 # A test each, and no parameters: `scripts/mutants.py` runs whole functions.
@@ -349,7 +353,8 @@ def test_probes_learn_what_they_have_always_learned() -> None:
 
 
 def test_a_difficulty_is_ordered_as_it_has_always_been() -> None:
-    check("difficulty")
+    # Ranks of 60 items and a fit in float32: processors with AVX-512 and without it are up to 1.3 % apart.
+    check("difficulty", within=0.02)
 
 
 def test_a_choice_is_made_as_it_has_always_been() -> None:
