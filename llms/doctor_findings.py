@@ -183,10 +183,10 @@ def _two(said: Interview) -> Sign:
 def _tool(said: Interview) -> Sign:
     for name, where in (("tool", ""), ("forced", ", where it is forced")):
         one = look(name, said.body(name))
-        if one is not None and one.said.finish_reason == TOOL_CALL:
-            return Sign("tool call", "ok", f"a call is marked as such{where}")
         if one is not None and TOOL_NAME in one.said.text and "{" in one.said.text:
             return Sign("tool call", "fault", f"a call came as words: {one.said.text[:60]!r}", "tool")
+        if one is not None and one.said.finish_reason == TOOL_CALL:
+            return Sign("tool call", "ok", f"a call is marked as such{where}")
     return Sign("tool call", "unknown", f"no call came: {said.failure('forced') or said.failure('tool')}", "tool")
 
 

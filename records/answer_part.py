@@ -8,6 +8,7 @@ from metaprobe.records.answer_series import series_of, tokens_of
 from metaprobe.records.boundary import Ending
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_reasoning import parts_of
+from metaprobe.records.placeholders import refuse_placeholders
 from metaprobe.records.reading import as_list, fields
 from metaprobe.records.segments import text_of
 from metaprobe.records.spelling import names_tokens, spelled
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from metaprobe.records.openai_format import ParsedResponse  # which is built on this
 
 _WHOLE = "expected one for each token of the answer: ask the server for all of them, or leave this response out"
+MOST_WORDS = 3
+"""Words that one token without a name may stand for: more than a tokenizer has in one token."""
 NONE = "the model was still thinking when it was cut, or never left its thinking: give it more tokens, or leave it out"
 
 
@@ -57,17 +60,21 @@ def check_text(parsed: "ParsedResponse", entries: Sequence[Any] = (), *, counted
     if differ and came < counted:
         of_all = f"the log-probabilities are of {came} of the {counted} tokens that the server counts"
     at = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
+    rows = [_bytes_of(entries[i]) for i in at] if len(at) and len(entries) > max(at) else []
     pieces = [parsed.tokens[i] for i in at] if parsed.tokens else []
+    if rows:  # a token without text may have bytes
+        pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
-        if differ:
-            raise InvalidResponse(f"{of_all}, and name no tokens; {_WHOLE}")
+        if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(at)):
+            said = of_all or f"log-probabilities came for {len(at)} tokens of {len(parsed.text.split())} words"
+            raise InvalidResponse(f"{said}, and name no tokens; {_WHOLE}")
         return parsed
     shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
     if "".join(pieces) == shown:
         return _noted(parsed, of_all)
     if not shown.strip():
         return _noted(parsed, "the response shows no text, so whether the tokens are the whole answer is not known")
-    found = spelled(pieces, shown, [_bytes_of(entries[i]) for i in at] if len(entries) > max(at) else ())
+    found = spelled(pieces, shown, rows)
     if parsed.segments and not found.all:  # a server that leaves out the markers may show the thinking as text
         whole = spelled(parsed.tokens, parsed.text)
         found = whole if whole.all else found
@@ -117,17 +124,20 @@ def answer_of(parsed: "ParsedResponse") -> "ParsedResponse":
         return parsed
     at = tokens_of(parsed.segments, "answer", len(parsed.logprobs))
     answer, thinking = series_of(parsed.logprobs, parsed.segments)
+    top = None if parsed.top_logprobs is None else parsed.top_logprobs[at]
     if not len(answer):
         raise InvalidResponse(
             f"all {len(parsed.logprobs)} tokens are of the thinking, and none of an answer; expected an answer to"
             f" score: {NONE}"
         )
+    if parsed.tokens:
+        refuse_placeholders(answer, answer, top)
     said = f"scored are the answer's {len(answer)} tokens, not the {len(thinking)} of the thinking before it"
     return replace(
         parsed,
         tokens=tuple(parsed.tokens[i] for i in at) if parsed.tokens else (),
         logprobs=answer,
-        top_logprobs=None if parsed.top_logprobs is None else parsed.top_logprobs[at],
+        top_logprobs=top,
         segments=(),
         thinking=thinking,
         note="; ".join(filter(None, (parsed.note, said if len(thinking) else ""))),

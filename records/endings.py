@@ -46,11 +46,30 @@ def read_end(given: object) -> str:
     """
     held = given if isinstance(given, str) else fields(given)
     if isinstance(held, Mapping):
-        held = text(held.get("type")) or text(held.get("reason")) or str(dict(held))[:80]
+        stated = [text(held.get(name)) for name in ("type", "reason")]
+        held = both_ends(*map(read_end, stated)) or str(dict(held))[:80]
     if not held:
         return "" if given is None or given == "" else repr(given)[:80]
     word = once(held)
     return _KNOWN.get(word.casefold(), word)
+
+
+def both_ends(first: str, then: str) -> str:
+    """Returns the end that two statements make: one of them where they agree, or only one says something, else both."""
+    return first if then in ("", first) else f"{first}, then {then}" if first else then
+
+
+def end_of(choice: Mapping[str, Any]) -> str:
+    """Returns how a choice ended, by its finish reason and by what else it says of its end."""
+    end = read_end(choice.get("finish_reason"))
+    details = fields(choice.get("finish_details")) or {}
+    for other in (choice.get("native_finish_reason"), details.get("type")):
+        if other and read_end(other) != end:
+            end = both_ends(end, read_end(other)) if end != TOOL_CALL else end
+    filters = fields(choice.get("content_filter_results")) or {}
+    if any((fields(one) or {}).get("filtered") is True for one in filters.values()):
+        end = FILTERED if end == STOP else end
+    return end
 
 
 def once(word: str) -> str:
@@ -72,8 +91,10 @@ def doubt(end: str) -> str:
 
 
 def refuse_error(held: Mapping[str, Any]) -> None:
-    """Raises `InvalidResponse` where a response, its choice, a chunk or an event is an error of the server."""
-    error = error_of(held) or (text(held.get("message")) or "error" if held.get("type") == "error" else "")
+    """Raises `InvalidResponse` where a response, a part of it, a chunk or an event is an error of the server."""
+    error = error_of(held) or (
+        text(held.get("message")) or "error" if "error" in (held.get("type"), held.get("object")) else ""
+    )
     if error:
         raise InvalidResponse(
             f"the server broke the answer off with the error {error!r}; expected a whole answer: ask again, or leave it"
@@ -83,7 +104,7 @@ def refuse_error(held: Mapping[str, Any]) -> None:
 
 def error_of(held: Mapping[str, Any]) -> str:
     """Returns what an answer, a choice or a chunk says of an error, cut to 200 characters; empty where it says none."""
-    error = held.get("error")
+    error = held.get("error") or held.get("errors") or held.get("error_code")
     if not error:
         return ""
     inside = fields(error) or {}

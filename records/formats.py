@@ -58,6 +58,8 @@ def read(response: object, choice: int, top: bool = True) -> ParsedResponse:
         response = held
     for form in FORMATS:
         if form.recognises(response):
+            if isinstance(response, Mapping):
+                refuse_error(response)
             return form.read(response, choice, top)
     if isinstance(response, Mapping):
         raise InvalidResponse(_unknown(response))

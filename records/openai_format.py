@@ -13,7 +13,7 @@ import numpy as np
 from metaprobe.records.alternatives import alternatives
 from metaprobe.records.answer_part import check_text, settle
 from metaprobe.records.boundary import Ending, ending_of
-from metaprobe.records.endings import REFUSAL, TOOL_CALL, once, read_end, refuse_error
+from metaprobe.records.endings import REFUSAL, TOOL_CALL, end_of, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.float_list import float_list
 from metaprobe.records.logprobs import ASK, check_logprobs
@@ -38,6 +38,10 @@ CALLED = (
     " words: leave tool calls out"
 )
 
+_CALLS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
+"""How a tool call begins that a server without a parser for it gives as text."""
+_WHOLE = frozenset(("", "completed", "complete", "success", "succeeded", "ok", "done"))
+"""States of a whole answer, where a server names one beside the choices."""
 EVENTS_AS_TEXT = (
     "the response is the text of a stream (server-sent events); expected the list of its chunks: the JSON after each"
     " `data:`, without [DONE]"
@@ -275,7 +279,7 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
     assert values is not None
     if top:
         return with_alternatives(parsed, found[2], values)
-    few = [entry or {} for entry in map(fields, sample(values))]
+    few = [entry or {} for entry in map(fields, sample(values, logprobs))]
     return replace(with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few), top_logprobs=None)
 
 
@@ -315,21 +319,33 @@ def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], 
     """
     if message.get("tool_calls") or message.get("function_call") or read_end(finish_reason) == TOOL_CALL:
         return TOOL_CALL
+    if spoken.lstrip().startswith(_CALLS):
+        return TOOL_CALL
     of_refusal = logprobs.get("content") is None and bool(logprobs.get("refusal"))
     return REFUSAL if of_refusal or (text(message.get("refusal")) and not spoken) else read_end(finish_reason)
 
 
+def _in_order(choices: Sequence[Any] | None) -> Sequence[Any] | None:
+    """The choices by their index, where there are several and each states one."""
+    indices = [(fields(one) or {}).get("index") for one in choices or ()]
+    if choices is None or sorted(map(str, indices)) != sorted(map(str, range(len(choices)))):
+        return choices
+    return [one for _, one in sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))]
+
+
 def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
     """(what the choice says, the choice)."""
-    choices = as_list(response.get("choices"))
+    choices = _in_order(as_list(response.get("choices")))
     if choices is None or not 0 <= choice < len(choices):
         came = f"the keys {first_keys(response)}" if choices is None else f"{len(choices)} choices"
         if error := error_message(response):
             came += f" and the error {error!r}"
         raise InvalidResponse(f"the response has {came}; expected a chat completion with choices[{choice}]")
     chosen = fields(choices[choice]) or {}
-    refuse_error(chosen)
-    refuse_error(response)
+    for part in (response, chosen, fields(chosen.get("message")), fields(chosen.get("logprobs"))):
+        refuse_error(part or {})
+    if text(response.get("status")) not in _WHOLE:
+        refuse_error({"error": f"status {text(response.get('status'))}"})
     message = fields(chosen.get("message"))
     if message is None and not isinstance(chosen.get("text"), str):
         raise InvalidResponse(
@@ -341,7 +357,7 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
     logprobs = fields(chosen.get("logprobs")) or {}
     said = ParsedText(
         text=spoken,
-        finish_reason=read_ending(chosen.get("finish_reason"), spoken, message or {}, logprobs),
+        finish_reason=read_ending(end_of(chosen), spoken, message or {}, logprobs),
         model=once(text(response.get("model"))),
         usage=usage(counted.get("prompt_tokens"), counted.get("completion_tokens")),
         thinking=thinking_of(message or {}, counted),

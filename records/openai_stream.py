@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaprobe.records.answer_stream import AnswerTokens
-from metaprobe.records.endings import TOOL_CALL, read_end, refuse_error
+from metaprobe.records.endings import TOOL_CALL, both_ends, end_of, refuse_error
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import content_text
 from metaprobe.records.openai_reasoning import FIELDS
-from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.reading import as_list, fields, first_keys, text
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
 _SHOWN = ("content", *FIELDS)
@@ -44,14 +44,21 @@ class _Streamed:
         if held is None:
             raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
         refuse_error(held)
+        if held and "choices" not in held and not held.get("usage"):
+            raise InvalidResponse(
+                f"a chunk of the stream has the keys {first_keys(held)} and no choices; expected chunks of one answer:"
+                " if this is an error message, ask again"
+            )
         self._known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
         chosen: Mapping[str, Any] | None = None
         for choice in filter(None, map(fields, as_list(held.get("choices")) or ())):
-            if choice.get("index", self._choice) != self._choice:
+            if choice.get("index", self._choice) != self._choice or chosen is not None:
                 self.has_others = True
-            elif chosen is None:
+            else:
                 refuse_error(choice)
-                self._finish_reason = read_end(choice.get("finish_reason")) or self._finish_reason
+                refuse_error(fields(choice.get("delta")) or {})
+                if end := end_of(choice):
+                    self._finish_reason = both_ends(self._finish_reason or "", end)
                 if choice.get("finish_reason"):
                     self._ended_by = {name: choice[name] for name in ENDS if name in choice}
                 chosen = choice

@@ -18,6 +18,9 @@ FEW = 5
 equal by themselves: a model that is certain gives 0 for each token."""
 NO_LOGPROB = -1000.0
 """Servers write -9999 or so for a token whose log-probability they do not know."""
+MOST_EQUAL, MOST_ZEROS = 0.5, 0.75
+"""Shares of the tokens above which one value that they share is said to be doubtful. A model that is certain gives 0
+for many tokens, and no other value twice."""
 LOOKED_AT = 6
 """Of so many tokens the alternatives are looked at where no feature needs them: the faults are the server's, and show
 in most tokens. Reading all of them takes longer than the rest of a response."""
@@ -57,7 +60,7 @@ def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
 
 def _bare(drawn: FloatArray, top: FloatArray) -> str:
     """Why some of the numbers stand for none: they are 0 and have no alternatives, which the other tokens have."""
-    given = ~np.isnan(top).all(axis=1)
+    given = (np.nan_to_num(top, nan=NO_LOGPROB) > NO_LOGPROB).any(axis=1)
     bare = int(np.count_nonzero(~given & (drawn == 0)))
     if not bare or not given.any():
         return ""
@@ -70,13 +73,22 @@ def _bare(drawn: FloatArray, top: FloatArray) -> str:
 def doubtful(logprobs: FloatArray) -> str:
     """Returns what a verdict must say of numbers that may stand for none and may be a model's own; else empty."""
     said = [constant(logprobs)]
-    zeros = int(np.count_nonzero(logprobs == 0))
-    if FEW <= zeros == len(logprobs) - 1 and logprobs[0] < 0:
-        said.append("every log-probability but the first is 0, as servers write that know only the first")
+    value, same = _commonest(logprobs)
+    few = MOST_ZEROS if value == 0 else MOST_EQUAL
+    if not said[0] and same >= FEW and same > few * len(logprobs):
+        said.append(
+            f"{same} of {len(logprobs)} log-probabilities are {value:g}, as servers write that do not know them"
+        )
     if logprobs.min() <= NO_LOGPROB:
         unknown = logprobs.min()
         said.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
     return "; ".join(filter(None, said))
+
+
+def _commonest(logprobs: FloatArray) -> tuple[float, int]:
+    """The one value that more than half of the tokens may share, which is their median; and how many share it."""
+    middle = np.partition(logprobs, len(logprobs) // 2)[len(logprobs) // 2]
+    return float(middle), int(np.count_nonzero(logprobs == middle))
 
 
 def implausible(logprobs: FloatArray, top: FloatArray) -> str:
@@ -97,6 +109,13 @@ def implausible(logprobs: FloatArray, top: FloatArray) -> str:
             f"the likeliest alternative of {below} of {len(top)} tokens is less likely than the drawn token: they are"
             " of another distribution, or of another token"
         )
+    inside = np.nan_to_num(top, nan=np.inf).min(axis=1) + _BELOW < logprobs  # likelier than the last that is listed
+    unlisted = inside & (np.nan_to_num(np.abs(top - logprobs[:, None]), nan=np.inf).min(axis=1) > _BELOW)
+    if (missing := int(np.count_nonzero(unlisted))) > 0:
+        return (
+            f"the drawn token of {missing} of {len(top)} tokens is likelier than the last of its alternatives and not"
+            " among them: they are of another distribution, or of another token"
+        )
     return ""
 
 
@@ -106,12 +125,12 @@ def listed_twice(entries: Sequence[Any]) -> str:
 
     `entries`: {token, logprob, top_logprobs}, as mappings or a client's objects; only `LOOKED_AT` of them are read.
     """
-    for entry in map(fields, sample(entries)):
+    for entry in map(fields, entries if len(entries) <= 2 * LOOKED_AT else sample(entries, ())):
         drawn = (entry or {}).get("token")
         rows = [fields(row) or {} for row in as_list((entry or {}).get("top_logprobs")) or ()]
-        given = [row.get("logprob") for row in rows if _names(row, drawn)]
-        same = [value for value in given if isinstance(value, float | int)]
-        if len(set(same)) < len(same):  # two tokens with one text differ in their numbers
+        given = [(row.get("logprob"), str(row.get("bytes"))) for row in rows if _names(row, drawn)]
+        same = [value for value, _ in given if isinstance(value, float | int)]
+        if len(set(given)) < len(given):  # two tokens with one text differ in their numbers or bytes
             return f"the drawn token {str(drawn)[:20]!r} is listed {len(same)} times among its alternatives"
         own = (entry or {}).get("logprob")
         if same and isinstance(own, float | int) and min(abs(own - value) for value in same) > _BELOW:
@@ -127,9 +146,12 @@ def _names(row: Mapping[str, Any], drawn: object) -> bool:
     return isinstance(drawn, str) and drawn.strip("\ufffd \t\r\n") != "" and row.get("token") == drawn
 
 
-def sample(entries: Sequence[Any]) -> list[Any]:
-    """Returns up to `LOOKED_AT` of the entries: the first, the last, and others evenly between them."""
+def sample(entries: Sequence[Any], logprobs: Sequence[Any]) -> list[Any]:
+    """Returns up to twice `LOOKED_AT` of the entries: the first, the last, others evenly between them, and as many of
+    those whose log-probability is 0, which stand for none where they have no alternatives."""
     count = len(entries)
     if count <= LOOKED_AT:
         return list(entries)
-    return [entries[i * (count - 1) // (LOOKED_AT - 1)] for i in range(LOOKED_AT)]
+    zeros = [i for i, value in enumerate(logprobs) if value == 0]
+    evenly = {i * (count - 1) // (LOOKED_AT - 1) for i in range(LOOKED_AT)}
+    return [entries[i] for i in sorted(evenly | set(zeros[:: max(1, len(zeros) // LOOKED_AT)][:LOOKED_AT]))]

@@ -95,7 +95,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     spoken = content_text(chosen.message.content)
     logprobs = {"content": chosen.logprobs.content, "refusal": chosen.logprobs.refusal}
     message = {name: getattr(chosen.message, name) for name in chosen.message.__struct_fields__}
-    few = [{"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()} for e in sample(entries)]
+    few = [{"token": e.token, "logprob": e.logprob, "top_logprobs": e.alternatives()} for e in sample(entries, given)]
     rows = [[other.logprob for other in entry.top_logprobs or ()] for entry in entries] if top else []
     if min(given) < -_EXACT or min(map(min, filter(None, rows)), default=0.0) < -_EXACT:
         return None

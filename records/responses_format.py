@@ -63,6 +63,9 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
         )
     counted, reason = fields(response.get("usage")) or {}, fields(response.get("incomplete_details")) or {}
     ended = text(reason.get("reason")) or text(response.get("status"))
+    if ended == "completed":  # of which a message may say otherwise
+        ended = _state(response) or ended
+    refused = "a part of the response is a refusal" if "refusal" in other else ""
     called = bool(CALLS & other)
     parsed = parse_entries(
         entries,
@@ -73,10 +76,17 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
         model=once(text(response.get("model"))),
         usage=usage(counted.get("input_tokens"), counted.get("output_tokens")),
         temperature=read_temperature(response.get("temperature")),
+        note=refused,
     )
     ending: Ending = "some" if parsed.finish_reason == STOP else ""
     drawn = parsed.usage.completion_tokens if not other else 0  # other items are counted too
     return parsed if called else settle(parsed, _thinking(response, counted), ending, entries, counted=drawn)
+
+
+def _state(response: Mapping[str, Any]) -> str:
+    """The first state of a message that is not completed; empty where all are."""
+    states = [text(item.get("status")) for item in _each(response.get("output")) if item.get("type") == "message"]
+    return next((state for state in states if state not in ("", "completed")), "")
 
 
 def _thinking(response: Mapping[str, Any], counted: Mapping[str, Any]) -> str | None:
@@ -100,16 +110,24 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     joined: dict[tuple[int, int], dict[str, Any]] = {}
     for event in events:
         known = fields(event.get("response")) or known
-        if event.get("type") == "response.output_text.delta":
+        if event.get("type") in ("response.output_text.delta", "response.output_text.done"):
             at = event.get("output_index"), event.get("content_index")
             place = (at[0] if type(at[0]) is int else 0, at[1] if type(at[1]) is int else 0)
             part = joined.setdefault(place, {"type": "output_text", "text": "", "logprobs": []})
-            part["text"] += text(event.get("delta"))
+            part["text"] = text(event.get("text")) or part["text"] + text(event.get("delta"))
+            if event["type"].endswith("done"):
+                continue  # it gives all log-probabilities once more
             part["logprobs"].extend(as_list(event.get("logprobs")) or ())
     whole, _ = _text_parts(known.get("output"))
     if any(part.get("logprobs") for part in whole) or not joined:
         return known
-    return {**known, "output": [{"type": "message", "content": [joined[place] for place in sorted(joined)]}]}
+    parts = [joined[place] for place in sorted(joined)]
+    if said := "".join(text(part.get("text")) for part in whole):  # the closing event has the text, and no numbers
+        entries = [entry for part in parts for entry in part["logprobs"]]
+        parts = [{"type": "output_text", "text": said, "logprobs": entries}]
+    items = [item for item in _each(known.get("output")) if item.get("type") != "message"]
+    message = {"type": "message", "content": parts, "status": _state(known)}
+    return {**known, "output": [*items, message]}
 
 
 def _text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:

@@ -23,6 +23,9 @@ MESSAGE = "<|message|>"
 _PAIRS = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "◁think▷": "◁/think▷",
     "<seed:think>": "</seed:think>",
     "<mm:think>": "</mm:think>",
     "[THINK]": "[/THINK]",

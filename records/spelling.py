@@ -77,7 +77,8 @@ def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] 
 
 def _bare(text: str) -> str:
     """The text in NFC without white space, and without half surrogate pairs, which are no characters."""
-    return "".join(_HALVES.sub("", normalize("NFC", text)).split())
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves make a character
+    return "".join(_HALVES.sub("", normalize("NFC", whole)).split())
 
 
 def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:

@@ -259,10 +259,10 @@ class _Watcher:
         return bool(self.gated.action)
 
     def finished(self) -> Scored:
-        if self._unreadable:
-            return Scored(None, self._unreadable, **self._of())
         if self._odd and not self._known:
             return Scored(None, _UNKNOWN.format(self._odd), **self._of())
+        if self._unreadable:
+            return Scored(None, self._unreadable, **self._of())
         note = "; ".join(filter(None, [first_of(1 + self._completion.has_others, 0), self.gated.note]))
         return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
 

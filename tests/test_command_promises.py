@@ -108,7 +108,7 @@ def test_a_command_on_a_log_asks_for_the_log(words: tuple[str, ...], tmp_path: P
 
 def test_an_estimate_of_nothing_says_so_where_no_program_reads_it(where: Path) -> None:
     done = run("estimate", "--json", "--log", where, "--model", "another")
-    assert done.stderr == "the log holds no answers of that time and model\n"
+    assert done.stderr == "the log holds no answers of that time, model and checkpoint\n"
     assert all(json.loads(line) for line in done.stdout.splitlines())
 
 

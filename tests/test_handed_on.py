@@ -241,6 +241,7 @@ def test_a_router_is_of_the_agents_prices_and_signals_that_were_asked_for(
     assert read.given == (Path("runs"),)
     assert read.named == {"prices": "prices.json", "signals": ["confidence=c"], "seed": 7, "command": "called so"}
     assert written.given == (tmp_path / "r", ["question"])
+    assert callable(written.named.pop("on_line"))
     assert written.named == {**asked, "agents": ("b", "a"), "assessment": 0.25}
     written = Listener(monkeypatch, router, "write_router", "checkpoint")
     router.train_router(["outcome"], RouterOptions(out=tmp_path / "r"))  # type: ignore[list-item]

@@ -173,8 +173,10 @@ X = {"token": "x", "logprob": -17.5}
 
 def test_a_list_of_numbers_is_scored_and_doubted(predictor: QualityPredictor) -> None:
     assert "constant" in predictor.predict([-0.7] * 6).reason
-    assert "every log-probability but the first" in predictor.predict([-4.0] + [0.0] * 6).reason
-    assert "but the first" not in predictor.predict([-4.0, 0.0, 0.0]).reason
+    assert "6 of 7 log-probabilities are 0" in predictor.predict([-4.0] + [0.0] * 6).reason
+    assert "log-probabilities are" not in predictor.predict([-4.0, 0.0, 0.0]).reason
+    assert "29 of 30 log-probabilities are -1.5" in predictor.predict([-0.2] + [-1.5] * 29).reason
+    assert "log-probabilities are" not in predictor.predict([0.0] * 20 + [-0.25 * i for i in range(10)]).reason
 
 
 FAULTS: dict[str, list[Any]] = {
@@ -217,3 +219,117 @@ def test_sound_alternatives_are_said_nothing_of(predictor: QualityPredictor) -> 
         read = parse_response(response).top_logprobs
         np.testing.assert_array_equal(read, parse_body(json.dumps(response)).top_logprobs)
         assert read is not None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"message": {"content": "".join(WORDS), "error": {"message": "gone"}}},
+        {"errors": ["gone"]},
+        {"delta": {}, "error": "gone"},
+    ],
+)
+def test_an_error_beside_the_answer_is_one(predictor: QualityPredictor, broken: dict[str, Any]) -> None:
+    with pytest.raises(InvalidResponse, match="error"):
+        predictor.predict(completion(**broken))
+    with pytest.raises(InvalidResponse, match="error"):
+        predictor.predict({**completion(), "status": "failed"})
+    native = {"content": "a b", "tokens_predicted": 2, "stop_type": "eos", "completion_probabilities": [{}]}
+    with pytest.raises(InvalidResponse, match="error"):
+        predictor.predict({**native, "error": "gone"})
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"object": "error", "message": "CUDA OOM", "code": 500},
+        {"detail": "Internal"},
+        {"message": "overloaded", "code": 500},
+        {"choices": [{"index": 0, "delta": {"error": "gone"}}]},
+    ],
+)
+def test_what_is_no_chunk_is_an_error_also_after_the_end(predictor: QualityPredictor, late: dict[str, Any]) -> None:
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 8}}
+    assert reason(predictor, chunks(end, usage)) == ""
+    with pytest.raises(InvalidResponse, match="expected"):
+        predictor.predict(chunks(end, late))
+    list(watched := watch(chunks(end, late), predictor))
+    assert watched.verdict is None
+
+
+def test_an_end_that_is_stated_twice_is_said_where_the_two_differ(predictor: QualityPredictor) -> None:
+    cut = {"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]}
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    assert "abort, then stop" in reason(predictor, chunks(cut, end))
+    assert reason(predictor, chunks(end, end)) == ""
+    for beside in ({"native_finish_reason": "MAX_TOKENS"}, {"finish_details": {"type": "max_tokens"}}):
+        assert "length" in reason(predictor, completion(**beside))
+    assert reason(predictor, completion(native_finish_reason="STOP")) == ""
+    filtered = {"content_filter_results": {"hate": {"filtered": True}}}
+    assert "filter" in reason(predictor, completion(**filtered))
+    assert "ended by" in reason(predictor, completion({"type": "stop", "reason": "length"}))
+
+
+def test_a_stream_of_the_responses_api_is_held_against_the_text_of_its_end(predictor: QualityPredictor) -> None:
+    place = {"output_index": 0, "content_index": 0}
+    deltas = [
+        {"type": "response.output_text.delta", "delta": w, "logprobs": [{"token": w, "logprob": v}], **place}
+        for w, v in zip(WORDS, LOGPROBS, strict=True)
+    ]
+
+    def closing(text: str, **item: str) -> dict[str, Any]:
+        part = {"type": "output_text", "text": text, "logprobs": []}
+        response = {"status": "completed", "output": [{"type": "message", "content": [part], **item}]}
+        return {"type": "response.completed", "response": response}
+
+    assert reason(predictor, [*deltas, closing("".join(WORDS))]) == ""
+    for faulty in ([*deltas[:3], *deltas[4:], closing("".join(WORDS))], [*deltas, closing("No, 17.")]):
+        with pytest.raises(InvalidResponse, match="log-probabilities"):
+            predictor.predict(faulty)
+    assert "incomplete" in reason(predictor, [*deltas, closing("".join(WORDS), status="incomplete")])
+
+
+def test_a_tool_call_in_words_and_choices_out_of_order(predictor: QualityPredictor) -> None:
+    call = '<tool_call>{"name": "f"}</tool_call>'
+    tokens = [{"token": call, "logprob": -0.5}]
+    with pytest.raises(InvalidResponse, match="tool call"):
+        predictor.predict(
+            completion(message={"content": call}, logprobs=(-0.5,))
+            | {"choices": [{"message": {"content": call}, "logprobs": {"content": tokens}, "finish_reason": "stop"}]}
+        )
+    first, second = completion()["choices"][0], completion(logprobs=(-3.0, -2.0))["choices"][0]
+    swapped = {"choices": [{**second, "index": 1}, {**first, "index": 0}]}
+    assert len(parse_response(swapped).logprobs) == len(WORDS)
+
+
+def test_zeros_between_places_that_are_looked_at_are_found(predictor: QualityPredictor) -> None:
+    entries = [
+        {"token": " w", "logprob": 0.0 if i % 6 in (1, 2) else -0.5 - i / 100, "top_logprobs": []} for i in range(30)
+    ]
+    for entry in entries:
+        if entry["logprob"]:
+            entry["top_logprobs"] = [{"token": " w", "logprob": entry["logprob"]}, {"token": "z", "logprob": -5.0}]
+    response = {
+        "choices": [{"message": {"content": " w" * 30}, "logprobs": {"content": entries}, "finish_reason": "stop"}]
+    }
+    for top in (True, False):
+        for read in (parse_response, lambda r, top: parse_body(json.dumps(r), top=top)):
+            with pytest.raises(NoLogprobs, match="log-probabilities"):
+                read(response, top=top)
+
+
+def test_many_words_of_few_tokens_without_names_are_refused_and_bytes_are_names(predictor: QualityPredictor) -> None:
+    def said(text: str, *entries: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "choices": [{"message": {"content": text}, "logprobs": {"content": list(entries)}, "finish_reason": "stop"}]
+        }
+
+    nameless = [{"token": "token_id:7", "logprob": -0.5}, {"token": None, "logprob": -0.25}]
+    with pytest.raises(InvalidResponse, match="log-probabilities"):
+        predictor.predict(said("word " * 1000, *nameless))
+    assert predictor.predict(said("two words", *nameless)).score is not None
+    spelled = [{"token": "", "logprob": -0.5 - i, "bytes": list(b)} for i, b in enumerate((b"Hello", b" there"))]
+    assert predictor.predict(said("Hello there", *spelled)).score is not None
+    with pytest.raises(InvalidResponse, match="log-probabilities"):
+        predictor.predict(said("Nope, sorry", *spelled))

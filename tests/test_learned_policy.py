@@ -368,6 +368,7 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     assert isinstance(policy, AgentPolicy)
     assert policy.team == AGENTS
     assert policy.assessment == assessment_part(runs, prices=TOKENS)
+    options = ["--out", str(tmp_path / "d"), "--folds", "2", "--states", "1000"]
     refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "prices.json"), *options, *prices])
     assert refused.exit_code == 2
     assert "prices is for a folder of runs" in refused.output

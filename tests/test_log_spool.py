@@ -78,7 +78,7 @@ def test_what_waits_at_the_end_is_stored_by_whoever_opens_the_log_next(
     with ScoreLog.open(where, entries=False, spool=spool) as reader:
         assert len(reader.columns()) == 0  # who only reads stores nothing
     with ScoreLog.open(where, spool=spool) as log:
-        wait_until(lambda: len(log.columns()) == 1201)
+        wait_until(lambda: len(log.columns(gated=True)) == 1201)
         assert log.entry("whole") == WHOLE
         assert (log.lost, log.events(LOST)) == (0, [])
     assert not list(spool.iterdir())

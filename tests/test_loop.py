@@ -39,8 +39,8 @@ def world(made: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) ->
     return dict(names)
 
 
-def test_the_loops_of_the_page_take_ten_lines(world: dict[str, Any]) -> None:
-    assert [lines_of(code) <= 10 for code in (LOOP, ASYNC, ROUTED)] == [True] * 3
+def test_the_loops_of_the_page_take_twenty_lines_with_failures(world: dict[str, Any]) -> None:
+    assert [lines_of(code) <= 20 for code in (LOOP, ASYNC, ROUTED)] == [True] * 3
 
 
 def test_the_loop_asks_the_next_agent_until_an_answer_is_good_enough(world: dict[str, Any]) -> None:

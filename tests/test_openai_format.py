@@ -79,10 +79,10 @@ def test_a_call_and_what_was_parsed_before_are_responses() -> None:
 
 
 def test_alternatives_that_rounding_put_above_0_count_as_0_and_higher_ones_are_left_out() -> None:
-    top = parse_response(completion([-1.0], top=[[5e-5, -9.0]])).top_logprobs
+    top = parse_response(completion([-20.0], top=[[5e-5, -9.0]])).top_logprobs
     assert top is not None
     assert top.tolist() == [[0.0, -9.0]]
-    parsed = parse_response(completion([-1.0], top=[[2e-4, -9.0]]))
+    parsed = parse_response(completion([-20.0], top=[[2e-4, -9.0]]))
     assert parsed.top_logprobs is None
     assert "token 0 has an alternative with a log-probability above 0" in parsed.top_fault
 
@@ -221,7 +221,7 @@ def broken(change: Any) -> dict[str, Any]:
         ({"detail": "Not Found"}, r"is an error message \('Not Found'\)"),
         ({"error": {"message": "x" * 300}}, r"is an error message \('x{200}'\)"),
         ({"error": {}}, r"has the keys \['error'\]; expected"),
-        ({"choices": None, "error": {"message": "overloaded"}}, "and the error 'overloaded'"),
+        ({"choices": None, "error": {"message": "overloaded"}}, "the error 'overloaded'"),
         ({"id": "q1", "response": completion([-1.0])}, "what stands under its 'response': hand over that"),
         ({"status_code": 200, "body": completion([-1.0])}, "what stands under its 'body': hand over that"),
         ('data: {"choices": []}\n\ndata: [DONE]\n', "the text of a stream .* the list of its chunks"),

@@ -93,7 +93,7 @@ def test_answers_whose_first_tokens_teach_nothing_are_shown_without_what_was_lea
 
 def test_the_first_length_at_which_no_more_than_a_twentieth_goes_on_is_the_last_that_is_shown():
     for longer, last in ((4, 5), (5, 10)):  # of 80
-        runs = [run(n, [-1.0 - n % 2 / 9] * (8 if n < longer else 5), n % 2) for n in range(80)]
+        runs = [run(n, [-1.0 - n % 2 / 9 - at / 100 for at in range(8 if n < longer else 5)], n % 2) for n in range(80)]
         seen = auroc_by_tokens_seen(answer_table(runs), resamples=5)
         assert seen.tokens[-1] == last
         assert seen.finished[seen.tokens.index(5)] == 1 - longer / 80

@@ -143,7 +143,7 @@ def test_what_a_router_would_have_earned_is_estimated_within_its_interval(folder
     accuracy, cost = np.mean([one.score for one in asked]), 1000 * np.mean([one.cost_usd for one in asked])
     write_outcomes(tmp_path / "log.jsonl", logged(held_out, seed=4))
     line = [str(folder), str(tmp_path / "log.jsonl"), "--lambda", "0.01", "--decisions", str(tmp_path / "d.jsonl")]
-    done = CliRunner().invoke(evaluate, ["router", *line])
+    done = CliRunner().invoke(evaluate, ["router", "--json", *line])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     for way in ("ips", "snips", "doubly_robust"):

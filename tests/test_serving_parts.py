@@ -240,9 +240,9 @@ def test_each_choice_becomes_a_completion_and_one_stays_as_it_came() -> None:
     one, two = b'{"id":"a",  "choices":[{"index":0}]}', b'{"id":"a","choices":[{"index":0},{"index":1}]}'
     assert choices_of(one) == [one]
     assert [json.loads(body) for body in choices_of(two)] == [
-        {"id": "a", "choices": [{"index": 0}]},
-        {"id": "a", "choices": [{"index": 1}]},
-    ]
+        {"id": "a", "n": 2, "choices": [{"index": 0}]},
+        {"id": "a", "n": 2, "choices": [{"index": 1}]},
+    ], "the usage is of both"
     assert choices_of(b'{"id":"a"}') == [b'{"id":"a"}']
     first, second = {"score": 0.5}, {"score": 0.25}
     assert combine_verdicts([first]) == first

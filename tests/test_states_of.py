@@ -339,6 +339,7 @@ def test_the_command_trains_on_the_position_asked_for_and_says_what_it_left_out(
     assert "10 of 160 labelled answers were left out" in result.stderr
     contract = json.loads((tmp_path / "probe" / "manifest.json").read_text())["contract"]
     assert (contract["layer"], contract["position"], "reader" in contract) == (16, "before_exact", False)
-    refused = train(store.path, *options, "--when", "before", "--position", "answer_last")
+    other = ("--probe", "mass-mean", "--folds", 2, "--out", tmp_path / "other")
+    refused = train(store.path, *other, "--when", "before", "--position", "answer_last")
     assert refused.exit_code == 2
     assert "only prompt_last is known" in refused.stderr

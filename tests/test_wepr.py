@@ -17,7 +17,7 @@ from research.quality.wepr import Wepr, epr, wepr_features
 def chat(rows: list[list[float]]) -> dict[str, Any]:
     """A chat completion whose tokens have these alternatives."""
     content = [
-        {"token": "a", "logprob": -3.0 - i, "top_logprobs": [{"token": "b", "logprob": v} for v in row]}
+        {"token": "a", "logprob": -60.0 - i, "top_logprobs": [{"token": "b", "logprob": v} for v in row]}
         for i, row in enumerate(rows)
     ]
     return {"choices": [{"message": {"content": "a" * len(content)}, "logprobs": {"content": content}}]}
