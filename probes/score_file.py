@@ -8,9 +8,8 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.importer import id_of_line, response_of_line, run_of_line
+from metaprobe.records.importer import id_of_line, run_of_line
 from metaprobe.records.json_lines import iter_json_lines
-from metaprobe.records.openai_format import parse_response
 from metaprobe.records.reading import error_message
 from metaprobe.records.types import Call, Run
 
@@ -40,12 +39,11 @@ def _score(predictor: QualityPredictor, number: int, record: dict[str, Any], *, 
                 " leave the line out"
             )
         run = run_of_line(record, f"line-{number}")
-        note = _note(record)
     except (ImportFileError, InvalidResponse) as error:
         return {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
     [call] = run.calls
     found = verdict_or_reason(of_its_run(predictor, run, call) if by_run else predictor, call)
-    return {"line": number, "id": run.id, **found, "reason": "; ".join(filter(None, (found["reason"], note)))}
+    return {"line": number, "id": run.id, **found}
 
 
 def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPredictor:
@@ -65,15 +63,6 @@ def verdict_or_reason(predictor: QualityPredictor, call: Call) -> dict[str, Any]
 
 def _unknown(reason: str) -> dict[str, Any]:
     return {**dict.fromkeys(FIELDS), "reason": reason}
-
-
-def _note(record: dict[str, Any]) -> str:
-    """What is to be known of a response that could be read, and that a call has no place for."""
-    given = response_of_line(record)
-    # Nearly all have one answer and nothing to be said of; only of the others it is worth reading them again.
-    if isinstance(given, dict) and len(given.get("choices") or given.get("outputs") or ()) <= 1:
-        return ""
-    return parse_response(given).note
 
 
 def _unreadable(broken: list[ImportFileError]) -> Iterator[dict[str, Any]]:

@@ -145,6 +145,7 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
         call.sampling.temperature,
         call.segments,
         reader=call.reader,
+        note=call.note,
         top_fault=fault,
     )
     return check_text(parsed)

@@ -1,6 +1,7 @@
 """Puts the answers of a file, lines of ours or a log of another program, into a run store."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from metaprobe.records.compressed import OnBytes
+from metaprobe.records.endings import doubt
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import Line, read_log
 from metaprobe.records.line_fields import notes_of
@@ -21,6 +23,10 @@ KEPT_MESSAGES = 1000
 """So many messages about bad lines are kept; all are counted, and all go to the file of bad lines."""
 HELD_LINES = 1024
 """Lines that are stored already are compared with the store so many at a time, so that memory stays bounded."""
+
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
+"""Left out of what is counted: doubts that differ by their numbers are of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,8 @@ class ImportReport:
     """Lines that came without log-probabilities: for their stated confidence, or for another model to read."""
     taken: Mapping[str, int] = field(default_factory=dict)
     """What the reader took for the label `correct`, and why answers have none, with the number of answers of each."""
+    doubts: Mapping[str, int] = field(default_factory=dict)
+    """What verdicts on stored answers will mention, such as an answer that was aborted, with the number of each."""
 
 
 def import_file(
@@ -140,6 +148,7 @@ class _Import:
         self._notes: dict[str, str] = {}
         self._left_out: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
+        self._doubts: Counter[str] = Counter()
         self._groups: set[tuple[str, str]] = set()
         self._imported = self._already = self._relabelled = self._labelled = self._bare = self._bad = 0
 
@@ -188,13 +197,18 @@ class _Import:
             self._form.name,
             self._bare,
             dict(self._taken.most_common()),
+            dict(self._doubts.most_common()),
         )
 
     def _count(self, line: Line) -> None:
         self._labelled += bool(line.run.labels)
         if line.taken:
             self._taken[line.taken] += 1
-        self._bare += line.run.calls[0].logprobs is None
+        [call] = line.run.calls
+        self._bare += call.logprobs is None
+        ended = doubt(call.finish_reason) if call.finish_reason else ""
+        for said in filter(None, (call.note, ended)):
+            self._doubts[_NUMBERS.sub("N", said)] += 1
         self._groups.add((line.run.item.task, line.run.item.group))
         if self._form.name == LINES.name:
             for key, note in notes_of(line.record):

@@ -221,6 +221,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
                 logprobs_mode=mode_of(record.get("logprobs_mode"), getattr(response, "logprobs_mode", "unknown")),
                 finish_reason=response.finish_reason,
                 usage=response.usage,
+                note=_note_of(response),
                 **measured,
             ),
         ),
@@ -284,6 +285,13 @@ def _told(response: Any) -> Any:
 def response_of_line(record: dict[str, Any]) -> Any:
     """The response of a line, however the line holds it. Raises `ImportFileError` where there is none."""
     return _checked(record)["response"]
+
+
+def _note_of(response: ParsedResponse | ParsedText) -> str:
+    """What a verdict on the answer must mention; empty for nothing."""
+    if isinstance(response, ParsedText):
+        return ""
+    return "; ".join(filter(None, (response.note, response.top_fault)))
 
 
 def id_of_line(record: dict[str, Any], default_id: str) -> str:

@@ -50,7 +50,7 @@ ITEM = _struct(
     fields=pa.list_(_struct("name text")),
 )
 CALL = _struct(
-    "id stage agent parent model model_revision model_dtype text reader logprobs_mode finish_reason error",
+    "id stage agent parent model model_revision model_dtype text reader logprobs_mode finish_reason error note",
     round=pa.int64(),
     messages=pa.list_(_struct("role content")),
     prompt_token_ids=_INTS,
@@ -180,7 +180,7 @@ def _calls(structs: Any) -> Iterator[Call]:
     """Calls of a struct array. The token arrays are cut out of Arrow's buffers: number by number would be slow."""
     arrays = {name: _cut(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
     arrays["top_logprobs"] = _cut_matrices(structs.field("top_logprobs"))
-    # Shards of version 0.1 have no segments, and older ones no reader.
+    # Shards of version 0.1 have no segments, older ones no reader and no note.
     rest = [field.name for field in structs.type if field.name not in arrays]
     rows = pa.StructArray.from_arrays([structs.field(name) for name in rest], names=rest).to_pylist()
     for row, *values in zip(rows, *arrays.values(), strict=True):

@@ -138,6 +138,8 @@ class Call:
     latency_ms: float | None = None
     cost_usd: float | None = None
     error: str | None = None
+    note: str = ""
+    """What a verdict on the answer must mention, found where its response was read; empty for nothing."""
     hidden: Hidden | None = None
     """Stored beside the runs as safetensors, not in them."""
 

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from tiny import tiny_quality
 
 from metaprobe import QualityPredictor
+from metaprobe.probes.score_file import score_lines
 from metaprobe.records.endings import read_end
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
+from metaprobe.records.import_store import import_file
 from metaprobe.records.openai_format import parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
 from metaprobe.serving.watch_stream import watch
 
@@ -333,3 +336,21 @@ def test_many_words_of_few_tokens_without_names_are_refused_and_bytes_are_names(
     assert predictor.predict(said("Hello there", *spelled)).score is not None
     with pytest.raises(InvalidResponse, match="log-probabilities"):
         predictor.predict(said("Nope, sorry", *spelled))
+
+
+def test_what_predict_says_of_a_response_is_said_of_its_line_and_of_its_stored_answer(tmp_path: Path) -> None:
+    fewer = completion() | {"usage": {"prompt_tokens": 3, "completion_tokens": 60}}
+    twice = completion(tops=FAULTS["drawn twice"])
+    responses = {"fewer": fewer, "twice": twice, "aborted": completion("abort"), "sound": completion()}
+    path = tmp_path / "lines.jsonl"
+    path.write_text("".join(json.dumps({"id": name, "response": one}) + "\n" for name, one in responses.items()))
+    predictor = QualityPredictor.load(on_mismatch="ignore")
+    said = {name: predictor.predict(one).reason for name, one in responses.items()}
+    assert len(set(said.values())) == 4
+    lines = {line["id"]: line["reason"] for line in score_lines(predictor, path)}
+    store = RunStore(tmp_path / "runs")
+    report = import_file(path, store)
+    stored = {run.id: predictor.predict(run.calls[0]).reason for run in store}
+    assert lines == stored == said
+    assert sum(report.doubts.values()) == 3
+    assert any("'abort'" in doubt for doubt in report.doubts)

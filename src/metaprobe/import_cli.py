@@ -128,6 +128,8 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
         click.echo(f"{report.form}: {count} x {what}", err=True)
     for reason, count in report.left_out.items():
         click.echo(f"left out: {count} x {reason}", err=True)
+    for said, count in report.doubts.items():
+        click.echo(f"stored, and said by each verdict: {count} x {said}", err=True)
     if report.without_logprobs:
         click.echo(
             f"{report.without_logprobs} lines hold no log-probabilities and are there for what they state: nothing is"
