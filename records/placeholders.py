@@ -72,23 +72,28 @@ def _bare(drawn: FloatArray, top: FloatArray) -> str:
 
 def doubtful(logprobs: FloatArray) -> str:
     """Returns what a verdict must say of numbers that may stand for none and may be a model's own; else empty."""
-    said = [constant(logprobs)]
-    value, same = _commonest(logprobs)
-    few = MOST_ZEROS if value == 0 else MOST_EQUAL
-    if not said[0] and same >= FEW and same > few * len(logprobs):
-        said.append(
-            f"{same} of {len(logprobs)} log-probabilities are {value:g}, as servers write that do not know them"
-        )
-    if logprobs.min() <= NO_LOGPROB:
-        unknown = logprobs.min()
+    ordered = np.sort(logprobs)
+    equal = len(ordered) < FEW or ordered[0] == ordered[-1]
+    said = [constant(logprobs) if equal else _mostly_one(ordered)]
+    if ordered[0] <= NO_LOGPROB:
+        unknown = ordered[0]
         said.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
     return "; ".join(filter(None, said))
 
 
-def _commonest(logprobs: FloatArray) -> tuple[float, int]:
-    """The one value that more than half of the tokens may share, which is their median; and how many share it."""
-    middle = np.partition(logprobs, len(logprobs) // 2)[len(logprobs) // 2]
-    return float(middle), int(np.count_nonzero(logprobs == middle))
+def _mostly_one(ordered: FloatArray) -> str:
+    """Why numbers of which more than half are one value stand for none; empty where they may be a model's own.
+
+    `ordered` (T,): ascending. A value that more than half share is the median, and the first or third quartile.
+    """
+    tokens = len(ordered)
+    value = ordered[tokens // 2]
+    if value not in (ordered[tokens // 4], ordered[3 * tokens // 4]):
+        return ""
+    same = int(np.count_nonzero(ordered == value))
+    if same < FEW or same <= (MOST_ZEROS if value == 0 else MOST_EQUAL) * tokens:
+        return ""
+    return f"{same} of {tokens} log-probabilities are {value:g}, as servers write of unknown ones"
 
 
 def implausible(logprobs: FloatArray, top: FloatArray) -> str:
