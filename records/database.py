@@ -15,6 +15,8 @@ from typing import Any
 from metaprobe.records.errors import RecordError, Unwritable
 
 BUSY_SECONDS = 60
+_STEPS = 10_000
+"""Steps of SQLite's machine between two looks at the clock while a file is written anew: some milliseconds."""
 
 
 class Database:
@@ -40,7 +42,7 @@ class Database:
         Raises `error` where the file is something else, or damaged.
         """
         self.path = Path(path)
-        self._what, self._lost, self._error = what, lost, error
+        self._what, self._lost, self._error, self._wait_s = what, lost, error, wait_s
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +55,7 @@ class Database:
         try:
             with self.named():
                 self._open(table, application, version)
+                self._db.execute("PRAGMA secure_delete = ON")  # the bytes of what is deleted are overwritten
         except RecordError:
             self._db.close()
             raise
@@ -75,6 +78,28 @@ class Database:
         with self.named():
             if (found := self.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(" ".join(found.split()))
+
+    def write_anew(self, within_s: float) -> None:
+        """Writes the file anew, so that no byte of a deleted row is left in it or in the journal; inside `named`.
+
+        `secure_delete` alone is not enough: rows that SQLite moves to another page leave a copy in the unused part of
+        the first one. Raises `sqlite3.OperationalError` where that takes longer than `within_s` seconds, or another
+        process reads the file for as long.
+        """
+        deadline = time.monotonic() + within_s
+        self._db.execute(f"PRAGMA busy_timeout = {int(1000 * within_s)}").fetchall()
+        self._db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        try:
+            self._db.execute("VACUUM")
+            self.empty_journal()
+        finally:
+            self._db.set_progress_handler(None, 0)
+            self._db.execute(f"PRAGMA busy_timeout = {int(1000 * self._wait_s)}").fetchall()
+
+    def empty_journal(self) -> None:
+        """Moves the journal into the file; inside `named`. Raises `sqlite3.OperationalError` while others read it."""
+        if self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            raise sqlite3.OperationalError("another process reads the file")
 
     def close(self) -> None:
         with self._lock:

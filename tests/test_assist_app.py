@@ -136,6 +136,82 @@ def test_an_old_text_does_not_take_the_place_of_a_newer_one(page: Client) -> Non
     assert page.ask("GET", f"/api/sessions/{session}")["draft"] == "The first window."
 
 
+def test_a_text_with_500_versions_goes_on_and_keeps_the_newest(page: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "AUTOSAVE_S", 0)
+    session = page.begin()
+    path = f"/api/sessions/{session}"
+    for revision in range(502):
+        saved = page.ask("PUT", f"{path}/draft", {"text": f"Text {revision}.", "revision": revision})
+        assert saved == {"revision": revision + 1}
+    versions = page.ask("GET", f"{path}/versions")
+    assert [one["number"] for one in versions] == list(range(2, 502))
+    assert page.ask("GET", f"{path}/versions/501") == {"text": "Text 501."}
+    assert "no version 1" in page.refused("GET", f"{path}/versions/1", None, 404)
+    page.ask("PUT", f"{path}/draft", {"text": VEINS, "revision": 502})
+    assert len(page.ask("POST", f"{path}/versions", status=201)) == 500
+    assert page.turn(session, DRAFT)["state"] == "done"
+    assert page.ask("GET", path)["draft"] == VEINS
+
+
+def test_a_save_is_stored_and_answered_or_refused_and_not_stored(page: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "AUTOSAVE_S", 0)
+    session = page.begin(VEINS)
+    path = f"/api/sessions/{session}"
+    before = (page.ask("GET", path), page.ask("GET", f"{path}/versions"))
+    with page.file._database.named():  # the text itself can be stored, and the version beside it cannot
+        page.file._database.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON kept WHEN NEW.kind IN ('version', 'turn') AND NEW.number > 0 "
+            "BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+    page.refused("PUT", f"{path}/draft", {"text": "Another text.", "revision": 1}, 507)
+    assert (page.ask("GET", path), page.ask("GET", f"{path}/versions")) == before
+    with page.file._database.named():
+        page.file._database.execute("DROP TRIGGER full")
+    for _ in range(2):  # the first answer may be lost on its way
+        assert page.ask("PUT", f"{path}/draft", {"text": "Another text.", "revision": 1}) == {"revision": 2}
+    page.refused("PUT", f"{path}/draft", {"text": "A third text.", "revision": 1}, 409)
+
+
+def traces(folder: Path, *texts: str) -> list[str]:
+    """Which of the texts stand somewhere in the bytes of the files of a folder."""
+    held = b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+    return [text for text in texts if text.encode() in held]
+
+
+def test_a_deleted_text_leaves_no_byte_in_the_file_or_beside_it(tmp_path: Path) -> None:
+    with client_of(tmp_path) as page:
+        kept = sessions_module.Sessions(page.file)
+        doomed, stays = page.begin(VEINS), page.begin("Summer is hot.")
+        for number in range(120):  # texts that grow, as texts do, so that pages of the file are split and freed
+            for session, name in ((doomed, "PRIVATE"), (stays, "public")):
+                text = f"{name} {number:03d} " * (number * 7 % 90 + 1)
+                kept.save_draft(session, text, kept.get(session).revision)
+                kept.keep_version(session, text, "by hand")
+        page.turn(doomed, "A PRIVATE question")
+        assert traces(tmp_path, "PRIVATE", "public", doomed) == ["PRIVATE", "public", doomed]
+        page.ask("DELETE", f"/api/sessions/{doomed}")
+        assert traces(tmp_path, "PRIVATE", VEINS, doomed) == []
+        assert page.refused("GET", f"/api/sessions/{doomed}/turns/0/events", None, 404)
+        assert page.ask("GET", f"/api/sessions/{stays}")["draft"].startswith("public 119")
+        assert len(page.ask("GET", f"/api/sessions/{stays}/versions")) == 121
+
+
+def test_a_deletion_whose_bytes_cannot_be_taken_away_says_so_and_is_ended_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.serving.assistant.session_file.ERASE_S", 0.05)
+    with client_of(tmp_path) as page:
+        session = page.begin("A PRIVATE text. " * 2000)
+        with SessionFile(page.file.path) as reader, reader._database.named(), reader._database.transaction("DEFERRED"):
+            reader._database.execute("SELECT count(*) FROM kept").fetchall()
+            said = page.refused("DELETE", f"/api/sessions/{session}", None, 507)
+        assert "everything was deleted, but its bytes may be in the file" in said
+        assert page.refused("GET", f"/api/sessions/{session}", None, 404)
+        assert traces(tmp_path, "PRIVATE") == ["PRIVATE"]
+        with SessionFile(page.file.path):
+            assert traces(tmp_path, "PRIVATE") == []
+
+
 def test_two_sessions_know_nothing_of_each_other(page: Client) -> None:
     one, other = page.begin(VEINS), page.begin("Summer is hot.")
     assert page.turn(one, DRAFT)["state"] == "done"
@@ -440,6 +516,7 @@ def test_whoever_withdraws_leaves_nothing_and_orders_stay_in_turn(study: Client)
         bodies = " ".join(row[0] for row in study.file._database.execute("SELECT body FROM kept"))
     assert "PRIVATE" not in bodies
     assert first["code"] not in bodies
+    assert traces(study.file.path.parent, "PRIVATE", first["code"], first["token"], first["session"]) == []
     take_part(study)
     (body,) = [body for _, _, body in study.file.first_entries("study")]
     assert tuple(body["order"]) == balanced_orders(CONDITIONS)[1]

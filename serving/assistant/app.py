@@ -72,7 +72,7 @@ def create_page(
 
     add_writing(app, settings, sessions, jobs, Answering(sessions, systems.writing, on_run))
     if settings.study:
-        add_study(app, settings, StudyFile(file, sessions))
+        add_study(app, settings, StudyFile(file, sessions), sessions, jobs)
     if can_argue and systems.arguing is not None:
         add_arguing(app, settings, Gradings(file, systems.arguing), jobs)
     return app

@@ -93,6 +93,11 @@ class Jobs:
             await job.task
         return True
 
+    async def forget(self, name: str) -> None:
+        """Stops a job, and drops what it said."""
+        await self.stop(name)
+        self._jobs.pop(name, None)
+
     async def stop_all(self) -> None:
         """Stops what is at work, when the server ends."""
         for name in list(self._jobs):

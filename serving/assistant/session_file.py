@@ -1,12 +1,17 @@
 """The file of the page: JSON texts in one SQLite table, addressed by kind, owner and number."""
 
 import json
+import logging
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metaprobe.records.database import Database
+from metaprobe.records.errors import Unwritable
 
+LOG = logging.getLogger(__name__)
 APPLICATION = 0x6D705741  # "mpWA"
 VERSION = 1
 TABLE = """
@@ -20,7 +25,25 @@ CREATE TABLE kept (
 ) WITHOUT ROWID
 """
 
+ERASE_S = 10.0
+"""How long a deletion may take to write the file anew. The page waits meanwhile; a file of 100 MB takes a second."""
+_ERASING = ("erasing", "", 0)
+"""Kind, owner and number of the entry that stands until the bytes of a deletion are gone."""
+
 Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One entry to write."""
+
+    kind: str
+    owner: str
+    body: Body
+    number: int | None = None
+    """None stands for the owner's next number of that kind, from 0; else an entry with that number is replaced."""
+    newest: int | None = None
+    """How many entries of that kind the owner keeps, the newest ones; None for all."""
 
 
 class SessionFile:
@@ -35,6 +58,11 @@ class SessionFile:
             version=VERSION,
             lost="begin with an empty one",
         )
+        if self.get(*_ERASING) is not None:  # a deletion that was stopped
+            try:
+                self._erase()
+            except Unwritable as error:
+                LOG.warning("%s", error)
 
     @property
     def path(self) -> Path:
@@ -47,19 +75,27 @@ class SessionFile:
 
     def put(self, kind: str, owner: str, number: int, body: Body) -> None:
         """Writes one entry, in place of an earlier one."""
-        with self._database.named(keeping=True):
-            self._database.execute(
-                "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)",
-                (kind, owner, number, time.time(), json.dumps(body, ensure_ascii=False)),
-            )
+        self.write([Writing(kind, owner, body, number)])
 
     def add(self, kind: str, owner: str, body: Body) -> int:
         """Writes an entry under the owner's next number, from 0, and returns the number."""
+        return self.write([Writing(kind, owner, body)])[0]
+
+    def write(self, entries: Iterable[Writing]) -> list[int]:
+        """Writes all of the entries or none, and returns their numbers."""
         with self._database.named(keeping=True), self._database.transaction():
-            number = self._next(kind, owner)
+            return [self._write(one) for one in entries]
+
+    def _write(self, one: Writing) -> int:
+        number = self._next(one.kind, one.owner) if one.number is None else one.number
+        self._database.execute(
+            "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)",
+            (one.kind, one.owner, number, time.time(), json.dumps(one.body, ensure_ascii=False)),
+        )
+        if one.newest is not None:
             self._database.execute(
-                "INSERT INTO kept VALUES (?, ?, ?, ?, ?)",
-                (kind, owner, number, time.time(), json.dumps(body, ensure_ascii=False)),
+                "DELETE FROM kept WHERE kind = ? AND owner = ? AND number <= ?",
+                (one.kind, one.owner, number - one.newest),
             )
         return number
 
@@ -104,10 +140,29 @@ class SessionFile:
             ).fetchone()
         return int(found[0])
 
-    def delete(self, owner: str) -> int:
-        """Deletes everything of an owner, and returns how many entries there were."""
-        with self._database.named(keeping=True):
-            return self._database.execute("DELETE FROM kept WHERE owner = ?", (owner,)).rowcount
+    def delete(self, *owners: str) -> int:
+        """Deletes everything of these owners, and returns how many entries there were.
+
+        No byte of them is left in the file or in those beside it. Raises `Unwritable` where the entries are deleted and
+        their bytes are not gone yet; the next deletion or the next start of the program then sees to that.
+        """
+        with self._database.named(keeping=True), self._database.transaction():
+            kind, owner, number = _ERASING
+            count = sum(self._database.execute("DELETE FROM kept WHERE owner = ?", (name,)).rowcount for name in owners)
+            self._database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, 0, '{}')", (kind, owner, number))
+        self._erase()
+        return count
+
+    def _erase(self) -> None:
+        try:
+            with self._database.named(keeping=True):
+                self._database.write_anew(ERASE_S)
+                self._database.execute("DELETE FROM kept WHERE kind = ? AND owner = ? AND number = ?", _ERASING)
+        except Unwritable as error:
+            raise Unwritable(
+                "everything was deleted, but its bytes may be in the file until another text is deleted or the program "
+                f"starts again: {error}"
+            ) from error
 
     def limit_pages(self, pages: int) -> None:
         """Lets the file grow to so many pages of 4 kB and no further: beyond, it behaves as on a full disk."""

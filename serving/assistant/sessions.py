@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 from metaprobe.pipelines.writing_assistant.contract import Profile, Turn
 from metaprobe.records.errors import RecordError
-from metaprobe.serving.assistant.session_file import Body, SessionFile
+from metaprobe.serving.assistant.session_file import Body, SessionFile, Writing
 
 SESSION, VERSION, TURN = "session", "version", "turn"
 AUTOSAVE_S = 120
 """Seconds after which a changed text becomes a version of its own."""
 MOST_VERSIONS = 500
+"""Versions of one text that are kept, the newest ones: the oldest goes where another one comes."""
 TITLE_WORDS = 8
 
 TurnState = Literal["running", "done", "stopped", "failed"]
@@ -100,27 +101,31 @@ class Sessions:
         return [{"id": one.id, "title": one.title, "at": at} for one, at in found if not one.blind]
 
     def save_draft(self, session_id: str, text: str, revision: int) -> WritingSession:
-        """Saves the text, and a version where the last one is old. Raises `ChangedElsewhere` for an old `revision`."""
+        """Saves the text, with a version where the last one is old; both or none.
+
+        Raises `ChangedElsewhere` for an old `revision`, unless the text is the one that is kept.
+        """
         session = self.get(session_id)
+        if text == session.draft:  # also what was saved before, and whose answer did not reach the window
+            return session
         if revision != session.revision:
             raise ChangedElsewhere("this text was changed in another window; load it again to see that one")
-        if text == session.draft:
-            return session
         changed = replace(session, draft=text, revision=revision + 1)
-        self._put(changed)
         last = self.file.last(VERSION, session_id)
-        if last is None or time.time() - last[1] >= AUTOSAVE_S:
-            self.keep_version(session_id, text, "automatically")
+        due = last is None or time.time() - last[1] >= AUTOSAVE_S
+        versions = self._version_of(session_id, text, "automatically") if due else []
+        self.file.write([Writing(SESSION, session_id, asdict(changed), 0), *versions])
         return changed
 
     def keep_version(self, session_id: str, text: str, saved: Saved) -> None:
         """Keeps the text as a version, unless the last version is the same or there is none to keep."""
+        self.file.write(self._version_of(session_id, text, saved))
+
+    def _version_of(self, session_id: str, text: str, saved: Saved) -> list[Writing]:
         last = self.file.last(VERSION, session_id)
         if not text.strip() or (last is not None and last[2]["text"] == text):
-            return
-        if last is not None and last[0] >= MOST_VERSIONS:
-            raise RecordError(f"this text has {MOST_VERSIONS} versions: export it and begin a new one")
-        self.file.add(VERSION, session_id, {"text": text, "saved": saved})
+            return []
+        return [Writing(VERSION, session_id, {"text": text, "saved": saved}, newest=MOST_VERSIONS)]
 
     def versions(self, session_id: str) -> list[dict[str, Any]]:
         """Returns number, time, words and reason of every version, the oldest first."""
@@ -149,10 +154,10 @@ class Sessions:
         return self._put(replace(self.get(session_id), condition=condition))
 
     def begin_turn(self, session_id: str, message: str, draft: str, condition: str) -> int:
-        """Keeps the text as a version and the message as a turn at work, and returns the turn's number."""
-        self.keep_version(session_id, draft, "before a message")
+        """Keeps the text as a version and the message as a turn at work, both or none, and returns its number."""
         turn = KeptTurn(message, draft, condition, "running", time.time())
-        return self.file.add(TURN, session_id, asdict(turn))
+        versions = self._version_of(session_id, draft, "before a message")
+        return self.file.write([*versions, Writing(TURN, session_id, asdict(turn))])[-1]
 
     def turn(self, session_id: str, number: int) -> KeptTurn:
         """Returns one turn."""

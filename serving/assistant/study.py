@@ -107,10 +107,8 @@ class StudyFile:
     def withdraw(self, token: str) -> None:
         """Deletes everything of a participant. That somebody was there is kept, so that orders stay in turn."""
         taking = self.get(token)
-        for session in taking.sessions:
-            self._sessions.delete(session)
-        self._file.delete(token)
         self._file.put(WITHDRAWN, secrets.token_hex(8), 0, {})
+        self._file.delete(token, *taking.sessions)
 
     def sheets(self) -> tuple[list[Sheet], int]:
         """Returns the answers of everyone who handed the survey in, and how many have not."""

@@ -8,11 +8,14 @@ from starlette.responses import JSONResponse, Response
 
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.assistant.door import body_of, number_in
+from metaprobe.serving.assistant.jobs import Jobs
+from metaprobe.serving.assistant.sessions import Sessions
 from metaprobe.serving.assistant.settings import AssistSettings
 from metaprobe.serving.assistant.study import PARTS, StudyFile, consent_text
+from metaprobe.serving.assistant.writing_routes import forget_turns
 
 
-def add_study(app: FastAPI, settings: AssistSettings, study: StudyFile) -> None:
+def add_study(app: FastAPI, settings: AssistSettings, study: StudyFile, sessions: Sessions, jobs: Jobs) -> None:
     """Adds the addresses under `/api/study`."""
     body_in = partial(body_of, settings=settings)
 
@@ -44,5 +47,7 @@ def add_study(app: FastAPI, settings: AssistSettings, study: StudyFile) -> None:
 
     @app.delete("/api/study/{token}")
     async def withdrawn(token: str) -> Response:
+        for session_id in study.get(token).sessions:
+            await forget_turns(sessions, jobs, session_id)
         study.withdraw(token)
         return JSONResponse({})

@@ -52,8 +52,7 @@ def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs
     @app.delete("/api/sessions/{session_id}")
     async def deleted(session_id: str) -> Response:
         _refuse_in_study(sessions.get(session_id))
-        for number, _ in sessions.turns(session_id):
-            await jobs.stop(_name(session_id, number))
+        await forget_turns(sessions, jobs, session_id)
         sessions.delete(session_id)
         return JSONResponse({})
 
@@ -134,6 +133,12 @@ def _add_turns(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs:
         await jobs.stop(_name(session_id, number))
         session = sessions.get(session_id)
         return JSONResponse(shown_turn(number, sessions.turn(session_id, number), blind=session.blind))
+
+
+async def forget_turns(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
+    """Stops what is at work for a text that is to be deleted, and drops what the program holds of its answers."""
+    for number, _ in sessions.turns(session_id):
+        await jobs.forget(_name(session_id, number))
 
 
 def _mend(sessions: Sessions, jobs: Jobs, session_id: str) -> None:

@@ -160,6 +160,7 @@ export class Editor {
         this.box.focus();
       };
       box.append(el("p", {}, el("button", { type: "button", onclick: keep }, "Keep the text as it is now")));
+      box.append(el("p", { class: "hint" }, "The newest 500 versions are kept."));
       const list = el("ul", { class: "choices" });
       for (const one of versions.toReversed()) {
         const says = `${when(one.at)}, ${one.words} words, ${one.saved}`;
