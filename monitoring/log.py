@@ -6,14 +6,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from metaprobe.monitoring import retention
+from metaprobe.monitoring import retention, waiting_labels
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.label_owners import OPERATOR, Labeller, known_answer
 from metaprobe.monitoring.label_values import SOURCES
@@ -41,6 +41,8 @@ CAPACITY = 10_000
 """Entries that may wait in memory to be written; a killed process loses so many at most."""
 CLOSE_S = 20.0
 """How long `close` tries to store what waits."""
+MAX_WHO = 200
+"""Characters of who labelled."""
 _LABEL = (
     "INSERT INTO labels (request_id, value, who, time, source, key_name) "
     "VALUES (:request_id, :value, :who, :time, :source, :key_name)"
@@ -163,6 +165,11 @@ class ScoreLog:
         """Entries with a request id that the log held already; the first one stays."""
         return self._writer.repeated if self._writer else 0
 
+    @property
+    def dropped_labels(self) -> int:
+        """Labels that were dropped since the log was made, because their answers did not come."""
+        return waiting_labels.dropped_labels(self.tables.read)
+
     def write(self, entry: Entry) -> bool:
         """Hands an entry over, and says whether it was taken. Never waits nor raises.
 
@@ -207,17 +214,18 @@ class ScoreLog:
 
         A request is named by its id in the log or as its caller named it. Raises `NotYours` for a request that `by` may
         not label, and `LogError` where a caller gave several requests that name.
-        Of one request the label that came last counts, whatever times the labels state: clocks differ. Of labels that
-        come together, the order of their times is the order in which they came. One that states its time and is in
-        the log already, as of a file that is read again, is not stored a second time. A time in the future becomes
-        the time of now.
+        The others wait for 7 days, and 10,000 at most; see `metaprobe.monitoring.waiting_labels`.
+
+        Of one request the label that came last counts, whatever times the labels state: clocks differ. Labels that come
+        together came in the order of their times. One that states its time and is in the log already, as of a file
+        that is read again, is not stored a second time. A time in the future becomes the time of now.
         """
         now, labels = time.time(), list(labels)
         rows: list[dict[str, Any]] = [
             {
                 "request_id": one.request_id,
                 "value": one.value,
-                "who": one.who,
+                "who": text_of(one.who, MAX_WHO),
                 "time": now if one.time is None else one.time,
                 "source": one.source,
                 "key_name": by.key_name,
@@ -241,6 +249,7 @@ class ScoreLog:
                 there = run(_SAME_LABEL, row) if stated[place] else ()
                 if (row["value"], row["source"]) not in [tuple(one) for one in there]:
                     run(_LABEL, row)
+            waiting_labels.let_wait(run, [str(row["request_id"]) for row in rows], now)
         return sum(found is not None for found in known)
 
     def current_labels(self) -> list[FeedbackLabel]:
@@ -348,9 +357,16 @@ class ScoreLog:
         return retention.prune(self.tables, days, sure=sure)
 
     def delete(self, request_id: str, *, store: str | Path | None = None) -> bool:
-        """Takes away all that is known of one request; see `metaprobe.monitoring.retention.delete`."""
+        """Takes away all that is known of one request; whether anything was. See `delete_all`."""
+        return not self.delete_all([request_id], store=store)
+
+    def delete_all(self, request_ids: Sequence[str], *, store: str | Path | None = None) -> list[str]:
+        """Takes away all that is known of requests, and returns those of which nothing was.
+
+        See `metaprobe.monitoring.retention.delete`. A SQLite file is written anew once for all of them.
+        """
         self.flush()
-        return retention.delete(self.tables, request_id, store=store)
+        return retention.delete(self.tables, request_ids, store=store)
 
     def rotate(self, store: str | Path, *, days: float) -> int:
         """Moves log-probabilities older than `days` to a run store; see `metaprobe.monitoring.retention.rotate`."""

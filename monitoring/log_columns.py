@@ -125,7 +125,8 @@ def read_columns(
 ) -> LogColumns:
     """Returns the answers that meet all conditions `where`, which name `values`, in the order of their times.
 
-    `contexts` must hold the context of each of them (`chosen_contexts`). Without `ids` their request ids are left out.
+    `contexts` must hold the context of each of them (`chosen_contexts`), but for those that were stored since. Without
+    `ids` their request ids are left out.
     """
     names = [_COLUMNS.get(name, f"s.{name}") for name in NUMBERS]
     asked = f"SELECT {', '.join(names)}, s.context{', s.request_id' * ids} {_FROM}"
@@ -134,6 +135,8 @@ def read_columns(
     numbers = np.concatenate([part[0] for part in parts], axis=1) if parts else np.empty((len(NUMBERS), 0))
     codes = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, dtype=np.int64)
     named = np.concatenate([part[2] for part in parts]) if parts else np.empty(0, dtype=object)
+    if not contexts.keys() >= set(codes.tolist()):
+        contexts = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **contexts}
     return LogColumns(**dict(zip(NUMBERS, numbers, strict=True)), request_id=named, _context=codes, _contexts=contexts)
 
 

@@ -2,7 +2,7 @@
 
 In a SQLite file one process writes at a time, so that the row's own `id` is in the order of commits. SQLite would give
 the highest numbers again after their rows were deleted; two triggers in the file keep every program from that, also an
-earlier version of this one.
+earlier version of this one. The numbers of contexts, which processes remember, are kept from that in the same way.
 
 In PostgreSQL a row may be committed after rows with higher ids. There a row's number is that of its transaction, in
 the column `written`. A number is settled once every transaction up to it has ended.
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 DELETED, BASE, TOLD = "deleted", "written_base", "settled"
 """Marks: the highest number that was deleted; what is added to a transaction's number; the highest number told."""
 
-LAST_OF_FILE = (
-    f"SELECT max(coalesce((SELECT max(id) FROM scores), 0), (SELECT value FROM marks WHERE name = '{DELETED}'))"
-)
+_LAST = "SELECT max(coalesce((SELECT max(id) FROM {table}), 0), (SELECT value FROM marks WHERE name = '{mark}'))"
+LAST_OF_FILE = _LAST.format(table="scores", mark=DELETED)
 """The number that was given last, whether or not its row is still there."""
+_NUMBERED = (("scores", DELETED), ("contexts", "contexts_deleted"))
+"""Tables of a SQLite file that give no number twice, and their marks."""
 
 _FIRST_MARKS = "INSERT INTO marks (name, value) VALUES (:name, 0) ON CONFLICT (name) DO NOTHING"
-_REMEMBER = f"""
-CREATE TRIGGER IF NOT EXISTS scores_deleted AFTER DELETE ON scores BEGIN
-    UPDATE marks SET value = OLD.id WHERE name = '{DELETED}' AND value < OLD.id;
+_REMEMBER = """
+CREATE TRIGGER IF NOT EXISTS {table}_deleted AFTER DELETE ON {table} BEGIN
+    UPDATE marks SET value = OLD.id WHERE name = '{mark}' AND value < OLD.id;
 END
 """
 _MOVE_ON = f"""
-CREATE TRIGGER IF NOT EXISTS scores_numbered AFTER INSERT ON scores
-WHEN NEW.id <= (SELECT value FROM marks WHERE name = '{DELETED}') BEGIN
-    UPDATE scores SET id = 1 + ({LAST_OF_FILE}) WHERE id = NEW.id;
+CREATE TRIGGER IF NOT EXISTS {{table}}_numbered AFTER INSERT ON {{table}}
+WHEN NEW.id <= (SELECT value FROM marks WHERE name = '{{mark}}') BEGIN
+    UPDATE {{table}} SET id = 1 + ({_LAST}) WHERE id = NEW.id;
 END
 """
 
@@ -50,9 +51,10 @@ _TOLD = f"UPDATE marks SET value = :value WHERE name = '{TOLD}' AND value < :val
 
 def never_again(run: "Execute") -> None:
     """Sees to it that a SQLite file gives no number twice. Changes no row, however old the file is."""
-    run(_FIRST_MARKS, {"name": DELETED})
-    run(_REMEMBER)
-    run(_MOVE_ON)
+    for table, mark in _NUMBERED:
+        run(_FIRST_MARKS, {"name": mark})
+        run(_REMEMBER.format(table=table, mark=mark))
+        run(_MOVE_ON.format(table=table, mark=mark))
 
 
 def by_commit(run: "Execute", *, begun: bool) -> None:

@@ -3,12 +3,15 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metaprobe.monitoring import contexts
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.tables import Execute
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.tables import Execute
 
 MAX_TEXT = 200_000
 """Characters of a question or an answer that are kept."""
@@ -27,7 +30,7 @@ _ONCE = " ON CONFLICT (request_id) DO NOTHING"
 _INSERT = f"{_INTO}({', '.join(':' + name for name in COLUMNS)}){_ONCE}"
 _BLOCKS = (100, 10, 1)
 """Rows of one statement: few sizes, so that few statements are prepared."""
-CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
+CONTEXT = contexts.CONTEXT
 """What is written once for many entries."""
 SELECT = (
     f"SELECT {', '.join('s.' + name for name in COLUMNS if name != 'context')}, "
@@ -119,11 +122,13 @@ def _bit(value: bool | None) -> int | None:
     return None if value is None else int(value)
 
 
-def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> list[dict[str, Any]]:
-    """Stores rows of different requests, and returns those that were stored; a request that the log holds is left out.
+def insert_rows(run: "Execute", rows: Sequence[dict[str, Any]], *, alone: bool) -> list[dict[str, Any]]:
+    """Stores rows of different requests, with their contexts, and returns those that were stored.
 
+    A request that the log holds already is left out.
     `alone`: as `Tables.alone`. Where others write at the same time, the database itself says which rows are new.
     """
+    contexts.link_contexts(run, rows, alone=alone)
     if alone:
         known = known_requests(run, [row["request_id"] for row in rows])
         new = [row for row in rows if row["request_id"] not in known]
@@ -142,7 +147,7 @@ def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) ->
     return [row for row in rows if row["request_id"] in stored]
 
 
-def known_requests(run: Execute, request_ids: Sequence[str]) -> set[str]:
+def known_requests(run: "Execute", request_ids: Sequence[str]) -> set[str]:
     """Returns which of these requests are in the log."""
     names = {f"r{i}": request_id for i, request_id in enumerate(dict.fromkeys(request_ids))}
     if not names:

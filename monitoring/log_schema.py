@@ -24,10 +24,11 @@ CREATE TABLE IF NOT EXISTS scores (
 _LABELS = """
 CREATE TABLE IF NOT EXISTS labels (
     id {serial}, request_id TEXT NOT NULL, value DOUBLE PRECISION, who TEXT NOT NULL, time DOUBLE PRECISION NOT NULL,
-    source TEXT NOT NULL DEFAULT '', key_name TEXT NOT NULL DEFAULT ''
+    source TEXT NOT NULL DEFAULT '', key_name TEXT NOT NULL DEFAULT '', waits DOUBLE PRECISION
 )
 """
-"""Everything that was ever said of an answer; of one request, what came last from the strongest source counts."""
+"""Everything that was ever said of an answer; of one request, what came last from the strongest source counts.
+`waits`: when a label came whose answer was not in the log; see `monitoring.waiting_labels`."""
 
 _SAMPLES = """
 CREATE TABLE IF NOT EXISTS samples (
@@ -71,11 +72,14 @@ LATER = {
     "hours": dict.fromkeys(("priced", "spared"), "DOUBLE PRECISION NOT NULL DEFAULT 0"),
     "sheets": {"stored_until": "BIGINT", "checkpoint": "TEXT NOT NULL DEFAULT ''"},
     "scores": {"callers_id": "TEXT", "key_name": "TEXT NOT NULL DEFAULT ''"},
-    "labels": dict.fromkeys(("source", "key_name"), "TEXT NOT NULL DEFAULT ''"),
+    "labels": dict.fromkeys(("source", "key_name"), "TEXT NOT NULL DEFAULT ''") | {"waits": "DOUBLE PRECISION"},
 }
 """Table -> columns that logs made before them lack, and what they are."""
 
-LAST = ("CREATE INDEX IF NOT EXISTS scores_by_callers_id ON scores (callers_id) WHERE callers_id IS NOT NULL",)
+LAST = (
+    "CREATE INDEX IF NOT EXISTS scores_by_callers_id ON scores (callers_id) WHERE callers_id IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS labels_waiting ON labels (waits) WHERE waits IS NOT NULL",
+)
 """What needs those columns."""
 
 _HOURS = f"""

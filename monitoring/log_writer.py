@@ -11,10 +11,10 @@ from typing import Any
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.label_owners import adopt_labels
 from metaprobe.monitoring.log_events import EVENT, LOST, event_row
-from metaprobe.monitoring.log_rows import CONTEXT, insert_rows, row_of
+from metaprobe.monitoring.log_rows import insert_rows, row_of
 from metaprobe.monitoring.rollup import add_rows
 from metaprobe.monitoring.spool import Spool
-from metaprobe.monitoring.tables import Execute, LogError, Tables
+from metaprobe.monitoring.tables import LogError, Tables
 from metaprobe.monitoring.unwritten import Accepted
 
 logger = logging.getLogger(__name__)
@@ -29,15 +29,7 @@ FAILING_CLOSE_S = 2.0
 """How long `close` waits for a database that fails already."""
 TELL_S = 60.0
 """Between two events that tell of entries that were dropped."""
-MAX_CONTEXTS = 50_000
-"""Contexts whose number is remembered; a caller who tags every request with something new has more."""
 
-_SAME = " AND ".join(f"{name} = :{name}" for name in CONTEXT if name != "task")
-_FIND_CONTEXT = f"SELECT id FROM contexts WHERE {_SAME}"
-_ADD_CONTEXT = (
-    f"INSERT INTO contexts ({', '.join(CONTEXT)}) VALUES ({', '.join(':' + name for name in CONTEXT)}) "
-    "ON CONFLICT DO NOTHING"
-)
 _COUNT = (
     "INSERT INTO writers (writer, stored) VALUES (:writer, :stored) "
     "ON CONFLICT (writer) DO UPDATE SET stored = excluded.stored"
@@ -82,8 +74,6 @@ class BackgroundWriter:
         """Held while entries leave the queue."""
         self._ending = threading.Event()
         self._hurry = threading.Event()
-        self._contexts: dict[tuple[str, ...], int] = {}
-        self._opened = tables.opened
         self._thread = threading.Thread(target=self._work, name="metaprobe-log", daemon=True)
         self._thread.start()
 
@@ -273,36 +263,12 @@ class BackgroundWriter:
 
     def _insert(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
         """Writes rows and says how many were known already. `taken`: entries that are done with it."""
-        try:
-            return self._insert_all(rows, taken)
-        except LogError:
-            self._contexts.clear()  # those of a transaction that was rolled back are not there
-            raise
-
-    def _insert_all(self, rows: Sequence[dict[str, Any]], taken: int) -> int:
         with self._tables.transaction() as run:
-            if self._opened != self._tables.opened:  # another file stands in the place of the one before
-                self._contexts.clear()
-                self._opened = self._tables.opened
             first: dict[str, dict[str, Any]] = {}
             for row in rows:
                 first.setdefault(row["request_id"], row)
-            for row in first.values():
-                row["context"] = self._context(run, row)
             new = insert_rows(run, list(first.values()), alone=self._tables.alone)
             add_rows(run, new)
             adopt_labels(run, new)
             run(_COUNT, {"writer": self._accepted.name, "stored": self._stored + taken})
         return len(rows) - len(new)
-
-    def _context(self, run: Execute, row: dict[str, Any]) -> int:
-        key = tuple(row[name] for name in CONTEXT)
-        if key not in self._contexts:
-            if len(self._contexts) >= MAX_CONTEXTS:
-                self._contexts.clear()
-            given = {name: row[name] for name in CONTEXT}
-            if not (found := run(_FIND_CONTEXT, given)):
-                run(_ADD_CONTEXT, given)
-                found = run(_FIND_CONTEXT, given)
-            self._contexts[key] = int(found[0][0])
-        return self._contexts[key]

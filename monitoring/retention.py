@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.monitoring import pruning
+from metaprobe.monitoring import forgetting, pruning, waiting_labels
+from metaprobe.monitoring.contexts import drop_contexts
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log_columns import CURRENT_LABELS
-from metaprobe.monitoring.log_rows import SELECT, entry_of, known_requests
+from metaprobe.monitoring.log_rows import MAX_NOTE, SELECT, entry_of, known_requests, text_of
 from metaprobe.monitoring.rollup import READ, READ_NAMES, add_rows, drop_empty
 from metaprobe.monitoring.tables import Execute, LogError, Tables
 from metaprobe.records.extras import require
@@ -19,6 +20,8 @@ from metaprobe.records.types import Call, Item, Label, Message, Run, Usage
 DAY = 86400.0
 CHUNK = 500
 """Answers taken away in one transaction, so that who writes meanwhile waits for little."""
+MOST_ANSWERS = 129
+"""Answers to one request that are looked for; providers give 128 at most."""
 SYSTEM = "logged"
 """The system that runs from a log name."""
 
@@ -28,7 +31,7 @@ _MOVED = "UPDATE scores SET logprobs = NULL, question = NULL, answer = NULL WHER
 
 
 def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
-    """Takes away answers older than `days`, with their labels; how many they were. Events and sheets stay.
+    """Takes away answers older than `days`, with all that is only of them; how many they were. Events stay.
 
     Raises `LogError` where the clock seems to have jumped or most answers would go, unless a person is `sure`; see
     `monitoring.pruning`.
@@ -54,15 +57,45 @@ def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None 
         total += len(rows)
         if len(rows) < CHUNK:
             break
+    with tables.transaction() as run:
+        waiting_labels.drop_waiting(run, clock)
+    _drop_shared(tables)
     tables.tidy()
     return total
 
 
-def delete(tables: Tables, request_id: str, *, store: str | Path | None = None) -> bool:
-    """Takes away all that is known of one request, in `store` too where log-probabilities were moved into one.
+def delete(tables: Tables, request_ids: Sequence[str], *, store: str | Path | None = None) -> list[str]:
+    """Takes away all that is known of requests, in `store` too where log-probabilities were moved into one.
 
-    Returns whether anything was known. Needs the extra `fit` for a store.
+    Returns those of which nothing was known. No byte of them is left in a SQLite file, or `LogError` is raised: then
+    the rows are gone, and the same call takes away the bytes. Needs the extra `fit` for a store.
     """
+    unknown = []
+    for request_id in request_ids:
+        found = _delete_one(tables, text_of(request_id, MAX_NOTE))
+        if store is not None:
+            found |= _delete_stored(Path(store), request_id)
+        if not found:
+            unknown.append(request_id)
+    _drop_shared(tables)
+    try:
+        tables.erase()
+    except LogError as error:
+        raise LogError(
+            "all that is known of these requests was taken away, but its bytes may still be in the file: run the same "
+            f"command again when no other process reads the log and the disk has room for a second copy ({error})"
+        ) from error
+    return unknown
+
+
+def further_answers(tables: Tables, request_id: str) -> list[str]:
+    """Returns the ids of the other answers to a request, as the proxy numbers them, that the log holds."""
+    with tables.transaction() as run:
+        found = known_requests(run, [f"{request_id}:{place}" for place in range(1, MOST_ANSWERS)])
+    return sorted(found, key=lambda name: int(name.rpartition(":")[2]))
+
+
+def _delete_one(tables: Tables, request_id: str) -> bool:
     asked = "s.request_id = :request_id OR s.shadow_of = :request_id"
     with tables.transaction(alone=True) as run:
         given = {"request_id": request_id}
@@ -70,11 +103,14 @@ def delete(tables: Tables, request_id: str, *, store: str | Path | None = None) 
         said = run("SELECT 1 FROM labels WHERE request_id = :request_id LIMIT 1", given)
         _take_away(run, rows)
         _forget(run, [request_id])
-    tables.tidy()
-    found = bool(rows or said)
-    if store is not None:
-        found |= _delete_stored(Path(store), request_id)
-    return found
+        forgetting.leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
+    return bool(rows or said)
+
+
+def _drop_shared(tables: Tables) -> None:
+    """Takes away what no answer has any more: contexts with their tags, and the rules of sheets."""
+    forgetting.drop_sheets(tables)
+    drop_contexts(tables)
 
 
 def rotate(tables: Tables, store: str | Path, *, days: float, now: float | None = None) -> int:

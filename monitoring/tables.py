@@ -3,9 +3,10 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from sqlite3 import OperationalError
 from typing import Any, Protocol
 
 from metaprobe.monitoring import log_numbers, rollup
@@ -27,6 +28,8 @@ VERSION = 1
 POSTGRESQL = "postgresql"
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 """Seconds to connect, and milliseconds in which sent data must be acknowledged."""
+ERASE_S = 60.0
+"""How long a deletion may take to write a SQLite file anew: some gigabytes. Who writes meanwhile waits."""
 CHUNK = 50_000
 """Rows fetched at a time."""
 
@@ -47,8 +50,6 @@ class LogUnavailable(LogError):
 class Tables(Protocol):
     """What a score log asks of its database. Statements name their values as `:name`."""
 
-    opened: int
-    """How often it was opened: the numbers of rows hold as long as this does."""
     alone: bool
     """Whether every transaction has the database to itself, so that what it has read cannot change before it ends."""
     number: str
@@ -67,7 +68,10 @@ class Tables(Protocol):
         """The same, `CHUNK` rows at a time. Raises `LogError`."""
 
     def tidy(self) -> None:
-        """Lets go of what was deleted. Raises `LogError`."""
+        """Lets go of what was deleted, as far as nobody else reads it. Raises `LogError`."""
+
+    def erase(self) -> None:
+        """Sees to it that no byte of what was deleted is left in a file, or raises `LogError`."""
 
     def close(self) -> None:
         """Gives the connections back."""
@@ -101,7 +105,6 @@ class SqliteTables:
     def __init__(self, path: Path, wait_s: float = BUSY_SECONDS) -> None:
         self._path, self._wait_s = path, wait_s
         self._changing = threading.Lock()
-        self.opened = 0
         self._open()
 
     def _open(self) -> None:
@@ -115,15 +118,12 @@ class SqliteTables:
             error=LogUnavailable,
             wait_s=self._wait_s,
         )
-        with self._db.named():
-            self._db.execute("PRAGMA secure_delete = ON")  # what is deleted is to be gone, and may be a user's text
-            with self._db.transaction():
-                for statement in FURTHER:
-                    self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
-                _add_later(self._run, _SQLITE_COLUMNS)
-                log_numbers.never_again(self._run)
+        with self._db.named(), self._db.transaction():
+            for statement in FURTHER:
+                self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
+            _add_later(self._run, _SQLITE_COLUMNS)
+            log_numbers.never_again(self._run)
         self._file = _file_at(self._path)
-        self.opened += 1
 
     def _take_what_is_there(self) -> None:
         """Opens the file anew where another one stands there than the one that is open, or none."""
@@ -155,8 +155,13 @@ class SqliteTables:
                 yield rows
 
     def tidy(self) -> None:
-        with self._db.named():  # else deleted texts stay in the journal until it is written over
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with self._db.named(), suppress(OperationalError):  # it stays in the journal until that is written over
+            self._db.empty_journal()
+
+    def erase(self) -> None:
+        self._take_what_is_there()
+        with self._db.named():
+            self._db.write_anew(ERASE_S)
 
     def close(self) -> None:
         self._db.close()
@@ -177,7 +182,6 @@ class UrlTables:
 
     def __init__(self, url: str) -> None:
         sqlalchemy: Any = require("sqlalchemy", "monitor")
-        self.opened = 1
         self._text = cache(sqlalchemy.text)
         self._failures: tuple[type[Exception], ...] = (
             sqlalchemy.exc.SQLAlchemyError,
@@ -232,6 +236,9 @@ class UrlTables:
 
     def tidy(self) -> None:
         """Nothing: the database sees to it by itself."""
+
+    def erase(self) -> None:
+        """Nothing: PostgreSQL keeps the bytes until it vacuums, and longer in its own log and in copies."""
 
     def close(self) -> None:
         self._engine.dispose()

@@ -76,7 +76,9 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str, maps: tu
         file, form, name=name, id_key=id_key, value_map=",".join(maps), say=lambda line: click.echo(line, err=True)
     )
     with opened_log(where) as log:
+        before = log.dropped_labels
         known = log.add_labels(labels)
+        dropped = log.dropped_labels - before
         weaker = log.passed_over(labels)
     right, wrong = sum(one.value == 1 for one in labels), sum(one.value == 0 for one in labels)
     click.echo(f"stored {len(labels)} labels: {right} right, {wrong} wrong, {len(labels) - right - wrong} neither")
@@ -89,7 +91,14 @@ def feedback(file: Path, where: str, form: str, name: str, id_key: str, maps: tu
         )
     if known < len(labels):
         click.echo(
-            f"{len(labels) - known} are of answers that the log does not hold; they count once it does", err=True
+            f"{len(labels) - known} are of answers that the log does not hold; they count once it does, within 7 days",
+            err=True,
+        )
+    if dropped:
+        click.echo(
+            f"{dropped} labels of answers that the log does not hold were dropped: at most 10,000 wait, and none under "
+            "an id of more than 256 characters",
+            err=True,
         )
 
 

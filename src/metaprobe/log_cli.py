@@ -28,7 +28,7 @@ def log_command() -> None:
 )
 @click.option("--yes", is_flag=True, help="Also where the clock seems to have jumped, or most answers would go.")
 def prune(where: str, days: float, yes: bool) -> None:
-    """Take away answers older than --older-than DAYS, with their labels. Alarms and promotions stay.
+    """Take away answers older than --older-than DAYS, with their labels and tags. Alarms and promotions stay.
 
     `metaprobe serve --log-days` does the same every hour. Nothing is taken away where the clock is more than 7 days
     after the last prune (before the first one: after the newest answer), nor where more than half of all answers would
@@ -44,14 +44,20 @@ def prune(where: str, days: float, yes: bool) -> None:
 @log_option
 @click.option("--store", type=RUNS, help="Run store of `metaprobe log rotate`, out of which it is taken too.")
 def delete(request_ids: tuple[str, ...], where: str, store: Path | None) -> None:
-    """Take away all that is known of a request: scores, texts, log-probabilities and labels.
+    """Take away all that is known of a request: scores, texts, log-probabilities, labels, and tags of its own.
 
     REQUEST_ID came with the verdict. Of several answers to one request the second has the id ID:1, and so on; name
-    each. Exit code 1 where something was not known.
+    each. A SQLite file is then written anew, so that no byte is left in it. Exit code 1 where something was not known,
+    or the file could not be written anew within a minute.
     """
+    from metaprobe.monitoring.retention import further_answers
+
     with opened_log(where) as opened:
-        unknown = [request_id for request_id in request_ids if not opened.delete(request_id, store=store)]
+        unknown = opened.delete_all(request_ids, store=store)
+        left = [name for request_id in request_ids for name in further_answers(opened.tables, request_id)]
     click.echo(f"took away {len(request_ids) - len(unknown)} requests")
+    if left:
+        click.echo(f"other answers to these requests stay: {', '.join(left)}; name them to take them away", err=True)
     if unknown:
         raise click.ClickException(f"nothing is known of {', '.join(unknown)}; expected ids that came with verdicts")
 
