@@ -28,6 +28,8 @@ VERSION = 1
 POSTGRESQL = "postgresql"
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 """Seconds to connect, and milliseconds in which sent data must be acknowledged."""
+TIDY_S = 2.0
+"""How long a prune waits for those who read a SQLite file: it only makes the journal short."""
 ERASE_S = 60.0
 """How long a deletion may take to write a SQLite file anew: some gigabytes. Who writes meanwhile waits."""
 CHUNK = 50_000
@@ -156,7 +158,7 @@ class SqliteTables:
 
     def tidy(self) -> None:
         with self._db.named(), suppress(OperationalError):  # it stays in the journal until that is written over
-            self._db.empty_journal()
+            self._db.empty_journal(TIDY_S)
 
     def erase(self) -> None:
         self._take_what_is_there()

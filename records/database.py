@@ -87,19 +87,31 @@ class Database:
         process reads the file for as long.
         """
         deadline = time.monotonic() + within_s
-        self._db.execute(f"PRAGMA busy_timeout = {int(1000 * within_s)}").fetchall()
         self._db.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
         try:
-            self._db.execute("VACUUM")
-            self.empty_journal()
+            with self._waiting(within_s):
+                self._db.execute("VACUUM")
         finally:
             self._db.set_progress_handler(None, 0)
-            self._db.execute(f"PRAGMA busy_timeout = {int(1000 * self._wait_s)}").fetchall()
+        self.empty_journal(within_s)
 
-    def empty_journal(self) -> None:
-        """Moves the journal into the file; inside `named`. Raises `sqlite3.OperationalError` while others read it."""
-        if self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-            raise sqlite3.OperationalError("another process reads the file")
+    def empty_journal(self, within_s: float) -> None:
+        """Moves the journal into the file; inside `named`.
+
+        Raises `sqlite3.OperationalError` where others read it for as long as `within_s` seconds.
+        """
+        with self._waiting(within_s):
+            if self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise sqlite3.OperationalError("another process reads the file")
+
+    @contextmanager
+    def _waiting(self, seconds: float) -> Iterator[None]:
+        """How long a statement inside waits for another process."""
+        self._db.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}").fetchall()
+        try:
+            yield
+        finally:
+            self._db.execute(f"PRAGMA busy_timeout = {int(1000 * self._wait_s)}").fetchall()
 
     def close(self) -> None:
         with self._lock:
