@@ -42,14 +42,14 @@ class Away:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on = True
-        insert = log_writer.BackgroundWriter._insert_all
+        insert = log_writer.BackgroundWriter._insert
 
         def failing(writer: Any, *given: Any) -> int:
             if self.on:
                 raise LogUnavailable("as planned")
             return insert(writer, *given)
 
-        monkeypatch.setattr(log_writer.BackgroundWriter, "_insert_all", failing)
+        monkeypatch.setattr(log_writer.BackgroundWriter, "_insert", failing)
         monkeypatch.setattr(log_writer, "RETRY_S", 0.01)
         monkeypatch.setattr(log_writer, "FAILING_CLOSE_S", 0.2)
 
@@ -158,7 +158,7 @@ def put(first, last):
         log.write(Entry(request_id=f"r{i}", time=1e9, model="", checkpoint="", score=0.5))
 put(0, 5)
 assert log.flush()
-log_writer.BackgroundWriter._insert_all = away
+log_writer.BackgroundWriter._insert = away
 put(5, 20)
 while log._writer._queue:
     pass
