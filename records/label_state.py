@@ -35,11 +35,11 @@ _BAD_WORDS = _BAD | frozenset(
 _NEGATIONS = frozenset("no non not never without".split())
 
 _GONE = frozenset(
-    "aborted archived canceled cancelled contested deleted deprecated discarded dismissed disputed error "
-    "errored errors exception exceptions excluded expired fail failed failure failures flagged invalid "
-    "invalidated invalidation nullified obsolete outdated overridden pending quarantined reject rejected rejection removed retract "
-    "retracted retraction reverted revoked skipped stacktrace superseded tombstone traceback ungraded unreliable unparsable "
-    "unparseable unreviewed unscored untrusted unverified voided withdrawn".split()
+    "aborted archived canceled cancelled contested deleted deprecated discarded dismissed disputed error errored "
+    "errors exception exceptions excluded expired fail failed failure failures flagged invalid invalidated "
+    "invalidation nullified obsolete outdated overridden pending quarantined reject rejected rejection removed "
+    "retract retracted retraction reverted revoked skipped stacktrace superseded tombstone traceback ungraded "
+    "unparsable unparseable unreliable unreviewed unscored untrusted unverified voided withdrawn".split()
 )
 """Words of a key under which anything but nothing means that the record does not count."""
 _GONE_ALONE = frozenset(
