@@ -146,6 +146,17 @@ def why_no_label(record: Mapping[str, Any], *deeper: Mapping[str, Any], harmless
     return ""
 
 
+def why_not_right(line: Mapping[str, Any]) -> str:
+    """Returns why 1 and 0 beside these fields do not mean right and wrong, as they do in a line of one's own.
+
+    Returns nothing where they do. A line that states that a high value is bad has no such label either.
+    """
+    metadata = line.get("metadata")
+    inner = metadata if isinstance(metadata, Mapping) else {}
+    direction = stated_direction(line, inner)
+    return why_no_label(line, inner) or ("" if direction in ("", MAXIMIZE) else f"its direction is {direction[:40]!r}")
+
+
 def _why(key: str, value: object) -> str:
     """Why a field means that its record does not count; empty where it does not mean that."""
     words = words_of(key)

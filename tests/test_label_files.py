@@ -19,6 +19,7 @@ from metaprobe.monitoring.label_files import read_label_file
 from metaprobe.monitoring.label_values import label_value
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.records.errors import ImportFileError
+from metaprobe.records.label_state import why_not_right
 
 NOON = 1_700_000_000.0
 
@@ -407,6 +408,16 @@ def test_a_state_one_level_off_counts_in_any_spelling(form: str, place: str, tmp
 def test_fields_that_say_nothing_against_a_label_leave_it_out_nowhere(form: str, place: str, tmp_path: Path) -> None:
     lost = [key for key, value in SETTLED.items() if found(with_field(form, place, key, value), tmp_path) != [1]]
     assert not lost
+
+
+def test_a_line_tells_why_its_labels_do_not_count() -> None:
+    line = {"id": "q", "labels": {"correct": 1}, "response": {"error": None}}
+    for key, value in STATES.items():
+        assert why_not_right(line | {key: value})
+        assert why_not_right(line | {"metadata": {key: value}})
+    for key, value in SETTLED.items():
+        assert not why_not_right(line | {key: value})
+        assert not why_not_right(line | {"metadata": {key: value}})
 
 
 @pytest.mark.parametrize("metadata", [{}, None, "{}", "", "nan", "{ }", [], {"model": "gpt"}])
