@@ -76,7 +76,10 @@ class FeedbackFormat:
 
 _VALUES = ("label", "value", "correct")
 """Keys under which a line of one's own holds the label; all that are filled must agree."""
-_NAMES = ("name", "metric", "criterion", "annotation_name", "assessment_name", "score_name", "label_name")
+_NAMES = (
+    *("name", "metric", "criterion", "criteria", "kind", "what", "aspect", "scorer", "evaluator"),
+    *("annotation_name", "assessment_name", "score_name", "label_name", "metric_name"),
+)
 """Keys under which a line of one's own may say what was judged."""
 
 

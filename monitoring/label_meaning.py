@@ -16,7 +16,7 @@ from metaprobe.monitoring.label_values import (
 )
 from metaprobe.monitoring.value_map import MEANINGS, ValueMap
 from metaprobe.records.errors import RecordError
-from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_state, word_meaning
+from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_part, tells_state, word_meaning
 
 ASK = "say what they mean with --value-map"
 SHOWN = 4
@@ -109,7 +109,9 @@ def _why_apart(said: Said, number: float | None, stated: str) -> str:
     elif good is None:
         if said.direction in (MAXIMIZE, MINIMIZE) and not tells_state(word):
             return ""  # the record itself says how its score is read
-        return f"the meaning of the word {word[:30]!r} beside its score is not known; {ASK}, such as {word[:30]}=wrong"
+        if tells_part(word) and number is not None and 0 < number < 1:
+            return ""
+        return f"the meaning of the word {word[:30]!r} beside its score is not known; {ASK}"
     elif number is None or stated not in (MAXIMIZE, MINIMIZE):
         return ""
     else:

@@ -27,11 +27,15 @@ _FILLING = frozenset(
     "the to up user was".split()
 )
 """Words of a name that say nothing of its direction."""
-_GOOD_WORDS = (_GOOD - {"quality", "thumbs", "feedback", "safety"}) | frozenset("supported readable".split())
-_BAD_WORDS = _BAD | frozenset(
-    "bad fail inaccurate unfaithful ungrounded unsupported unhelpful irrelevant unrelated untruthful nonfactual unsafe "
-    "unacceptable incoherent incomplete insufficient verbose unreadable".split()
+_GOOD_WORDS = (_GOOD - {"quality", "thumbs", "feedback", "safety"}) | frozenset(
+    "compliant excellent great readable supported".split()
 )
+_BAD_WORDS = (_BAD - {"error", "errors", "failure"}) | frozenset(
+    "bad fail frustrated inaccurate incoherent incomplete insufficient irrelevant nonfactual poor "
+    "unacceptable unfaithful ungrounded unhelpful unreadable unrelated unsafe unsupported untruthful "
+    "verbose".split()
+)
+_PARTLY = frozenset("mostly partial partially partly somewhat".split())
 _NEGATIONS = frozenset("no non not never without".split())
 
 _GONE = frozenset(
@@ -47,7 +51,7 @@ _GONE_ALONE = frozenset(
     "timedout unfinished void".split()
 )
 """The same, for words that say it only where they are the whole key."""
-_VALID = frozenset("approved reviewed valid validity".split())
+_VALID = frozenset("approved reviewed succeeded success successful valid validity".split())
 """Words of a key under which a no means that the record does not count."""
 _VALID_ALONE = frozenset(
     "accepted active complete completed confirmed done enabled final finalised finalized finished ok published "
@@ -76,6 +80,8 @@ _DIRECTIONS = {
     "higher is better": MAXIMIZE,
     "lower is better": MINIMIZE,
 }
+_SHORT = frozenset("higher lower max maximum min minimum".split())
+"""Those that say a direction only under a key that asks for one."""
 _BETTER = re.compile(r"(bigger|greater|higher|larger|less|lower|smaller)(is)?better")
 _TURNED = frozenset("flipped inverse inverted negated reverse reversed".split())
 
@@ -106,7 +112,7 @@ def direction_of_name(name: str) -> str:
 
 def may_be_bad(name: str) -> bool:
     """Whether a high value under that name may be bad: it has a word for what is bad, or a negation."""
-    return bool(set(words_of(name)) & (_BAD_WORDS | _NEGATIONS))
+    return bool(set(words_of(name)) & (_BAD | _BAD_WORDS | _NEGATIONS))
 
 
 def word_meaning(text: str) -> float | None:
@@ -120,6 +126,12 @@ def word_meaning(text: str) -> float | None:
         return None
     good, bad = words[-1] in _GOOD_WORDS, words[-1] in _BAD_WORDS
     return float(good != turned) if good != bad else None
+
+
+def tells_part(text: str) -> bool:
+    """Whether a word calls an answer good in part, as `partially correct`."""
+    words = words_of(text)
+    return words[:1] != [] and words[0] in _PARTLY and set(words[1:]) <= _GOOD_WORDS
 
 
 def tells_state(text: str) -> bool:
@@ -165,6 +177,8 @@ def _why(key: str, value: object) -> str:
     told = " ".join(str("" if value is None else value).split())
     word, alone, held = told.casefold().replace("_", " "), "".join(words), set(words)
     turned = bool(held & _NEGATIONS)
+    if alone == "timeout" and word == "true":  # else it is how long a judge may take
+        return f"`{key}` is {told}"
     if held & _GONE or alone in _GONE_ALONE or (turned and held & (_VALID | _VALID_ALONE)):
         return "" if _is_nothing(value) else f"`{key}` is {told[:40]}"
     if words[-1:] and words[-1] in _BESIDE:
@@ -194,7 +208,11 @@ def stated_direction(*records: Mapping[str, Any]) -> str:
         for key, value in record.items():
             inner = value.items() if isinstance(value, Mapping) and record is not records[0] else ()
             for name, told in ((key, value), *inner):
-                if stated := _direction(str(name), told):
+                stated = _direction(str(name), told)
+                if not stated and record is not records[0]:
+                    word = str(told).strip().casefold().replace("_", " ")
+                    stated = "" if word in _SHORT else _DIRECTIONS.get(word, "")
+                if stated:
                     found[stated] = None
     return " and ".join(found)
 
@@ -205,7 +223,7 @@ def _direction(key: str, value: object) -> str:
         return ""
     words, told = words_of(key), str(value).strip().casefold()
     joined = "".join(words)
-    if {"direction", "polarity"} & set(words):
+    if {"direction", "polarity"} & set(words) or joined == "better":
         return _DIRECTIONS.get(told.replace("_", " "), told[:40])
     truth = True if told in _TRUE else False if told in _NOTHING else None
     better = _BETTER.search(joined)

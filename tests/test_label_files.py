@@ -275,6 +275,10 @@ NO_LABELS = {
     "a judgement with a direction that could not be read": phoenix(
         "tone", 0.0, "NOT_PARSABLE", metadata={"direction": "maximize"}
     ),
+    "a word that may mean a failed judge": phoenix("correctness", 0.0, "error"),
+    "a part beside a whole score": phoenix("correctness", 1.0, "partially correct"),
+    "a goal that contradicts the name": langfuse(metadata={"goal": "minimize"}),
+    "a kind for what is bad": {"request_id": "a", "label": 1, "kind": "toxicity"},
     "a word for what is good under a name for what is bad": phoenix("hallucination", 1.0, "factual"),
     "a result with an error": {"span_id": "a", "annotator_kind": "LLM", "name": "correctness"}
     | {"result": {"score": 0.0, "error": "timed out"}},
@@ -305,6 +309,8 @@ STATES: dict[str, object] = {
     "exceptions": "['RateLimitError()']",
     "stackTrace": "line 1",
     "failed": "yes",
+    "timeout": True,
+    "parse_success": False,
     "higherIsBetter": False,
     "lower_is_better": True,
     "greater_is_better": "no",
@@ -431,6 +437,9 @@ LABELS = {
     "a yes that agrees with its score": (phoenix("hallucination", 1.0, "yes"), 0.0),
     "an evaluator's word for what is bad": (phoenix("hallucination", 1.0, "hallucinated"), 0.0),
     "an evaluator's word for what is good": (phoenix("hallucination", 0.0, "factual"), 1.0),
+    "a part": (phoenix("correctness", 0.5, "partially_correct"), 0.5),
+    "a goal": (phoenix("tone", 1.0, metadata={"goal": "Lower is better"}), 0.0),
+    "an answer that reads like a direction": ({"request_id": "a", "label": 1, "answer": "minimize"}, 1.0),
     "a negated word": (phoenix("toxicity", 0.0, "non-toxic"), 1.0),
     "a word for what has no relevance": (phoenix("relevance", 0.0, "unrelated"), 0.0),
     "a score that its label repeats": (phoenix("correctness", 1.0, "1"), 1.0),
