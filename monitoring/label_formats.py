@@ -5,18 +5,20 @@ A type, a target or a state that is not listed here as one that makes a label is
 
 import ast
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.monitoring.label_values import (
     JUDGE,
     PROGRAM,
+    RIGHT_WORDS,
+    WRONG_WORDS,
+    label_value,
     source_of,
-    stated_direction,
-    why_no_label,
 )
 from metaprobe.monitoring.sheet_files import ANSWERED
+from metaprobe.records.label_state import may_be_bad, stated_direction, why_no_label
 
 Record = Mapping[str, Any]
 IDS = ("request_id", "metaprobe.request_id", "metaprobe_request_id", "metaprobe-request-id")
@@ -72,10 +74,21 @@ class FeedbackFormat:
     """Keys of its records, any of these sets of them."""
 
 
+_VALUES = ("label", "value", "correct")
+"""Keys under which a line of one's own holds the label; all that are filled must agree."""
+_NAMES = (
+    *("name", "metric", "criterion", "criteria", "kind", "what", "aspect", "scorer", "evaluator"),
+    *("annotation_name", "assessment_name", "score_name", "label_name", "metric_name"),
+)
+"""Keys under which a line of one's own may say what was judged."""
+
+
 def _lines(record: Record) -> Iterator[Said]:
-    value = next((record[key] for key in ("label", "value", "correct") if key in record), ...)
-    if value is ...:
+    given = {key: record[key] for key in _VALUES if key in record}
+    if not given:
         raise KeyError("label")
+    told = {key: value for key, value in given.items() if value not in (None, "")}
+    value = next(iter((told or given).values()))
     source = source_of(record.get("source"))
     who = record.get("who") or ("" if source == str(record.get("source") or "").casefold() else record.get("source"))
     when = record.get("time") or record.get("when")
@@ -84,11 +97,33 @@ def _lines(record: Record) -> Iterator[Said]:
         return  # the answer has no label yet, which differs from a label `unsure`
     if old_sheet:  # its time is the answer's
         when = record.get("when")
-    direction = stated_direction(record, held(record.get("metadata")))
+    metadata = held(record.get("metadata"))
+    direction = stated_direction(record, metadata)
     type_ = SCORE if direction else PLAIN
     request_id = id_of(record, "id")
-    why = why_no_label(record)
+    why = why_no_label(record, metadata) or _why_unclear(record, told, direction)
     yield Said("", request_id, value, str(who or ""), when, type_, direction=direction, source=source, why_not=why)
+
+
+def _why_unclear(record: Record, told: Record, direction: str) -> str:
+    """Why a line of one's own does not say whether its value means right; empty where it does."""
+    if len(told) > 1 and not _agree(told.values()):
+        return (
+            f"its {' and '.join(f'`{key}` ({str(value)[:20]})' for key, value in told.items())} contradict each other"
+        )
+    value = str(next(iter(told.values()), "")).strip().casefold()
+    name = next((str(record[key]) for key in _NAMES if may_be_bad(str(record.get(key) or ""))), "")
+    if name and not direction and value not in RIGHT_WORDS | WRONG_WORDS | {""}:
+        return f'nothing says whether 1 of {name[:40]!r} is right; expected "direction" ("minimize" where 1 is bad)'
+    return ""
+
+
+def _agree(values: Iterable[object]) -> bool:
+    """Whether all values are labels, and the same one."""
+    try:
+        return len({label_value(value) for value in values}) == 1
+    except ValueError:
+        return False
 
 
 def _mlflow(record: Record) -> Iterator[Said]:
@@ -99,10 +134,12 @@ def _mlflow(record: Record) -> Iterator[Said]:
         feedback = one.get("feedback")
         source = held(one.get("source")) or {"source_type": one.get("source")}
         called = str(source.get("source_type") or "")
-        metadata = {**held(info.get("tags")), **held(one.get("metadata"))}
+        own, unread = _metadata(one)
+        metadata = {**held(info.get("tags")), **own}
+        judged = {key: said for key, said in held(feedback).items() if key != "value"}
         value = held(feedback).get("value")
         type_, kind = _type_of(value)
-        why = why_no_label({**one, "error": one.get("error") or held(feedback).get("error")})
+        why = why_no_label(one, judged, own) or unread
         if feedback is None:
             kind, why = "expectation", "what should be answered is no judgement of an answer"
         yield Said(
@@ -113,7 +150,7 @@ def _mlflow(record: Record) -> Iterator[Said]:
             one.get("last_update_time") or one.get("create_time"),
             type_,
             f"{called or 'unknown source'} {kind}",
-            direction=stated_direction(one, held(one.get("metadata"))),
+            direction=stated_direction(one, judged, own),
             source=source_of(called) or JUDGE,
             why_not=why,
             part=str(one.get("span_id") or ""),
@@ -140,7 +177,9 @@ def _langfuse(record: Record) -> Iterator[Said]:
     called = str(record.get("dataType") or "")
     type_, text = _LANGFUSE.get(called.upper(), ""), record.get("stringValue")
     value = record.get("value")
-    why = why_no_label(record)
+    metadata, unread = _metadata(record)
+    subject = held(record.get("subject"))
+    why = why_no_label(record, metadata, subject, harmless=("_deprecation",)) or unread
     if called.upper() in ("TEXT", "CORRECTION"):
         why, value = why or "a text is no label", text or value
     elif not called:
@@ -151,7 +190,6 @@ def _langfuse(record: Record) -> Iterator[Said]:
         value = text or (value if isinstance(value, str) and not _is_number(value) else None)
     if type_ == YES_NO and text not in (None, "") and str(text).casefold() != ("true" if _is_one(value) else "false"):
         why = why or f"its value {value!r} and its text {str(text)[:20]!r} contradict each other"
-    subject = held(record.get("subject"))
     of_trace = (
         record.get("traceId") or subject.get("traceId") or (subject.get("id") if _is_of(subject, "trace") else "")
     )
@@ -165,7 +203,7 @@ def _langfuse(record: Record) -> Iterator[Said]:
         record.get("updatedAt") or record.get("timestamp"),
         type_,
         called or "untyped",
-        direction=stated_direction(record, held(record.get("metadata"))),
+        direction=stated_direction(record, metadata),
         source=source_of(called_source) or PROGRAM,
         why_not=why,
         astray="" if of_trace else "it is of a session or a run of a data set, and of no answer",
@@ -181,10 +219,8 @@ def _phoenix(record: Record) -> Iterator[Said]:
     result = record.get("result") or {key: record.get(f"result.{key}", record.get(key)) for key in ("score", "label")}
     score, label = _known(result.get("score")), _known(result.get("label"))
     called = str(record.get("annotator_kind") or "")
-    why = why_no_label(record)
-    metadata = held(record.get("metadata"))
-    if not metadata and _known(record.get("metadata")) not in (None, "{}"):
-        why = why or "its metadata, which may state a direction, cannot be read"
+    metadata, unread = _metadata(record)
+    why = why_no_label(record, held(record.get("result")), metadata) or unread
     if record.get("document_position") not in (None, ""):
         why = why or "it is of a retrieved document"
     at = next((key for key in ("span_id", "context.span_id", "trace_id") if record.get(key)), "span_id")
@@ -197,7 +233,7 @@ def _phoenix(record: Record) -> Iterator[Said]:
         WORD if score is None else SCORE,
         f"{called or 'unknown annotator'} {'label' if score is None else 'score'}",
         str(label or ""),
-        direction=stated_direction(metadata, record),
+        direction=stated_direction(record, held(record.get("result")), metadata),
         source=source_of(called) or JUDGE,
         why_not=why,
         astray="" if record.get(at) else "it is of a session, and of no answer",
@@ -210,13 +246,19 @@ _GRADERS = {
 }
 
 
+_OUTCOMES = ("pass", "passed", "fail", "failed")
+"""Values of a status that say how the answer did, and not whether its grader ran."""
+
+
 def _openai_evals(record: Record) -> Iterator[Said]:
     item = held(record.get("datasource_item"))
     request_id = id_of({**item, "metadata": item.get("item")}, "id")
     status = str(record.get("status") or "")
     for result in listed(record.get("results")):
         why = "" if status in ("pass", "fail") else f"the item's status is {status!r}"
-        why = why or why_no_label(held(record.get("sample"))) or why_no_label(held(result.get("sample")))
+        judged = {key: said for key, said in result.items() if key != "status" or said not in _OUTCOMES}
+        samples = (held(record.get("sample")), held(result.get("sample")), held(result.get("metadata")))
+        why = why or why_no_label(record, judged, *samples, harmless=("status",))
         passed = result["passed"]
         yield Said(
             str(result.get("name")),
@@ -280,6 +322,15 @@ def held(value: object) -> Record:
         except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}
+
+
+def _metadata(record: Record) -> tuple[Record, str]:
+    """A record's metadata, and why it cannot be read, which is empty where it can."""
+    given = _known(record.get("metadata"))
+    found = held(given)
+    if found or given in (None, {}, []) or (isinstance(given, str) and given.replace(" ", "") in ("{}", "[]")):
+        return found, ""
+    return {}, "its metadata, which may state a direction or an error, cannot be read"
 
 
 def listed(value: object) -> Sequence[Record]:

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 
 from metaprobe.monitoring.label_formats import NUMBER, OURS, PLAIN, SCORE, WORD, YES_NO, Said
 from metaprobe.monitoring.label_values import (
-    MAXIMIZE,
-    MINIMIZE,
     NO_WORDS,
     RIGHT_WORDS,
     SOURCES,
     UNSURE_WORDS,
     WRONG_WORDS,
     YES_WORDS,
-    direction_of_name,
     label_value,
 )
 from metaprobe.monitoring.value_map import MEANINGS, ValueMap
 from metaprobe.records.errors import RecordError
+from metaprobe.records.label_state import MAXIMIZE, MINIMIZE, direction_of_name, tells_part, tells_state, word_meaning
 
 ASK = "say what they mean with --value-map"
 SHOWN = 4
@@ -89,14 +87,38 @@ def _meaning(said: Said, value_map: ValueMap, wide: set[str]) -> Meaning:
     stated = said.direction or direction_of_name(said.name)
     word = _fixed(said)
     number = _share(said)
+    if said.type == SCORE and (why := _why_apart(said, number, stated)):
+        return _left(said, why)
     if word is not None:
-        opposite = {MAXIMIZE: 1 - word, MINIMIZE: word}.get(stated)
-        if said.type == SCORE and number is not None and number == opposite:
-            return _left(said, f"its word and its score, of direction {stated}, contradict each other")
         return Meaning(said, "read by the words for right and wrong", value=word, notable=False)
     if any(text in UNSURE_WORDS for text in _words(said)):
         return Meaning(said, "unsure", value=None, notable=False)
     return _by_direction(said, number, stated, wide)
+
+
+def _why_apart(said: Said, number: float | None, stated: str) -> str:
+    """Why the word beside a score does not tell the same as the score; empty where it does, or where there is none."""
+    word = said.word.strip().casefold()
+    if not word or word in UNSURE_WORDS:
+        return ""
+    good, high = word_meaning(word) if _fixed(said) is None else _fixed(said), _number(word)
+    if word in YES_WORDS or word in NO_WORDS:
+        high = float(word in YES_WORDS)
+    elif high is not None:
+        high = high if high == number else 1.0 - (number or 0.0)
+    elif good is None:
+        if said.direction in (MAXIMIZE, MINIMIZE) and not tells_state(word):
+            return ""  # the record itself says how its score is read
+        if tells_part(word) and number is not None and 0 < number < 1:
+            return ""
+        return f"the meaning of the word {word[:30]!r} beside its score is not known; {ASK}"
+    elif number is None or stated not in (MAXIMIZE, MINIMIZE):
+        return ""
+    else:
+        high = good if stated == MAXIMIZE else 1.0 - good
+    if number is not None and ((number > 0.5) != (high > 0.5) or number == 0.5 != high):
+        return f"its word {word[:30]!r} and its score {number:g} contradict each other"
+    return ""
 
 
 def _by_direction(said: Said, number: float | None, direction: str, wide: set[str]) -> Meaning:
@@ -110,6 +132,8 @@ def _by_direction(said: Said, number: float | None, direction: str, wide: set[st
     if direction not in (MAXIMIZE, MINIMIZE):
         why = f"of direction {direction!r}" if direction else "nothing says whether 1 is right or wrong"
         return _left(said, f"{why}; {ASK}, such as 1=correct,0=wrong")
+    if said.direction and direction_of_name(said.name) not in ("", direction):
+        return _left(said, f"their name and their direction, {direction}, contradict each other")
     by = "as their direction says" if said.direction else "by the name"
     if direction == MAXIMIZE:
         return Meaning(said, f"1 is right, {by}", value=number, notable=False)

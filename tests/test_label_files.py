@@ -4,7 +4,9 @@ import csv
 import gzip
 import json
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +19,7 @@ from metaprobe.monitoring.label_files import read_label_file
 from metaprobe.monitoring.label_values import label_value
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.records.errors import ImportFileError
+from metaprobe.records.label_state import why_not_right
 
 NOON = 1_700_000_000.0
 
@@ -197,9 +200,9 @@ def mlflow(value: object, name: str = "correctness", **more: Any) -> dict[str, A
     return {**given, "feedback": {"value": value}, "valid": True, **more}
 
 
-def evals(passed: object = True, status: str = "pass", **more: Any) -> dict[str, Any]:
+def evals(passed: object = True, item: str = "pass", **more: Any) -> dict[str, Any]:
     result = {"name": "Match", "type": "string_check", "passed": passed, "score": 1.0, **more}
-    return {"id": "o", "datasource_item": {"request_id": "a"}, "results": [result], "status": status}
+    return {"id": "o", "datasource_item": {"request_id": "a"}, "results": [result], "status": item}
 
 
 FAILED = {"value": None, "error": {"error_code": "X", "error_message": "judge failed"}}
@@ -254,7 +257,99 @@ NO_LABELS = {
     "an invalid label": {"request_id": "a", "label": 1, "valid": False},
     "a label of no direction": {"request_id": "a", "label": 1, "direction": "sideways"},
     "a label of a failed judge": {"request_id": "a", "label": 0, "error": "timeout"},
+    "a label that metadata call invalid": {"request_id": "a", "label": 1, "metadata": {"isValid": "no"}},
+    "a label that awaits its review": {"request_id": "a", "label": 1, "review": {"status": "open"}},
+    "two labels that contradict each other": {"request_id": "a", "label": 0, "correct": 1},
+    "a label beside a value that is none": {"request_id": "a", "label": 1, "value": "7 of 10"},
+    "a label of what may be bad": {"request_id": "a", "label": 1, "name": "hallucination"},
+    "a label of a negated name": {"request_id": "a", "label": 1, "metric": "not_correct"},
+    "a result that failed": evals(False, "fail", error={"code": "x"}),
+    "a result whose grader failed": evals(False, "fail", status="errored"),
+    "a result whose grader's metadata say so": evals(False, "fail", metadata={"grader": {"error": "x"}}),
+    "a word that says the opposite of its score": phoenix("correctness", 1.0, "not correct"),
+    "a no that says the opposite of its score": phoenix("correctness", 1.0, "no"),
+    "a word for what is bad beside a high score": phoenix("quality", 1.0, "hallucinated"),
+    "a word for what is good beside a low score": phoenix("correctness", 0.1, "correct"),
+    "a word beside a score that nobody knows": phoenix("quality", 1.0, "very poor"),
+    "a judgement that could not be read": phoenix("correctness", 0.0, "NOT_PARSABLE"),
+    "a judgement with a direction that could not be read": phoenix(
+        "tone", 0.0, "NOT_PARSABLE", metadata={"direction": "maximize"}
+    ),
+    "a word that may mean a failed judge": phoenix("correctness", 0.0, "error"),
+    "a part beside a whole score": phoenix("correctness", 1.0, "partially correct"),
+    "a goal that contradicts the name": langfuse(metadata={"goal": "minimize"}),
+    "a kind for what is bad": {"request_id": "a", "label": 1, "kind": "toxicity"},
+    "a word for what is good under a name for what is bad": phoenix("hallucination", 1.0, "factual"),
+    "a result with an error": {"span_id": "a", "annotator_kind": "LLM", "name": "correctness"}
+    | {"result": {"score": 0.0, "error": "timed out"}},
+    "a judge's failure in a feedback's field": mlflow(True, feedback={"value": True, "error_message": "x"}),
+    "a judge's failure in a feedback's trace": mlflow(True, feedback={"value": True, "stack_trace": "x"}),
+    "a name and a direction that contradict each other": langfuse(higherIsBetter=False),
+    "two directions": langfuse(higherIsBetter=True, metadata={"direction": "minimize"}),
 }
+STATES: dict[str, object] = {
+    "invalid": True,
+    "isInvalid": 1,
+    "invalidated": "2026-08-01T10:00:00Z",
+    "invalidated_by": "ada",
+    "valid": False,
+    "is-valid": "False",
+    "reviewStatus": "rejected",
+    "review": "to be done",
+    "queueStatus": "PENDING",
+    "executionStatus": "FAILED",
+    "execution_status": "MISSING INPUT",
+    "state": "open",
+    "status": "error",
+    "retracted": True,
+    "retractedAt": 1_700_000_000,
+    "error": "timeout",
+    "errors": ["timeout"],
+    "error_message": {"text": "timeout"},
+    "exceptions": "['RateLimitError()']",
+    "stackTrace": "line 1",
+    "failed": "yes",
+    "timeout": True,
+    "parse_success": False,
+    "higherIsBetter": False,
+    "lower_is_better": True,
+    "greater_is_better": "no",
+    "direction": "minimize",
+    "score_direction": "sideways",
+    "inverted": True,
+}
+"""Fields by which a judgement of correctness does not count, or is turned."""
+SETTLED: dict[str, object] = {
+    "invalid": False,
+    "invalidatedAt": None,
+    "is_valid": "True",
+    "reviewStatus": "APPROVED",
+    "reviewed_by": "ada",
+    "reviewComment": "looks wrong to me",
+    "queueId": "q",
+    "executionStatus": "COMPLETED",
+    "execution_status": "COMPLETED WITH RETRIES",
+    "status": 200,
+    "retracted": 0,
+    "error": None,
+    "errors": [],
+    "error_message": "",
+    "feedback_error": {"error_code": "", "error_message": None},
+    "exceptions": "[]",
+    "higherIsBetter": True,
+    "direction": "maximize",
+    "inverted": "false",
+    "statement": "error",
+    "timeout": 30,
+    "draft_model": "tiny",
+    "max": 1,
+    "min": 0,
+    "validator": "judge-1",
+    "configId": "c",
+    "environment": "default",
+    "mlflow.assessment.judgeCost": "0.1",
+}
+"""Fields that say nothing against it."""
 
 
 SOUND = {
@@ -278,7 +373,85 @@ def test_a_value_without_type_direction_or_validity_is_no_label(held: dict[str, 
         assert any("left out" in line for line in said)
 
 
+def with_field(form: str, place: str, key: str, value: object) -> dict[str, Any]:
+    """A judgement that an answer is right, with a field of its own or of its metadata."""
+    field = {"metadata": {key: value}} if place == "metadata" else {key: value}
+    made: dict[str, Callable[..., dict[str, Any]]] = {
+        "langfuse": langfuse,
+        "phoenix": partial(phoenix, "correctness", 1.0),
+        "mlflow": partial(mlflow, True),
+        "evals": evals,
+        "lines": partial(dict, request_id="a", label=1),
+    }
+    return made[form](**field)
+
+
+PLACES = [
+    (form, place) for form in ("langfuse", "phoenix", "mlflow", "evals", "lines") for place in ("own", "metadata")
+]
+
+
+def found(held: dict[str, Any], folder: Path) -> list[float | None]:
+    with suppress(ImportFileError):
+        return [one.value for one in read(written(folder / "labels.json", held))[0]]
+    return []
+
+
+@pytest.mark.parametrize(("form", "place"), PLACES)
+def test_a_state_one_level_off_counts_in_any_spelling(form: str, place: str, tmp_path: Path) -> None:
+    turning = {"higherIsBetter", "lower_is_better", "greater_is_better", "direction", "score_direction", "inverted"}
+    wrong = {}
+    for key, value in STATES.items():
+        if form == "evals" and key in turning:
+            continue  # it says itself whether the answer passed
+        values = found(with_field(form, place, key, value), tmp_path)
+        if values and not (form == "lines" and key in turning and values == [0]):
+            wrong[key] = values
+    assert not wrong
+
+
+@pytest.mark.parametrize(("form", "place"), PLACES)
+def test_fields_that_say_nothing_against_a_label_leave_it_out_nowhere(form: str, place: str, tmp_path: Path) -> None:
+    lost = [key for key, value in SETTLED.items() if found(with_field(form, place, key, value), tmp_path) != [1]]
+    assert not lost
+
+
+def test_a_line_tells_why_its_labels_do_not_count() -> None:
+    line = {"id": "q", "labels": {"correct": 1}, "response": {"error": None}}
+    for key, value in STATES.items():
+        assert why_not_right(line | {key: value})
+        assert why_not_right(line | {"metadata": {key: value}})
+    for key, value in SETTLED.items():
+        assert not why_not_right(line | {key: value})
+        assert not why_not_right(line | {"metadata": {key: value}})
+
+
+@pytest.mark.parametrize("metadata", [{}, None, "{}", "", "nan", "{ }", [], {"model": "gpt"}])
+def test_metadata_that_states_nothing_leave_no_label_out(metadata: object, tmp_path: Path) -> None:
+    for held in (phoenix("correctness", 1.0), langfuse(), mlflow(True)):
+        assert found(held | {"metadata": metadata}, tmp_path) == [1]
+
+
 LABELS = {
+    "a word that agrees with its score": (phoenix("correctness", 1.0, "correct"), 1.0),
+    "a yes that agrees with its score": (phoenix("hallucination", 1.0, "yes"), 0.0),
+    "an evaluator's word for what is bad": (phoenix("hallucination", 1.0, "hallucinated"), 0.0),
+    "an evaluator's word for what is good": (phoenix("hallucination", 0.0, "factual"), 1.0),
+    "a part": (phoenix("correctness", 0.5, "partially_correct"), 0.5),
+    "a goal": (phoenix("tone", 1.0, metadata={"goal": "Lower is better"}), 0.0),
+    "an answer that reads like a direction": ({"request_id": "a", "label": 1, "answer": "minimize"}, 1.0),
+    "a negated word": (phoenix("toxicity", 0.0, "non-toxic"), 1.0),
+    "a word for what has no relevance": (phoenix("relevance", 0.0, "unrelated"), 0.0),
+    "a score that its label repeats": (phoenix("correctness", 1.0, "1"), 1.0),
+    "labels that agree": ({"request_id": "a", "label": "right", "correct": 1, "value": ""}, 1.0),
+    "a label of a person's name": ({"request_id": "a", "label": 1, "name": "ada"}, 1.0),
+    "a label of a good name": ({"request_id": "a", "label": 0, "name": "correctness"}, 0.0),
+    "a word under a bad name": ({"request_id": "a", "label": "wrong", "name": "hallucination"}, 0.0),
+    "a label of a bad name with its direction": (
+        {"request_id": "a", "label": 1, "name": "hallucination", "direction": "minimize"},
+        0.0,
+    ),
+    "a result of a grader that ran": (evals(False, "fail", status="failed"), 0.0),
     "a yes": (langfuse("BOOLEAN", 1, "True"), 1.0),
     "a boolean of the newer interface": (langfuse("BOOLEAN", False, subject={"kind": "trace", "id": "a"}), 0.0),
     "a boolean that says what is bad": (langfuse(name="hallucination"), 0.0),
@@ -315,7 +488,7 @@ def meant(kind: str | None, value: object, text: str | None, name: str) -> float
     """What a Langfuse score means, by the rules of its types; None where it means nothing."""
     yes: object = None
     if str(kind).upper() == "BOOLEAN" and not isinstance(value, str | None):
-        agreed = text in (None, "") or (text == "True") == (value == 1)
+        agreed = text in (None, "", "True" if value == 1 else "False")
         yes = {0.0: False, 1.0: True}.get(float(value)) if agreed else None  # type: ignore[arg-type]
     elif kind == "CATEGORICAL":
         word = text or (value if value in ("good", "x") else None)

@@ -4,6 +4,7 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -35,8 +36,22 @@ def imported(path: Path, folder: Path, **options: Any) -> tuple[ImportReport, li
     return report, sorted(store, key=lambda run: run.id)
 
 
-def check(kind: str, passed: bool, **more: Any) -> dict[str, Any]:
-    return {"pass": passed, "score": float(passed), "reason": "", "assertion": {"type": kind, **more}}
+REASONS = {
+    "similar": "Similarity 0.12 is less than threshold 0.75",
+    "similar:euclidean": "Distance 3.20 is greater than threshold 1",
+    "pi": "Pi Scorer",
+    "answer-relevance": "Relevance 0.31 is less than threshold 0.8",
+    "context-faithfulness": "Faithfulness 0.25 is < 0.9",
+    "model-graded-closedqa": "The submission does not meet the criterion:\nN",
+}
+
+
+def check(kind: str, passed: bool, reason: str = "", tokens: int = 9, **more: Any) -> dict[str, Any]:
+    """A component as promptfoo writes it where the grader, if there is one, answered."""
+    bare = kind.removeprefix("not-")
+    name = "similar" if bare in ("similar:cosine", "similar:dot") else bare
+    held = {"pass": passed, "score": float(passed), "assertion": {"type": kind, **more}}
+    return held | {"reason": reason or REASONS.get(name, ""), "tokensUsed": {"total": tokens}}
 
 
 def a_set(*checks: Mapping[str, Any], passed: bool, **said: Any) -> list[Mapping[str, Any]]:
@@ -78,8 +93,12 @@ def graded(*checks: Mapping[str, Any], passed: bool, **test: Any) -> bool | None
         (a_set(check("contains", False), check("latency", True), passed=True, threshold=0.5), True, False),
         (a_set(check("cost", False), check("latency", False), passed=False), False, None),
         ([*a_set(check("contains", True), passed=True), check("equals", False)], False, False),
-        ([{**check("llm-rubric", False), "reason": "API error: 429 Too Many Requests"}], False, None),
-        ([{**check("llm-rubric", False), "reason": "The output has no output format."}], False, False),
+        ([check("llm-rubric", False, "The output has no output format.")], False, False),
+        ([check("llm-rubric", False, "Rate limit exceeded, so the answer is wrong")], False, False),
+        ([{**check("llm-rubric", True), "metadata": {"skipped": True}}], True, None),
+        ([{**check("contains", True), "metadata": {"skipped": True}}], True, None),
+        ([{**check("contains", False), "metadata": {"error": "x"}}], False, None),
+        ([{**check("contains", False), "metadata": {"http": {"status": 200}, "skipped": False}}], False, False),
         ([check("contains", True), None], True, True),
         ([check("is-json", True), check("latency", False)], False, None),
         ([check("is-json", False)], False, False),
@@ -92,6 +111,63 @@ def test_a_promptfoo_answer_is_right_or_wrong_by_its_content(
     checks: Sequence[Mapping[str, Any]], passed: bool, right: bool | None
 ) -> None:
     assert graded(*checks, passed=passed) is right
+
+
+GRADED = (
+    "llm-rubric",
+    "factuality",
+    "g-eval",
+    "model-graded-closedqa",
+    "search-rubric",
+    "similar",
+    "pi",
+    "context-faithfulness",
+)
+FAILURES = (
+    "Rate limit exceeded",
+    "429 Too Many Requests",
+    "Request timed out",
+    "Remote grading failed",
+    "connect ECONNREFUSED 127.0.0.1:443",
+    "API error: 429 Too Many Requests",
+    "No output",
+    "",
+)
+UNREADABLE = (
+    "Failed to parse grader output",
+    "Could not extract JSON from llm-rubric response",
+    "llm-rubric produced malformed response: SyntaxError",
+    "Factuality checker output did not match expected format: I think so",
+    "Invalid category value: F",
+    "Model grader produced a malformed response:\nperhaps",
+    "LLM-proposed evaluation result is not in JSON format: 7",
+)
+
+
+@pytest.mark.parametrize("kind", GRADED)
+@pytest.mark.parametrize("form", ["{}", "not-{}"])
+def test_a_grader_that_did_not_answer_judged_nothing(kind: str, form: str) -> None:
+    kind = form.format(kind)
+    assert graded(check(kind, False), passed=False) is False
+    assert graded(check(kind, True), check("contains", True), passed=True) is True
+    for reason in FAILURES:
+        failed = check(kind, False, tokens=0) | {"reason": reason}
+        assert graded(failed, passed=False) is None
+        assert graded(failed, check("contains", False), passed=False) is False
+        alone = {**failed, "componentResults": None}
+        assert grade_of(alone, {"assert": [{"type": kind}]}, False).right is None
+        if form != "{}":  # a failure that was turned into a pass
+            assert graded(failed | {"pass": True, "score": 1.0}, passed=True) is None
+    for reason in UNREADABLE:
+        assert graded(check(kind, False, reason), passed=False) is None
+
+
+def test_what_shows_that_a_grader_answered_is_taken_for_a_grade() -> None:
+    bare = check("llm-rubric", False, "Cannot parse the answer", tokens=0)
+    assert graded(bare, passed=False) is None
+    assert graded(bare | {"metadata": {"renderedGradingPrompt": "Grade: ..."}}, passed=False) is False
+    assert graded(bare | {"reason": "Half of it", "score": 0.5}, passed=False) is False
+    assert graded(bare | {"reason": "No.", "tokensUsed": {"total": 0, "cached": 80}}, passed=False) is False
 
 
 def test_a_test_that_passes_by_its_score_is_believed_where_only_content_is_scored() -> None:
@@ -254,6 +330,96 @@ def test_a_log_of_inspect_without_samples_is_named_with_the_way_on(samples: Any,
     log = json.loads(path.read_text()) | {"samples": []}
     with pytest.raises(ImportFileError, match=r"holds no samples.*--log-samples"):
         imported(as_archive(log, tmp_path / "log.eval"), tmp_path)
+
+
+def scored(**scores: Any) -> tuple[dict[str, float], str]:
+    """The labels of a sample with these scores, and what was taken for `correct`."""
+    log = json.loads((LOGS / "inspect" / "graded.json").read_text())
+    log["samples"] = [log["samples"][0] | {"scores": scores}]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "log.json"
+        path.write_text(json.dumps(log))
+        [sample] = read_inspect(path, LogOptions(plain=True), own_reader=False)
+    assert sample.line is not None
+    return sample.line["labels"], sample.taken
+
+
+GRADER = "I think so, and cannot say more."
+UNSCORED: dict[str, dict[str, Any]] = {
+    "a grader without a grade": {"explanation": f"Grade not found in model output: {GRADER}"},
+    "a grader of others without a grade": {"explanation": "Grade not found in model output after 3 attempts. Last: C"},
+    "a grader of other words": {"explanation": GRADER},
+    "an error": {"metadata": {"error": "timeout"}},
+    "a grader's error": {"metadata": {"judge": {"error": "timeout"}}},
+    "a mark": {"metadata": {"unscored": True}},
+    "a reason of older versions": {"metadata": {"unscored_reason": "grader_failed"}},
+    "a reason": {"reason": "grader_failed"},
+    "a reason of the user's own": {"reason": "no_quota"},
+    "a state": {"metadata": {"status": "skipped"}},
+}
+
+
+@pytest.mark.parametrize("held", UNSCORED.values(), ids=UNSCORED)
+@pytest.mark.parametrize("value", ["I", "C"])
+def test_a_score_of_inspect_whose_scorer_failed_is_no_label(held: dict[str, Any], value: str) -> None:
+    labels, taken = scored(model_graded_qa={"value": value, **held}, includes={"value": "C"})
+    assert "correct" not in labels, "another scorer judges something else"
+    assert "model_graded_qa" not in labels
+    assert "model_graded_qa" in taken
+    assert "no label" in taken
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {},
+        {"explanation": "It is the same number. GRADE: I"},
+        {"explanation": "**Grade: incorrect**", "metadata": {"grading": [{"role": "user", "error": "x"}]}},
+        {"reason": "refusal", "metadata": {"error": None, "unscored": False}},
+    ],
+)
+def test_a_score_of_inspect_whose_scorer_answered_is_a_label(held: dict[str, Any]) -> None:
+    assert scored(model_graded_qa={"value": "I", **held}) == (
+        {"correct": 0.0, "model_graded_qa": 0.0},
+        "labelled by model_graded_qa",
+    )
+
+
+@pytest.mark.parametrize("name", ["hallucination", "refused", "not_correct", "is_toxic", "made_up"])
+def test_a_yes_is_right_only_under_a_name_for_what_is_good(name: str) -> None:
+    for value in (True, False):
+        labels, _ = scored(**{name: {"value": value}})
+        assert labels == {name: float(value)}
+        assert scored(is_correct={"value": value})[0]["correct"] == float(value)
+    assert "correct" not in scored(hallucination={"value": "C"})[0]
+
+
+def test_a_failed_output_of_inspect_is_no_answer(tmp_path: Path) -> None:
+    def change(log: Any) -> None:
+        log["samples"][0]["output"]["error"] = "content was filtered (code 4)"
+        log["samples"][1]["output"]["error"] = None
+
+    path = changed(LOGS / "inspect" / "graded.json", change, tmp_path)
+    first, second = list(read_inspect(path, LogOptions(plain=True), own_reader=False))[:2]
+    assert (first.line, "content was filtered" in first.left_out) == (None, True)
+    assert second.line is not None
+
+
+@pytest.mark.parametrize(("kept", "right"), [("[invalid]", None), (" ", None), ("15", 0.0)])
+def test_a_text_that_a_filter_of_lm_eval_cannot_read_has_no_label(
+    kept: str, right: float | None, tmp_path: Path
+) -> None:
+    def change(line: Any) -> Any:
+        unread = {"filtered_resps": [kept], "exact_match": 0.0, "filter": "strict-match", "metrics": ["exact_match"]}
+        return {"resps": [["It is 15. Confidence: 85%"]], **unread}
+
+    once = {json.loads(line)["doc_id"]: line for line in WORDS.read_text().splitlines()}
+    (tmp_path / "once.jsonl").write_text("\n".join(once.values()))
+    report, runs = imported(lm_eval(tmp_path / "once.jsonl", tmp_path / "s.jsonl", change), tmp_path, plain=True)
+    assert {run.outcome for run in runs} == {right}
+    assert {run.label("exact_match", run.id) for run in runs} == {0.0}
+    [said] = dict(report.taken)
+    assert ("found no answer" in said and "strict-match" in said) == (right is None)
 
 
 def lm_eval(path: Path, to: Path, *changes: Any) -> Path:

@@ -6,6 +6,7 @@ answer, the last one that the model gave in it (`output`); what a sample's epoch
 
 import importlib.util
 import json
+import re
 import struct
 import zipfile
 import zlib
@@ -18,6 +19,7 @@ from typing import Any
 from metaprobe.records.compressed import is_damage
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
+from metaprobe.records.label_state import MAXIMIZE, direction_of_name, may_be_bad, why_no_label
 from metaprobe.records.line_fields import name_value
 from metaprobe.records.logs.document import elements
 from metaprobe.records.logs.sample import (
@@ -40,6 +42,13 @@ MAX_MEMBER = 256 << 20
 """Bytes of one sample, unpacked."""
 _GRADES = {"C": 1.0, "P": 0.5, "N": 0.0, "I": 0.0}
 """What Inspect's scorers write for correct, partial, no answer and incorrect."""
+_JUDGED = ("", "invalid_response_format", "refusal", "no_response")
+"""Values of a score's `reason` with which the answer was judged; with others, the scorer or its grader failed."""
+_UNGRADED = re.compile(r"\s*(no )?grade (was )?(not )?found\b", re.I)
+"""How the explanation begins where a grader gave no grade; older versions of Inspect then write incorrect."""
+_GRADED = re.compile(r"grade\W{1,9}(c|p|i|n|(in)?correct|partial)\b", re.I)
+"""The grade in the words of a grader, as Inspect's own instructions ask for it."""
+_GRADERS = ("model_graded_qa", "model_graded_fact")
 _ENDS = {"max_tokens": "length", "model_length": "length", "unknown": ""}
 _ZSTANDARD = 93
 _ATTACHMENT = "attachment://"
@@ -199,8 +208,10 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
             raise
         bare = [{**mapping(one, "a choice"), "logprobs": None} for one in sequence(output.get("choices"), "choices")]
         response = response_of({**output, "choices": bare}, limit, attached)
-    scores, right = _scores(sample)
-    labels = labels_from(scores, right, options)
+    if output.get("error"):
+        raise NoAnswer(f"the model's output ended in an error ({words(output.get('error')).partition('(')[0][:60]})")
+    scores, right, failed = _scores(sample)
+    labels, taken = _labels(scores, right, failed, options)
     line = {
         "id": f"{identity}-epoch-{sample.get('epoch', 1)}",
         "group": str(identity),
@@ -212,7 +223,7 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
         "labels": labels,
         "response": response,
     }
-    yield Sample(place, line, taken=taken_of(labels, right, options))
+    yield Sample(place, line, taken=taken)
     for _ in sequence(output.get("choices"), "output.choices")[1:]:
         yield Sample(place, None, FURTHER, source=dict(sample))
 
@@ -265,12 +276,29 @@ def _logprobs(
     return {"content": list(entries[:count])}, thinking
 
 
-def _scores(sample: Mapping[str, Any]) -> tuple[dict[str, float], str | None]:
-    """(scores by scorer, or scorer and name where it gives several; the first that is a grade: it says `correct`)."""
+def _labels(
+    scores: Mapping[str, float], right: str | None, failed: Mapping[str, str], options: LogOptions
+) -> tuple[dict[str, float], str]:
+    """(labels, what `correct` was taken from). A score whose scorer failed is no label under any name."""
+    wanted = options.correct or right
+    sound = {name: value for name, value in scores.items() if name not in failed}
+    if wanted is not None and wanted in failed:
+        return labels_from(sound, None, replace(options, correct="")), f"no label: {wanted}, {failed[wanted]}"
+    labels = labels_from(sound, right, options)
+    return labels, taken_of(labels, right, options)
+
+
+def _scores(sample: Mapping[str, Any]) -> tuple[dict[str, float], str | None, dict[str, str]]:
+    """(scores by scorer, or scorer and name where it gives several; which of them says `correct`; why scores failed).
+
+    The first score that is a grade says `correct`, also where its scorer failed: then nothing does.
+    """
     scores: dict[str, float] = {}
+    failed: dict[str, str] = {}
     right = None
     for scorer, score in mapping(sample.get("scores"), "scores").items():
-        value = mapping(score, f"the score {scorer!r}").get("value")
+        held = mapping(score, f"the score {scorer!r}")
+        value = held.get("value")
         several = isinstance(value, Mapping)
         for name, single in value.items() if isinstance(value, Mapping) else [(scorer, value)]:
             number = _GRADES.get(single) if isinstance(single, str) else number_of(single)
@@ -278,9 +306,33 @@ def _scores(sample: Mapping[str, Any]) -> tuple[dict[str, float], str | None]:
                 continue  # a text, or a sample that was not scored
             key = f"{scorer}/{name}" if several else str(scorer)
             scores[key] = number
-            if right is None and not several and isinstance(single, (str, bool)):
+            if why := _why_unscored(str(scorer), held):
+                failed[key] = why
+            if right is None and not several and _is_grade(str(scorer), single):
                 right = key
-    return scores, right
+    return scores, right, failed
+
+
+def _is_grade(scorer: str, value: object) -> bool:
+    """Whether a score says right or wrong: one of Inspect's grades, or a yes under a name for what is good."""
+    if isinstance(value, bool):
+        return direction_of_name(scorer) == MAXIMIZE
+    return isinstance(value, str) and not may_be_bad(scorer)
+
+
+def _why_unscored(scorer: str, score: Mapping[str, Any]) -> str:
+    """Why a score judges nothing, whatever its value; empty where it may judge the answer."""
+    metadata = score.get("metadata")
+    inner = {key: held for key, held in metadata.items() if key != "grading"} if isinstance(metadata, Mapping) else {}
+    reason, told = words(score.get("reason")), words(score.get("explanation"))
+    if reason not in _JUDGED:
+        return f"its scorer failed ({reason[:40]})"
+    told_of_state = {key: held for key, held in score.items() if key not in ("value", "reason", "metadata", "history")}
+    if why := why_no_label(told_of_state, inner):
+        return f"its scorer failed ({why})"
+    if _UNGRADED.match(told) or (scorer in _GRADERS and told and not _GRADED.search(told)):
+        return "its grader gave no grade"
+    return ""
 
 
 def _prompt(sample: Mapping[str, Any], attached: Mapping[str, Any]) -> list[dict[str, str]]:

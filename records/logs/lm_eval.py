@@ -41,6 +41,8 @@ EQUAL = (
     "all options have the same log-likelihood, so none of them is the model's choice: an endpoint that cannot echo the"
     " prompt with its log-probabilities gives such constants (take a completions endpoint with echo, or a local model)"
 )
+UNREAD = "[invalid]"
+"""What the filters of lm-eval keep of a text in which their pattern finds nothing."""
 _EQUAL = 1e-6
 """Nats within which log-likelihoods count as the same: what is left of rounding where all are one constant."""
 
@@ -154,19 +156,28 @@ def _generated(
         if not isinstance(text, str):
             raise ImportFileError(f"answer {repeat} is {name_value(text)}; expected text")
         scored = len(answers) == 1 or (len(kept) == 1 and kept[0] == text)
+        labels = _labels(record, score, "exact_match") if scored else {}
+        taken = _taken(record, labels, score, "exact_match") if scored else "no label: a filter kept another text"
+        if scored and _is_unread(kept, text):
+            labels.pop("correct", None)
+            taken = f"no label: the filter {words(record.get('filter')) or 'of the task'!r} found no answer in the text"
         sampling = {"temperature": settings.get("temperature"), "max_tokens": settings.get("max_gen_toks")}
         one = {
             **line,
             "id": line["id"] if len(answers) == 1 else f"{line['id']}-repeat-{repeat + 1}",
             "messages": [{"role": "user", "content": words(asked[0])}] if asked else [],
             "sampling": {key: value for key, value in sampling.items() if value is not None} or None,
-            "labels": _labels(record, score, "exact_match") if scored else {},
+            "labels": labels,
             "response": completion(text, model=line["model"], logprobs=None),
         }
-        taken = (
-            _taken(record, one["labels"], score, "exact_match") if scored else "no label: a filter kept another text"
-        )
         yield Sample(place, one, number=number, source=record, taken=taken)
+
+
+def _is_unread(kept: Sequence[object], text: str) -> bool:
+    """Whether the filter found no answer in a text: lm-eval counts that as wrong, though nothing was compared."""
+    first = kept[0] if len(kept) == 1 else None
+    read = first.strip() if isinstance(first, str) else None
+    return read == UNREAD or (read == "" and bool(text.strip()))
 
 
 def _taken(record: Mapping[str, Any], labels: Mapping[str, float], score: str, right: str) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from metaprobe.records.logs.sample import mapping, sequence, words
+from metaprobe.records.label_state import why_no_label
+from metaprobe.records.logs.sample import mapping, number_of, sequence, words
 
 CONTENT = frozenset(
     "bertscore bleu contains contains-all contains-any ends-with equals factuality g-eval gleu icontains icontains-all"
@@ -31,10 +32,25 @@ ELSEWHERE = frozenset(
 """Types of assertions that say nothing about whether the answer's text is right."""
 HUMAN = "human"
 """The type of a grade that a person gave in promptfoo's page; it overrides all others."""
-_GRADER_FAILED = re.compile(
-    r"\s*(?:API (?:call )?error|Could not extract JSON|No output\b|No grading|Error:|Timeout\b)", re.I
+_MODELS = frozenset("conversation-relevance factuality g-eval llm-rubric model-graded-factuality search-rubric".split())
+"""Types of assertions whose reason a model writes; where it fails, the answer counts as wrong, without tokens of it."""
+_REASONS = {
+    **dict.fromkeys(("similar", "similar:cosine", "similar:dot"), re.compile(r"Similarity -?\d")),
+    "similar:euclidean": re.compile(r"Distance \d"),
+    "pi": re.compile(r"Pi Scor"),
+    "answer-relevance": re.compile(r"Relevance -?\d"),
+    "context-faithfulness": re.compile(r"Faithfulness -?\d"),
+    "model-graded-closedqa": re.compile(r"The submission (meets|does not meet) the criterion"),
+}
+"""How promptfoo itself begins the reason of assertions that call a model or another service, where that answered."""
+_UNREAD = re.compile(
+    r"\s*(API (call )?error|(Could not|Cannot|Unable to|Failed to|Error) (extract|pars(e|ing)|perform)\b|Error:"
+    r"|Invalid category value|LLM-proposed evaluation|LLM does not propose|G-Eval \S+ (call|response)"
+    r"|No (embedding|output)\s*$|Factuality checker output did not match"
+    r"|(Model grader|[\w:-]+) produced (a )?malformed response)",
+    re.I,
 )
-"""How the reason begins where a grading model failed; older versions say that in no other way."""
+"""How the reason begins where a model answered, and promptfoo could not read a grade in its words."""
 _OWN = "--correct pass takes promptfoo's own verdict"
 
 Outcome = Literal["right", "wrong", "unknown", "nothing"]
@@ -78,6 +94,9 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | 
         checks = tuple(_checks(components, asked))
     else:  # which of several assertions failed is not said; all of them passed where the test did
         checks = tuple(_asked(one, True if passed and not weighed else None) for one in asked)
+        said = mapping(graded.get("metadata"), '"metadata"')
+        if why_no_label({}, said) or not all(_is_judged(leaf.kind, graded, said) for leaf in _leaves(checks)):
+            passed = None
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
             return Grade(check.passed, "labelled by a person (human)")
@@ -103,8 +122,8 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
         kind = words(assertion.get("type"))
         said = mapping(component.get("metadata"), '"metadata"')
         passed = component.get("pass")
-        failed = said.get("graderError") or (not passed and _GRADER_FAILED.match(words(component.get("reason"))))
-        passed = passed if isinstance(passed, bool) and not failed else None
+        judged = not why_no_label({}, said) and _is_judged(kind, component, said)
+        passed = passed if isinstance(passed, bool) and judged else None
         if parts and not kind:
             told = {**next(sets, {}), **mapping(said.get("assertionSet"), "a set of assertions")}
             inside, weighed = tuple(_checks(parts, ())), told.get("threshold") is not None
@@ -112,6 +131,27 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
         else:
             counts = assertion.get("weight") != 0 and not assertion.get("metricOnly")
             yield _Check(kind or "an unnamed assertion", passed, counts)
+
+
+def _is_judged(kind: str, component: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
+    """Whether the outcome of a component is a judgement of the answer: what is graded elsewhere must show a grade.
+
+    promptfoo passes an answer only where a grader answered; older versions turn a failure into a pass for `not-`.
+    """
+    bare = kind.removeprefix("not-")
+    if bare not in _MODELS and bare not in _REASONS:
+        return True
+    if bare == kind and component.get("pass") is True:
+        return True
+    reason = words(component.get("reason"))
+    if bare in _REASONS:
+        return bool(_REASONS[bare].match(reason))
+    if isinstance(said.get("renderedGradingPrompt"), str):
+        return True  # newer versions write it beside a grade only
+    used = mapping(component.get("tokensUsed"), '"tokensUsed"')
+    drawn = max(number_of(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
+    partly = bare == kind and (number_of(component.get("score")) or 0.0) > 0.0
+    return (drawn > 0 or partly) and not _UNREAD.match(reason)
 
 
 def _asked(assertion: Mapping[str, Any], passed: bool | None) -> _Check:

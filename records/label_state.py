@@ -1,0 +1,233 @@
+"""Whether a record of a judgement counts, and whether a high value in it is good, by its names and keys.
+
+Names are read in any spelling: `reviewStatus`, `review_status` and `review-status` are the same. A key that speaks of
+validity, errors, review or retraction must have a value that is known to be good.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MAXIMIZE, MINIMIZE = "maximize", "minimize"
+
+_GOOD = frozenset(
+    "correct correctness right accurate accuracy factual factuality truthful truthfulness faithful faithfulness "
+    "grounded groundedness helpful helpfulness useful usefulness relevant relevance good quality pass passed "
+    "success successful match equivalence equivalent complete completeness sufficient sufficiency safe safety "
+    "satisfied satisfaction thumbs feedback acceptable accepted coherent coherence fluent fluency concise "
+    "conciseness".split()
+)
+_BAD = frozenset(
+    "hallucination hallucinations hallucinated incorrect incorrectness wrong toxic toxicity harmful harmfulness error "
+    "errors failure failed pii friction".split()
+)
+_FILLING = frozenset(
+    "a ai an answer answers check context eval evaluation evaluator exact final gpt human is judge judgement judgment "
+    "label llm metric model of openai output overall query rating response responses result retrieval retrieved score "
+    "the to up user was".split()
+)
+"""Words of a name that say nothing of its direction."""
+_GOOD_WORDS = (_GOOD - {"quality", "thumbs", "feedback", "safety"}) | frozenset(
+    "compliant excellent great readable supported".split()
+)
+_BAD_WORDS = (_BAD - {"error", "errors", "failure"}) | frozenset(
+    "bad fail frustrated inaccurate incoherent incomplete insufficient irrelevant nonfactual poor "
+    "unacceptable unfaithful ungrounded unhelpful unreadable unrelated unsafe unsupported untruthful "
+    "verbose".split()
+)
+_PARTLY = frozenset("mostly partial partially partly somewhat".split())
+_NEGATIONS = frozenset("no non not never without".split())
+
+_GONE = frozenset(
+    "aborted archived canceled cancelled contested deleted deprecated discarded dismissed disputed error errored "
+    "errors exception exceptions excluded expired fail failed failure failures flagged invalid invalidated "
+    "invalidation nullified obsolete outdated overridden pending quarantined reject rejected rejection removed "
+    "retract retracted retraction reverted revoked skipped stacktrace superseded tombstone traceback ungraded "
+    "unparsable unparseable unreliable unreviewed unscored untrusted unverified voided withdrawn".split()
+)
+"""Words of a key under which anything but nothing means that the record does not count."""
+_GONE_ALONE = frozenset(
+    "disabled draft duplicate hidden ignored inactive incomplete preliminary provisional stacktrace stale tentative "
+    "timedout unfinished void".split()
+)
+"""The same, for words that say it only where they are the whole key."""
+_VALID = frozenset("approved reviewed succeeded success successful valid validity".split())
+"""Words of a key under which a no means that the record does not count."""
+_VALID_ALONE = frozenset(
+    "accepted active complete completed confirmed done enabled final finalised finalized finished ok published "
+    "reliable submitted succeeded success successful trusted usable verified".split()
+)
+_STATUS = frozenset("approval review state status".split())
+"""Words of a key whose value must be in `_FINAL`."""
+_BESIDE = frozenset(
+    "at by comment comments count date explanation from id ids name note notes text time timestamp type until url "
+    "version".split()
+)
+"""Last words of a key that only tells more about a state, such as `reviewed_by`."""
+_GLUED = frozenset("annotation code execution has is judge label message optimization queue score trace was".split())
+"""Words that a key may hold beside others without a mark between them, as in `isdeleted`."""
+_FINAL = frozenset(
+    "200 accepted active annotated approved complete completed confirmed done final finalised finalized finished "
+    "graded labeled labelled ok published reviewed scored submitted succeeded success successful valid verified".split()
+) | {"completed with retries"}
+"""Values of a status with which a label counts."""
+_NOTHING = frozenset(("", "0", "0.0", "false", "no", "none", "null", "nan", "{}", "[]"))
+_ABSENT = frozenset(("", "none", "null", "nan", "{}", "[]"))
+_TRUE = frozenset("1 1.0 true y yes".split())
+_DIRECTIONS = {
+    **dict.fromkeys("higher max maximise maximize maximum".split(), MAXIMIZE),
+    **dict.fromkeys("lower min minimise minimize minimum".split(), MINIMIZE),
+    "higher is better": MAXIMIZE,
+    "lower is better": MINIMIZE,
+}
+_SHORT = frozenset("higher lower max maximum min minimum".split())
+"""Those that say a direction only under a key that asks for one."""
+_BETTER = re.compile(r"(bigger|greater|higher|larger|less|lower|smaller)(is)?better")
+_TURNED = frozenset("flipped inverse inverted negated reverse reversed".split())
+
+
+def words_of(name: str) -> list[str]:
+    """Returns the words of a name in lower case, whether capitals, marks or nothing part them."""
+    found = [word.casefold() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+    known = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _BESIDE | _GLUED | {"direction"}
+    if len(found) == 1 and found[0] not in known:
+        for place in range(2, len(found[0]) - 1):
+            parts = [found[0][:place], found[0][place:]]
+            if known.issuperset(parts):
+                return parts
+    return found
+
+
+def direction_of_name(name: str) -> str:
+    """Returns `maximize` where a high value under that name is good, `minimize` where it is bad, else nothing.
+
+    Each word of the name must be known: `is_correct` and `hallucination_score` are, `not_correct` is not.
+    """
+    words = set(words_of(name))
+    good, bad = words & _GOOD, words & _BAD
+    if words - _GOOD - _BAD - _FILLING or bool(good) == bool(bad):
+        return ""
+    return MAXIMIZE if good else MINIMIZE
+
+
+def may_be_bad(name: str) -> bool:
+    """Whether a high value under that name may be bad: it has a word for what is bad, or a negation."""
+    return bool(set(words_of(name)) & (_BAD | _BAD_WORDS | _NEGATIONS))
+
+
+def word_meaning(text: str) -> float | None:
+    """Returns 1 for a word that calls an answer good, as `factual`, 0 for one that calls it bad, else None.
+
+    `not` or `non` before the word turns it.
+    """
+    words = words_of(text)
+    turned = len(words) == 2 and words[0] in _NEGATIONS
+    if len(words) != 1 + turned or not words:
+        return None
+    good, bad = words[-1] in _GOOD_WORDS, words[-1] in _BAD_WORDS
+    return float(good != turned) if good != bad else None
+
+
+def tells_part(text: str) -> bool:
+    """Whether a word calls an answer good in part, as `partially correct`."""
+    words = words_of(text)
+    return words[:1] != [] and words[0] in _PARTLY and set(words[1:]) <= _GOOD_WORDS
+
+
+def tells_state(text: str) -> bool:
+    """Whether a category tells that nothing was judged, or may do so, as `NOT_PARSABLE` and `error`."""
+    words = set(words_of(text))
+    return not words or bool(words & (_NEGATIONS | _GONE | _GONE_ALONE | _STATUS))
+
+
+def why_no_label(record: Mapping[str, Any], *deeper: Mapping[str, Any], harmless: Sequence[str] = ()) -> str:
+    """Returns why a record with these keys is no label that counts, such as `it is deleted`; else nothing.
+
+    `deeper`: records that belong to it, such as its metadata, of which the fields of fields are read too. `harmless`:
+    keys of `record` that its program's own rules explain.
+    """
+    for key, value in record.items():
+        if key not in harmless and (why := _why(str(key), value)):
+            return why
+    for inner in deeper:
+        for key, value in inner.items():
+            if why := _why(str(key), value):
+                return why
+            if isinstance(value, Mapping) and (why := why_no_label(value)):
+                return f"of `{key}`, {why}"
+    return ""
+
+
+def why_not_right(line: Mapping[str, Any]) -> str:
+    """Returns why 1 and 0 beside these fields do not mean right and wrong, as they do in a line of one's own.
+
+    Returns nothing where they do. A line that states that a high value is bad has no such label either.
+    """
+    metadata = line.get("metadata")
+    inner = metadata if isinstance(metadata, Mapping) else {}
+    direction = stated_direction(line, inner)
+    return why_no_label(line, inner) or ("" if direction in ("", MAXIMIZE) else f"its direction is {direction[:40]!r}")
+
+
+def _why(key: str, value: object) -> str:
+    """Why a field means that its record does not count; empty where it does not mean that."""
+    words = words_of(key)
+    if words[:1] in (["is"], ["has"], ["was"]):
+        words = words[1:]
+    told = " ".join(str("" if value is None else value).split())
+    word, alone, held = told.casefold().replace("_", " "), "".join(words), set(words)
+    turned = bool(held & _NEGATIONS)
+    if alone == "timeout" and word == "true":  # else it is how long a judge may take
+        return f"`{key}` is {told}"
+    if held & _GONE or alone in _GONE_ALONE or (turned and held & (_VALID | _VALID_ALONE)):
+        return "" if _is_nothing(value) else f"`{key}` is {told[:40]}"
+    if words[-1:] and words[-1] in _BESIDE:
+        return ""
+    if held & _STATUS:
+        return "" if word in _FINAL | _ABSENT or _is_nothing(value, _ABSENT) else f"`{key}` is {told[:40]!r}, not final"
+    if (held & _VALID or alone in _VALID_ALONE) and word not in _TRUE | _FINAL | _ABSENT:
+        return f"`{key}` is {told[:40]}"
+    return ""
+
+
+def _is_nothing(value: object, nothing: frozenset[str] = _NOTHING) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_nothing(one, nothing) for one in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_is_nothing(one, nothing) for one in value)
+    return str("" if value is None else value).strip().casefold() in nothing
+
+
+def stated_direction(*records: Mapping[str, Any]) -> str:
+    """Returns `maximize` or `minimize` as these records state it, or their own words for another direction.
+
+    Returns nothing where none of them states any, and both where they contradict each other.
+    """
+    found: dict[str, None] = {}
+    for record in records:
+        for key, value in record.items():
+            inner = value.items() if isinstance(value, Mapping) and record is not records[0] else ()
+            for name, told in ((key, value), *inner):
+                stated = _direction(str(name), told)
+                if not stated and record is not records[0]:
+                    word = str(told).strip().casefold().replace("_", " ")
+                    stated = "" if word in _SHORT else _DIRECTIONS.get(word, "")
+                if stated:
+                    found[stated] = None
+    return " and ".join(found)
+
+
+def _direction(key: str, value: object) -> str:
+    """The direction that one field states; empty where it states none."""
+    if isinstance(value, Mapping) or _is_nothing(value, _ABSENT):
+        return ""
+    words, told = words_of(key), str(value).strip().casefold()
+    joined = "".join(words)
+    if {"direction", "polarity"} & set(words) or joined == "better":
+        return _DIRECTIONS.get(told.replace("_", " "), told[:40])
+    truth = True if told in _TRUE else False if told in _NOTHING else None
+    better = _BETTER.search(joined)
+    if better or joined in ("maximise", "maximize", "minimise", "minimize"):
+        up = better[1] not in ("less", "lower", "smaller") if better else joined.startswith("max")
+        return f"{key} {told[:20]}" if truth is None else MAXIMIZE if up == truth else MINIMIZE
+    return f"{key} {told[:20]}" if joined.removeprefix("is") in _TURNED and truth is not False else ""
