@@ -15,6 +15,7 @@ from typing import Any
 
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.json_lines import OnError, at_line
+from metaprobe.records.label_state import why_not_right
 from metaprobe.records.line_fields import (
     labels_of,
     messages_of,
@@ -119,7 +120,10 @@ def read_log(
             continue
         number = sample.number or count
         try:
-            record = with_labels(sample.line)
+            record, taken = with_labels(sample.line), sample.taken
+            if form.name == LINES.name and (why := _why_not(record)):
+                labels = {name: value for name, value in record["labels"].items() if name != "correct"}
+                record, taken = {**record, "labels": labels}, f"no label: {why}"
             run = _run_of_sample(replace(sample, line=record), f"{name}-line-{number}", stated, plain=options.plain)
             _check_lowest(run)
             if run.id in places:
@@ -136,7 +140,15 @@ def read_log(
             _hand(_at(path, sample, str(problem)), options, problem)
         else:
             places[run.id] = sample.place
-            yield Line(number, record, run, "" if sample.number else sample.place, sample.taken)
+            yield Line(number, record, run, "" if sample.number else sample.place, taken)
+
+
+def _why_not(record: Mapping[str, Any]) -> str:
+    """Why a line's label `correct` does not count, by the other fields of the line; empty where it does."""
+    labels = record.get("labels")
+    if not isinstance(labels, dict) or labels.get("correct") is None:
+        return ""
+    return why_not_right({key: value for key, value in record.items() if key not in KEYS})
 
 
 def _run_of_sample(

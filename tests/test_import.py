@@ -271,3 +271,16 @@ def test_an_answer_without_log_probabilities_is_known_again_by_its_text(tmp_path
     assert [run.stated("confidence") for run in store] == [0.6]
     with pytest.raises(ImportFileError, match="is stored with another answer"):
         imported("Graz", 0.6)
+
+
+@pytest.mark.parametrize(
+    "beside", [{"error": "boom"}, {"valid": False}, {"status": "failed"}, {"direction": "minimize"}]
+)
+def test_a_label_beside_a_state_that_says_otherwise_is_none(tmp_path: Path, beside: dict[str, Any]) -> None:
+    lines = [changed(id=1, labels={"correct": 1, "helpful": 1}, **beside), changed(id=2, labels={"correct": 1})]
+    store = RunStore(tmp_path / "runs")
+    report = import_file(write_lines(tmp_path / "lines.jsonl", *lines), store)
+    assert [run.label("correct", run.id) for run in store] == [None, 1.0]
+    assert [run.label("helpful", run.id) for run in store] == [1.0, None]
+    assert sum(report.taken.values()) == 1
+    assert next(iter(beside)) in " ".join(report.taken)
