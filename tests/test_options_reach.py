@@ -136,8 +136,8 @@ def test_old_answers_are_moved_and_taken_away_by_age(reach: Any, log: Path, runs
     given, named = reach("metaprobe.monitoring.log.ScoreLog.rotate", *said)
     assert (given, named) == ((runs,), {"days": 0.0})
     said = ["log", "delete", "r1", "--log", log, "--store", runs]
-    given, named = reach("metaprobe.monitoring.log.ScoreLog.delete", *said)
-    assert (given, named) == (("r1",), {"store": runs})
+    given, named = reach("metaprobe.monitoring.log.ScoreLog.delete_all", *said)
+    assert (given, named) == ((("r1",),), {"store": runs})
 
 
 @pytest.mark.parametrize(
