@@ -145,7 +145,7 @@ def play(evening: Evening, llama_server: str) -> None:
         assert labelled["low"] < 0.5 < labelled["high"], "the model is right about half of the time"
         assert evening.accuracy("scores")["high"] < labelled["low"], "before any label the scores promise too little"
 
-        told = evening.run("drift", "--state", state, "--lag", "0")
+        told = evening.run("drift", "--state", state, code=None)  # 3 where there is an alarm
         assert told[0]["stream"] == "label", told
         assert told[0]["moved"] == "too low", told
 
@@ -157,7 +157,7 @@ def play(evening: Evening, llama_server: str) -> None:
 
     with evening.server(first, llama_server) as client:
         evening.ask(client, 230)
-        told = evening.run("drift", "--state", state, "--lag", "0")
+        told = evening.run("drift", "--state", state, code=None)  # 3 where there is an alarm
         assert all(alarm["stream"] == "label" for alarm in told), (
             "labels of the old checkpoint; nothing has changed yet"
         )
@@ -168,7 +168,7 @@ def play(evening: Evening, llama_server: str) -> None:
             alarms: list[dict[str, Any]] = []
             for _ in range(10):
                 evening.ask(client, 20)
-                alarms += evening.run("drift", "--state", state, "--lag", "0")
+                alarms += evening.run("drift", "--state", state, code=None)
                 if alarms:
                     break
             assert alarms, "two hundred answers of another model, and no alarm"
