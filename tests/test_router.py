@@ -360,7 +360,7 @@ def test_the_command_line_trains_routes_and_evaluates(tmp_path: Path) -> None:
     assert out[1]["agent"] == "large"
     assert out[2]["action"] is None
     assert "confidence" in out[2]["reason"]
-    options = ["--budget", "0.5", "--decisions", str(tmp_path / "d.jsonl")]
+    options = ["--json", "--budget", "0.5", "--decisions", str(tmp_path / "d.jsonl")]
     evaluated = run.invoke(evaluate, ["router", str(tmp_path / "c"), str(tmp_path / "new.jsonl"), *options])
     figures = json.loads(evaluated.stdout)
     decided = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
