@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 
 from metaprobe.records.scans import normalize
 
@@ -131,7 +130,7 @@ def _byte_level() -> dict[str, int]:
     """Character to byte: printable bytes of Latin-1 stand for themselves, the others follow from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(c): b for c, b in chain(zip(printable, printable, strict=True), zip(range(256, 400), others))}  # noqa: B905
+    return {chr(byte): byte for byte in printable} | {chr(code): byte for code, byte in enumerate(others, 256)}
 
 
 def _compare(reading: str, wanted: str) -> Spelled:
