@@ -204,7 +204,7 @@ def test_in_a_pipeline_the_slow_agent_is_not_handed_the_question(folder: Path) -
 def test_the_limits_are_options_of_the_command_line(folder: Path, tmp_path: Path) -> None:
     write_outcomes(tmp_path / "held-out.jsonl", HELD_OUT[:80])
     line = [str(folder), str(tmp_path / "held-out.jsonl")]
-    found = CliRunner().invoke(evaluate, ["router", *line, "--seconds", "3"])
+    found = CliRunner().invoke(evaluate, ["router", *line, "--seconds", "3", "--json"])
     assert found.exit_code == 0, found.output
     assert '"seconds": 3.0' in found.output
     assert CliRunner().invoke(route, [*line, "--budget", "0.5", "--seconds", "3"]).exit_code == 0
