@@ -1,5 +1,6 @@
 """Mixed traffic through the proxy for as long as one likes, before a real server with a real model that is killed now
-and then. Nothing may be lost, cut or mixed up, and memory may not grow.
+and then, with hostile requests among the honest ones. Nothing may be lost, cut or mixed up, no request that the proxy
+answers by itself may wait for a hostile one, and memory may not grow.
 
     python scripts/soak.py --minutes 30
     python scripts/soak.py --minutes 2 --model model.gguf --kill-every 40
@@ -9,16 +10,21 @@ SmolLM2-135M (`make .venv/weights.stamp`) where none is named. Each request has 
 makes the model say, and a request id, which must come back: an answer that bears another one is `mixed`. A request that
 ends in an error while the upstream is down or is killed is `told`; ended in any other way without its answer it is
 `lost`, and a stream that ends without a finish reason and without an error is `cut`. A caller that goes away by itself
-has `left`. Exit code 1 if anything is lost, cut or mixed, if the proxy's log holds an error, or if its resident memory
-or open descriptors grow from the first sample to the last.
+has `left`. A hostile request must be `refused` with a 4xx status or answered `whole`. Every answer that a caller got
+whole must be in the score log, under the id that the caller was told. Exit code 1 if anything is lost, cut or mixed, if
+an honest batch to /v1/score takes longer than 2 s, if the proxy's log holds an error, or if its resident memory or open
+descriptors grow from the first sample to the last.
 """
 
 import argparse
 import asyncio
+import gzip
+import json
 import random
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -36,7 +42,9 @@ ANSWER_WITHIN_S = 300
 HEADER_TIMEOUT_S = 5
 GROWTH_MB, GROWTH_FILES = 32, 16
 """What may be added from the first sample to the last: Python's allocator, and connections that are about to close."""
-OUTCOMES = ("whole", "told", "left", "lost", "cut", "mixed")
+HONEST_WITHIN_S = 2.0
+"""A batch of three short answers takes a few milliseconds; a longer wait means that a hostile request held it up."""
+OUTCOMES = ("whole", "told", "left", "refused", "lost", "cut", "mixed")
 BAD = ("lost", "cut", "mixed")
 
 
@@ -100,7 +108,8 @@ class Proxy:
 
     def __init__(self, checkpoint: str, upstream: str, log: Path) -> None:
         self._log = log
-        command = [sys.executable, "-m", "metaprobe.cli", "serve", checkpoint, "--no-auth"]
+        self.scores = log.with_name("scores.db")
+        command = [sys.executable, "-m", "metaprobe.cli", "serve", checkpoint, "--no-auth", "--log", str(self.scores)]
         command += ["--upstream", upstream, "--port", "0", "--header-timeout", str(HEADER_TIMEOUT_S)]
         with log.open("wb") as file:
             self._server = subprocess.Popen(command, stdout=file, stderr=file)
@@ -137,7 +146,11 @@ class Caller:
         self._upstream = upstream
         self._asked = 0
         self._ids: set[str] = set()
-        """Of the proxy's log, another for every request."""
+        """Ids that the proxy gave; each request has another."""
+        self.whole: set[str] = set()
+        """Ids of answers that a caller got whole: the score log must hold them."""
+        self.waited_s: list[float] = []
+        """Seconds that each honest batch to /v1/score took."""
 
     async def once(self, kind: str) -> str:
         """Makes one request; its outcome."""
@@ -161,7 +174,7 @@ class Caller:
         self._check_id(marker, raw.headers)
         answer = raw.parse()
         check_marker(marker, answer.choices[0].message.content)
-        check_verdict(answer)
+        self._check_verdict(answer, raw.headers)
         return "whole"
 
     async def ask_tool(self, marker: str) -> str:
@@ -170,7 +183,7 @@ class Caller:
         answer = raw.parse()
         [call] = answer.choices[0].message.tool_calls or [None]
         check_marker(marker, call and call.function.arguments)
-        check_verdict(answer)
+        self._check_verdict(answer, raw.headers)
         return "whole"
 
     async def ask_stream(self, marker: str) -> str:
@@ -193,7 +206,9 @@ class Caller:
         responses = [[-0.25] * length for length in lengths]
         async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             headers = {"x-request-id": request_id(marker)}
+            began = time.monotonic()
             answer = await client.post(f"{self._url}/v1/score", json={"responses": responses}, headers=headers)
+            self.waited_s.append(time.monotonic() - began)
         assert answer.status_code == 200, answer.text
         self._check_id(marker, answer.headers)
         assert len(answer.json()["verdicts"]) == len(lengths)
@@ -208,6 +223,28 @@ class Caller:
             assert await reader.read() == b""
         writer.close()
         return "whole"
+
+    async def ask_hostile(self, marker: str) -> str:
+        """One of the bodies and headers that once held the event loop, took gigabytes or leaked a connection."""
+        path, headers, body = HOSTILE[int(marker[1:]) % len(HOSTILE)]()
+        async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_WITHIN_S) as client:
+            answer = await client.post(f"{self._url}{path}", content=body, headers=JSON_BODY | headers)
+        assert answer.status_code == 200 or 400 <= answer.status_code < 500, f"{path}: {answer.status_code}"
+        return "whole" if answer.status_code == 200 else "refused"
+
+    async def ask_pieces(self, marker: str) -> str:
+        """A request whose upgrade header arrives in two pieces, and a second request behind it in the same packet."""
+        host, port = self._url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET /readyz HTTP/1.1\r\nHost: {marker}\r\nConnection: Upg".encode())
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(b"rade\r\nUpgrade: h2c\r\n\r\nGET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(10 * HEADER_TIMEOUT_S):
+            heard = await reader.read()
+        writer.close()
+        assert heard.startswith(b"HTTP/1.1 "), heard[:80]
+        return "refused" if heard.startswith(b"HTTP/1.1 4") else "whole"
 
     async def _streamed(
         self, marker: str, request: dict[str, Any], *, wait_s: float = 0.0, leave_after: int | None = None
@@ -234,7 +271,7 @@ class Caller:
         if len(ids) != 1:
             raise Mismatched(f"chunks of {sorted(ids)} in one stream")
         check_marker(marker, text)
-        check_verdict(last)
+        self._check_verdict(last, stream.response.headers)
         return "whole"
 
     def _request(self, marker: str, *, tokens: int) -> dict[str, Any]:
@@ -251,6 +288,12 @@ class Caller:
         if headers.get("x-request-id") != request_id(marker) or not ours or ours in self._ids:
             raise Mismatched(f"request ids {headers.get('x-request-id')} and {ours} for {marker}")
         self._ids.add(ours)
+
+    def _check_verdict(self, answer: Any, headers: Any) -> None:
+        verdict = (answer.model_extra or {}).get("metaprobe")
+        assert verdict is not None, "no verdict"
+        assert verdict["score"] is not None or verdict["reason"], f"neither score nor reason: {verdict}"
+        self.whole.add(headers["metaprobe-request-id"])
 
 
 def request_id(marker: str) -> str:
@@ -280,12 +323,6 @@ def check_marker(marker: str, text: str | None) -> None:
         raise Mismatched(f"{found} for {marker}, in {text!r}")
 
 
-def check_verdict(answer: Any) -> None:
-    verdict = (answer.model_extra or {}).get("metaprobe")
-    assert verdict is not None, "no verdict"
-    assert verdict["score"] is not None or verdict["reason"], f"neither score nor reason: {verdict}"
-
-
 def noted(outcome: str, kind: str, error: BaseException) -> str:
     say(f"{outcome}: {kind}: {type(error).__name__}: {str(error)[:300]}")
     return outcome
@@ -295,7 +332,50 @@ def say(line: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
 
 
-KINDS = {"text": 3, "stream": 3, "tool": 2, "tool_stream": 2, "slow": 1, "leave": 2, "score": 3, "silence": 1}
+JSON_BODY = {"content-type": "application/json"}
+MIB = 2**20
+
+
+def asked_with(headers: dict[str, str]) -> tuple[str, dict[str, str], bytes]:
+    return "/v1/completions", headers, b'{"model": "m", "prompt": "a", "stream": true, "logprobs": 1, "max_tokens": 4}'
+
+
+def scored(response: bytes) -> tuple[str, dict[str, str], bytes]:
+    return "/v1/score", {}, b'{"response": ' + response + b"}"
+
+
+def stuck_on(piece: str, times: int) -> bytes:
+    """An answer of a thinking model that repeats one piece, with a log-probability a token."""
+    tokens = ["<think>a", *[piece] * times]
+    content = [{"token": token, "logprob": -0.5, "top_logprobs": []} for token in tokens]
+    message = {"role": "assistant", "content": "".join(tokens)}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": content}}
+    return json.dumps({"object": "chat.completion", "model": "m", "choices": [choice]}).encode()
+
+
+def wide(mib: int) -> bytes:
+    return b"[" + b"[]," * (mib * MIB // 3) + b"[]]"
+
+
+HOSTILE: list[Callable[[], tuple[str, dict[str, str], bytes]]] = [
+    lambda: asked_with({"x-metaprobe-tags": "a=b=c,,=" + "x" * 300}),
+    lambda: asked_with({"x-request-id": "a\tb" * 200}),
+    lambda: scored(stuck_on("\n", 40_000)),
+    lambda: scored(stuck_on(" ", 40_000)),
+    lambda: scored(b'{"choices": ' + wide(15) + b"}"),
+    lambda: ("/v1/score", {}, b'{"responses": ' + wide(15) + b"}"),
+    lambda: ("/v1/score", {}, b"[" * 100_000 + b"]" * 100_000),
+    lambda: ("/v1/feedback", {}, b'{"id": "x", "correct": ' + wide(15) + b"}"),
+    lambda: ("/v1/feedback", {"content-encoding": "gzip"}, gzip.compress(b" " * (64 * MIB))),
+    lambda: ("/v1/feedback", {}, b'{"id": "nobody-was-told-this", "correct": 1}'),
+    lambda: ("/v1/chat/completions", {}, b'{"model": "m", "metadata": ' + wide(15) + b', "messages": []}'),
+]
+"""Path, headers and body of each hostile kind."""
+
+KINDS = {
+    "text": 3, "stream": 3, "tool": 2, "tool_stream": 2, "slow": 1, "leave": 2, "score": 3, "silence": 1,
+    "hostile": 2, "pieces": 1,
+}  # fmt: skip
 """Kind and its share of the requests."""
 
 
@@ -355,6 +435,14 @@ async def soak(options: argparse.Namespace, folder: Path) -> bool:
     finally:
         upstream.kill()
         logged = proxy.stop()
+    with sqlite3.connect(proxy.scores) as scores:
+        kept = {request_id for (request_id,) in scores.execute("SELECT request_id FROM scores")}
+    unlogged = len(caller.whole - kept)
+    say(f"{len(caller.whole)} whole answers of the upstream, {unlogged} of them not in the log")
+    waited = sorted(caller.waited_s)
+    say(f"honest batches: {len(waited)}, median {waited[len(waited) // 2]:.3f} s, slowest {waited[-1]:.3f} s")
+    logged += [f"{unlogged} answers are not in the score log"] * (unlogged > 0)
+    logged += [f"an honest batch took {waited[-1]:.1f} s"] * (waited[-1] > HONEST_WITHIN_S)
     return shown(outcomes, taken, logged, upstream.kills - 1)
 
 
@@ -371,8 +459,8 @@ def shown(
     wrong = [f"{outcome}: {n}" for outcome in BAD if (n := sum(outcomes[kind, outcome] for kind in KINDS))]
     wrong += [f"memory grew by {last - first:.0f} MB"] * (last - first > GROWTH_MB)
     wrong += [f"descriptors grew by {last_files - first_files}"] * (last_files - first_files > GROWTH_FILES)
-    wrong += [f"{kind}: never whole" for kind in KINDS if not any(outcomes[kind, how] for how in OUTCOMES[:3])]
-    wrong += [f"in the proxy's log: {line}" for line in logged[:5]]
+    wrong += [f"{kind}: never whole" for kind in KINDS if not any(outcomes[kind, how] for how in OUTCOMES[:4])]
+    wrong += logged[:5]
     sys.stdout.write("\n".join([*out, "", "; ".join(wrong) or "all well"]) + "\n")
     return not wrong
 
