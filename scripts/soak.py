@@ -52,6 +52,10 @@ class Mismatched(Exception):
     """The answer belongs to another request."""
 
 
+class Down(Exception):
+    """The proxy says that the upstream cannot be reached, or broke off."""
+
+
 class Cut(Exception):
     """The stream ended before its answer did, and did not say so."""
 
@@ -164,8 +168,9 @@ class Caller:
             return noted("mixed", kind, error)
         except Cut as error:
             return noted("cut", kind, error)
-        except (openai.APIError, httpx.HTTPError, OSError, TimeoutError, AssertionError) as error:
-            if isinstance(error, openai.APIError) and not (up and kills == self._upstream.kills and self._upstream.up):
+        except (openai.APIError, httpx.HTTPError, OSError, TimeoutError, AssertionError, Down) as error:
+            was_up = up and kills == self._upstream.kills and self._upstream.up
+            if isinstance(error, openai.APIError | Down) and not was_up:
                 return "told"
             return noted("lost", kind, error)
 
@@ -229,6 +234,8 @@ class Caller:
         path, headers, body = HOSTILE[int(marker[1:]) % len(HOSTILE)]()
         async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_WITHIN_S) as client:
             answer = await client.post(f"{self._url}{path}", content=body, headers=JSON_BODY | headers)
+        if answer.status_code in (502, 504):
+            raise Down(f"{path}: {answer.status_code}")
         assert answer.status_code == 200 or 400 <= answer.status_code < 500, f"{path}: {answer.status_code}"
         return "whole" if answer.status_code == 200 else "refused"
 
