@@ -102,7 +102,7 @@ class Upstream:
 
 async def answers(client: httpx.AsyncClient, url: str) -> bool:
     try:
-        return (await client.get(url, timeout=5)).status_code == 200
+        return (await client.get(url, timeout=60)).status_code == 200
     except httpx.HTTPError:
         return False
 
