@@ -84,12 +84,11 @@ class Upstream:
     async def start(self) -> None:
         with self._log.open("ab") as file:
             self._server = subprocess.Popen(self._command, stdout=file, stderr=file)
-        async with httpx.AsyncClient(trust_env=False) as client:
-            deadline = time.monotonic() + UP_WITHIN_S
-            while not await answers(client, f"{self.url}/models"):
-                if self._server.poll() is not None or time.monotonic() > deadline:
-                    sys.exit(f"the upstream did not come up:\n{self._log.read_text(errors='replace')[-2000:]}")
-                await asyncio.sleep(0.2)
+        deadline = time.monotonic() + UP_WITHIN_S
+        while not await listens(self.url):
+            if self._server.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"the upstream did not come up:\n{self._log.read_text(errors='replace')[-2000:]}")
+            await asyncio.sleep(0.2)
         self.up = True
 
     def kill(self) -> None:
@@ -100,11 +99,16 @@ class Upstream:
             self._server.wait()
 
 
-async def answers(client: httpx.AsyncClient, url: str) -> bool:
+async def listens(url: str) -> bool:
+    """Whether the server takes connections, which it does once its model is loaded. It may be busy then: llama.cpp's
+    server answers nothing else, not even /models, while it generates."""
+    host, port = url.removeprefix("http://").removesuffix("/v1").split(":")
     try:
-        return (await client.get(url, timeout=60)).status_code == 200
-    except httpx.HTTPError:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
         return False
+    writer.close()
+    return True
 
 
 class Proxy:
