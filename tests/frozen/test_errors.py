@@ -43,6 +43,7 @@ def test_a_command_refuses_what_is_wrong(code: int, noun: str, words: list[str],
 
 @pytest.mark.parametrize(("name", "noun", "function", "given"), ROWS["calls"], ids=lambda value: str(value)[:40])
 def test_a_call_refuses_what_is_wrong(name: str, noun: str, function: str, given: Any, tmp_path: Path) -> None:
+    (tmp_path / "file.jsonl").touch()
     with pytest.raises(Exception) as caught:  # noqa: PT011 - its class is compared by name
         called(function, given, tmp_path)
     names = [kind.__name__ for kind in type(caught.value).__mro__]
