@@ -13,21 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import house  # noqa: E402
 
-FLOORS = {
-    "records": 0,
-    "checkpoints": 0,
-    "probes": 1,
-    "llms": 1,
-    "routing": 2,
-    "pipelines": 3,
-    "eval": 3,
-    "tasks": 4,
-    "monitoring": 4,
-    "serving": 5,
-    "collecting": 5,
-    "training": 6,
-    "metaprobe": 7,
-}
+FLOORS = house.FLOORS
 LIGHT = {"checkpoints", "probes", "routing"}
 HEAVY = {
     "torch",
@@ -51,13 +37,12 @@ def room_of(path: Path) -> str:
 
 
 def sources() -> list[Path]:
-    rooms = [PACKAGE / room for room in FLOORS if (PACKAGE / room).is_dir()]  # links, which rglob does not follow
-    return sorted([*PACKAGE.glob("*.py"), *(path for room in rooms for path in room.rglob("*.py"))])
+    return list(house.sources().values())
 
 
 def imported_modules(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(house.parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -142,11 +127,6 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         metaprobe.quality  # noqa: B018
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
-    assert house.cycle(house.imports(house.sources())) == []
-    assert house.cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})  # it would be found
-
-
 FLOORS_OF_TRAINING = ("common", "linear", "crossfit")
 """From the lowest; what is none of them is a subject, above all three."""
 
@@ -164,8 +144,3 @@ def test_inside_training_imports_run_downwards() -> None:
 
 def test_no_class_has_the_name_of_another() -> None:
     assert [name for name, count in house.class_names(house.sources()).items() if count > 1] == []
-
-
-def test_no_file_is_longer_than_one_reads() -> None:
-    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in house.sources().items()}
-    assert {name: n for name, n in lengths.items() if n > 400} == {}
