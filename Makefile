@@ -6,13 +6,21 @@ CONSTRAINTS := constraints.txt
 # Hundreds of tests start the program: what was compiled once is kept, also where the environment says not to.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test slow check lint typecheck dist release-check lowest benchmark docs clean
+.PHONY: demo test fuzz slow check lint typecheck dist release-check lowest benchmark docs clean
 
 demo: $(VENV)/demo.stamp  ## the main job on a real local model
 	$(BIN)/metaprobe demo
 
 test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+
+# Hypothesis marks its own tests, so that none is left out. SEED=N draws what a run drew before; after FUZZ_S=SECONDS no
+# further test is started, and the rest is reported as skipped.
+fuzz: $(VENV)/dev.stamp  ## the Hypothesis tests alone, with examples drawn anew
+	@seed=$${SEED:-$$($(BIN)/python -c "import secrets; print(secrets.randbelow(2**32))")}; \
+	echo "make fuzz SEED=$$seed draws these examples again"; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
+		-m "hypothesis and not slow" --hypothesis-profile=fuzz --hypothesis-seed=$$seed
 
 # Two processes, so that the long evening in production (tests/conftest.py puts it first) runs beside all the others.
 slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp $(VENV)/litellm.stamp  ## the real model, here and behind a real server

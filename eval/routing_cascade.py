@@ -9,11 +9,14 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.ranked import Floats
 from metaprobe.eval.routing_curves import hull_corners
-from metaprobe.eval.routing_performance import Matrix, Played
+from metaprobe.eval.routing_performance import Matrix, Played, cheapest_first
 from metaprobe.records.errors import RecordError
 
 CUTS = 64
 """First thresholds that are tried for a chain of three: every one of so many quantiles. All others are exact."""
+
+DECIMALS = 13
+"""Decimals to which mean values of chains are compared. Values are of the order of 1, where floats have 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,12 @@ def tune_cascade(
         raise RecordError("a cascade is tuned on questions whose every score and cost is known")
     if longest not in (1, 2, 3):
         raise RecordError(f"longest is {longest}; expected 1, 2 or 3")
-    by_cost = _cheapest_first(training, range(len(training.agents)) if candidates is None else candidates)
+    by_cost = cheapest_first(training, candidates)
     known = _known(confidence)
     chains = [chain for length in range(1, longest + 1) for chain in combinations(by_cost, length)]
     scored = [_tune(training, known, price, chain) for chain in chains]
-    return max(scored, key=lambda pair: pair[0])[1]  # the first, and shortest, of equals
+    # The first, and shortest, of equals. Values are sums in different orders: their last digits say nothing.
+    return max(scored, key=lambda pair: round(pair[0], DECIMALS))[1]
 
 
 def _tune(matrix: Matrix, confidence: Floats, price: float, chain: tuple[int, ...]) -> tuple[float, TunedCascade]:
@@ -92,7 +96,7 @@ def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) 
     if not training.full or np.isnan(training.cost).any():
         raise RecordError("a cascade is tuned on questions whose every score and cost is known")
     known = _known(confidence)
-    by_cost = _cheapest_first(training, range(len(training.agents)))
+    by_cost = cheapest_first(training)
     points: list[tuple[float, float]] = []
     made: list[TunedCascade] = []
     for length in range(1, longest + 1):
@@ -105,12 +109,6 @@ def cascades_on_hull(training: Matrix, confidence: Floats, *, longest: int = 3) 
                 thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, at, strict=True))
                 made.append(TunedCascade(chain, thresholds))
     return [made[corner] for corner in hull_corners(*np.array(points).T)]
-
-
-def _cheapest_first(matrix: Matrix, agents: Sequence[int]) -> list[int]:
-    """The agents by their mean cost; what is added up in another order could tell equally dear ones apart otherwise."""
-    cost = matrix.cost.mean(axis=0)
-    return sorted(agents, key=lambda agent: float(cost[agent]))
 
 
 def _cuts(confidence: Floats) -> Floats:

@@ -5,6 +5,7 @@ that a question is worth score - price * cost_usd. Agents are asked one after th
 are sums over those asked.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -174,15 +175,35 @@ def best_single(matrix: Matrix, *, price: float = 0.0) -> int:
     """The agent of highest mean value, the cheapest of equals. Learn it from training rows, play it on others."""
     if not matrix.full:
         raise RecordError("some agents were not asked everything: their means are not of the same questions")
-    value = matrix.value(price).mean(axis=0)
-    cost = np.nan_to_num(matrix.cost.mean(axis=0), nan=np.inf)
-    return int(np.lexsort((cost, -value))[0])
+    return int(np.lexsort((mean_costs(matrix), -column_means(matrix.value(price))))[0])
 
 
 def cheapest(matrix: Matrix) -> int:
     """The agent of lowest mean cost, the best of equals; one whose costs are not all recorded comes last."""
-    cost = np.nan_to_num(matrix.cost.mean(axis=0), nan=np.inf)
-    return int(np.lexsort((-matrix.score.mean(axis=0), cost))[0])
+    return int(np.lexsort((-column_means(matrix.score), mean_costs(matrix)))[0])
+
+
+def cheapest_first(matrix: Matrix, agents: Sequence[int] | None = None) -> list[int]:
+    """Returns these agents, by default all, by their mean cost; equally dear ones stay in their order.
+
+    An agent whose costs are not all recorded comes last.
+    """
+    cost = mean_costs(matrix)
+    return sorted(range(len(matrix.agents)) if agents is None else agents, key=lambda agent: float(cost[agent]))
+
+
+def mean_costs(matrix: Matrix) -> Floats:
+    """Returns the mean cost (A,) of each agent, inf where not all of its costs are recorded."""
+    return np.nan_to_num(column_means(matrix.cost), nan=np.inf)
+
+
+def column_means(values: Floats) -> Floats:
+    """Returns the mean of each column (n, A) to 12 significant digits; NaN for a column with a NaN.
+
+    Agents are ordered by these means. Equal costs in another order must not tell two agents apart, so the sum is exact,
+    and what the last digits of a float say is dropped.
+    """
+    return np.array([float(f"{math.fsum(column) / len(values):.12g}") for column in values.T.tolist()])
 
 
 def outcome_of(

@@ -236,7 +236,7 @@ class Tests:
     def __init__(self, tree: Path) -> None:
         """Starts it, for a copy of the tree of its own."""
         self.tree = tree
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree / "src"), "CI": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree / "src")}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         command = [sys.executable, str(ROOT / "scripts" / "mutants_warm.py")]
         pipe = subprocess.PIPE
@@ -312,7 +312,7 @@ def map_tests(tests: tuple[Path, ...], workers: int) -> None:
         data.mkdir()
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants_map"]
         command += ["-n", str(workers), "--dist", "loadfile", *map(str, tests)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MUTANTS_DATA": str(data), "CI": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MUTANTS_DATA": str(data)}
         environment["PYTHONPATH"] = f"{tree / 'src'}{os.pathsep}{ROOT / 'scripts'}"
         command += [f"--ignore=tests/{name}.py" for name in PAGES]
         if subprocess.run(command, cwd=tree, env=environment, check=False).returncode:

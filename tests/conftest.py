@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -30,19 +31,39 @@ for name in ("benchmarks", "research"):  # they stand beside the package, and ar
     sys.modules[name] = ModuleType(name)
     sys.modules[name].__path__ = [str(ROOT / name)]
 
-# A busy machine fails no test. CI takes the same examples each time: what chance finds belongs to who works at a desk.
-hypothesis.settings.register_profile("desk", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
-
+# A busy machine fails no test, so no example has a deadline. The examples are the same for everybody; `make fuzz` draws
+# anew. Its seed alone decides what is drawn: a database of earlier examples would make two runs of one seed differ.
+# The same examples again find nothing new, so `make test` takes half as many as `make fuzz`.
+hypothesis.settings.register_profile("same", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("fuzz", max_examples=100, deadline=None, database=None, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 FIRST = "test_production_evening.py"
 """Takes as long as all other slow tests of one of two workers."""
+FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
+"""When `make fuzz` starts no further test; the rest is reported as skipped."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with what takes longest, so that no worker waits for it at the end."""
-    items.sort(key=lambda item: item.path.name != FIRST)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begins with what takes longest, so that no worker waits for it at the end; in `make fuzz`, files in drawn order.
+
+    A bounded run of `make fuzz` then leaves out other tests each time.
+    """
+    if fuzzing(config):
+        files = sorted({item.path for item in items})
+        random.Random(config.getoption("--hypothesis-seed")).shuffle(files)
+        items.sort(key=lambda item: files.index(item.path))
+    else:
+        items.sort(key=lambda item: item.path.name != FIRST)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if fuzzing(item.config) and time.monotonic() > FUZZ_UNTIL:
+        pytest.skip(f"the {os.environ['FUZZ_S']} s of this run of make fuzz are over")
+
+
+def fuzzing(config: pytest.Config) -> bool:
+    return config.getoption("--hypothesis-profile", default=None) == "fuzz"
 
 
 @pytest.fixture(scope="session")

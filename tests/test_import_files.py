@@ -126,9 +126,12 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
         import_file(LOGS / "inspect" / "sums.eval", RunStore(tmp_path / "runs"))
 
 
-def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metaprobe.records.json_lines.MAX_LINE", 4 << 20)
     path = tmp_path / "bomb.jsonl.zst"
-    path.write_bytes(zstandard.ZstdCompressor().compress(bytes(300 << 20)))
+    path.write_bytes(zstandard.ZstdCompressor().compress(bytes(32 << 20)))
     assert path.stat().st_size < 100_000
     with pytest.raises(ImportFileError, match=r"bomb\.jsonl\.zst:1: the line is longer than"):
         next(iter_json_lines(path))

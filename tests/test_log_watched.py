@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -76,11 +77,18 @@ def write_one(log: ScoreLog, name: str, at: float) -> None:
     assert log.flush()
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Path:
-    with ScoreLog.open(tmp_path / "log.sqlite") as log:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("written") / "log.sqlite"
+    with ScoreLog.open(path) as log:
         write(log, 1000, labels=0.2)
-    return tmp_path / "log.sqlite"
+    return path
+
+
+@pytest.fixture
+def url(written: Path, tmp_path: Path) -> Path:
+    """A log of its own with the same answers."""
+    return Path(shutil.copy(written, tmp_path))
 
 
 def lines(done: Result, code: int = 0) -> list[dict[str, object]]:

@@ -20,6 +20,7 @@ from metaprobe.eval.routing_performance import (
     Played,
     best_single,
     cheapest,
+    cheapest_first,
     compare,
     oracle,
     outcome_of,
@@ -280,6 +281,29 @@ def test_planted_thresholds_are_found_and_the_chain_beats_every_agent_on_new_que
     assert compare(test, played, always(test, 2), price=5.0, resamples=200).promotable
 
 
+def test_equal_costs_in_another_order_do_not_tell_agents_apart():
+    """Each agent costs 0.001 five times and 0.009 three times; NumPy's means of such columns differ."""
+    low, high = 0.001, 0.009
+    orders = [
+        [low] * 5 + [high] * 3,
+        [high] * 3 + [low] * 5,
+        [low, high, low, high, low, high, low, low],
+        [low, low, high, high, low, low, high, low],
+    ]
+    costs = np.transpose(orders)
+    assert len({np.mean(order) for order in orders}) == 2  # in the last digit
+    for shuffled in (costs, costs[::-1], costs[:, ::-1]):
+        matrix = matrix_of(np.ones((8, 4)), shuffled)
+        assert cheapest_first(matrix) == [0, 1, 2, 3]
+        assert cheapest_first(matrix, [2, 1, 3]) == [2, 1, 3]
+        assert (cheapest(matrix), best_single(matrix, price=20.0)) == (0, 0)
+        chain = tune_cascade(matrix, np.linspace(0, 1, 32).reshape(8, 4), price=20.0)
+        assert chain == TunedCascade((0,), ())
+    dearer = costs.copy()
+    dearer[0, 1] += 1e-9
+    assert cheapest_first(matrix_of(np.ones((8, 4)), dearer)) == [0, 2, 3, 1]
+
+
 @settings(max_examples=40)
 @given(routed(), st.data())
 def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
@@ -299,7 +323,7 @@ def test_a_tuned_chain_of_two_is_the_best_of_all_thresholds(case, data):
         run = replay(matrix, cascade.play(confidence))
         return float((run.score - price * run.cost).mean())
 
-    agents = sorted(range(len(matrix.agents)), key=lambda agent: matrix.cost[:, agent].mean())
+    agents = cheapest_first(matrix)
     every = [TunedCascade((agent,), ()) for agent in agents] + [
         TunedCascade((one, two), (threshold,))
         for at, one in enumerate(agents)

@@ -77,39 +77,55 @@ def fit_offsets(
     centre = np.broadcast_to(np.asarray(expected, dtype=np.float64), (k,))
     precision = np.concatenate([1 / np.broadcast_to(np.asarray(sd, dtype=np.float64), (k,)) ** 2, [mean_sd**-2]])
     X = np.column_stack([Z, np.ones(len(Z))])
+    # Rows of one run become neighbours, so that sums over runs take one call: a training makes tens of thousands.
+    order = np.argsort(place, kind="stable") if r else slice(None)
+    X, labels, place = np.ascontiguousarray(X[order]), labels[order], place[order]
+    first = np.searchsorted(place, np.arange(r))
     common: NDArray[Any] = np.append(centre, 0.0)
     offsets: NDArray[Any] = np.zeros(r)
     between = FIRST_BETWEEN
     target = np.append(centre, 0.0)
 
-    def badness(common: NDArray[Any], offsets: NDArray[Any]) -> float:
-        """Minus the log of the posterior, but for a constant, with `between` as it stands."""
-        logit = X @ common + (offsets[place] if r else 0.0)
-        loss = np.logaddexp(0, logit).sum() - labels @ logit + precision @ (common - target) ** 2 / 2
-        return float(loss + offsets @ offsets / between**2 / 2)
+    def logits(common: NDArray[Any], offsets: NDArray[Any]) -> NDArray[Any]:
+        shared: NDArray[Any] = X @ common
+        return shared + offsets[place] if r else shared
 
+    def penalty(common: NDArray[Any], offsets: NDArray[Any]) -> float:
+        """With the loss, minus the log of the posterior, but for a constant, with `between` as it stands."""
+        return float(precision @ (common - target) ** 2 / 2 + offsets @ offsets / between**2 / 2)
+
+    logit = logits(common, offsets)
+    softened = np.logaddexp(0, logit)
+    loss = float(softened.sum() - labels @ logit)
     for _ in range(ROUNDS):
-        p = sigmoid(X @ common + (offsets[place] if r else 0.0))
+        p = np.exp(logit - softened)  # the logarithm of 1 / (1 + exp(-x)) is x - log(1 + exp(x))
         error, slope = labels - p, p * (1 - p)
+        weighted = slope[:, None] * X
         gradient = X.T @ error - precision * (common - target)
-        curvature = X.T @ (slope[:, None] * X) + np.diag(precision)
+        curvature = X.T @ weighted + np.diag(precision)
         own: NDArray[Any] = np.zeros(0)
         moved: NDArray[Any] = np.zeros(0)
         if not r:
             step = np.linalg.solve(curvature, gradient)
         else:
             # The offsets' block is diagonal: they are solved for by themselves, given the common part.
-            own = np.bincount(place, weights=slope, minlength=r) + between**-2
-            pull = np.bincount(place, weights=error, minlength=r) - offsets / between**2
-            mixed = np.stack([np.bincount(place, weights=slope * column, minlength=r) for column in X.T])  # (k + 1, r)
+            mixed = np.add.reduceat(weighted, first, axis=0).T  # (k + 1, r)
+            own = mixed[k] + between**-2  # the last column of X is 1
+            pull = np.add.reduceat(error, first) - offsets / between**2
             step = np.linalg.solve(curvature - (mixed / own) @ mixed.T, gradient - (mixed / own) @ pull)
             moved = (pull - mixed.T @ step) / own
         largest = max(np.abs(step).max(initial=0.0), np.abs(moved).max(initial=0.0))
         # A whole step of Newton's may lead away where many answers are far on the wrong side.
-        now, part = badness(common, offsets), 1.0
-        while part > SHORTEST and badness(common + part * step, offsets + part * moved) > now + CLOSE:
+        now, part = loss + penalty(common, offsets), 1.0
+        while True:
+            there, offsets_there = common + part * step, offsets + part * moved
+            logit = logits(there, offsets_there)
+            softened = np.logaddexp(0, logit)
+            loss = float(softened.sum() - labels @ logit)
+            if part <= SHORTEST or loss + penalty(there, offsets_there) <= now + CLOSE:
+                break
             part /= 2
-        common, offsets, before = common + part * step, offsets + part * moved, between
+        common, offsets, before = there, offsets_there, between
         if r:
             between = max(float(np.sqrt(np.mean(offsets**2 + 1 / own))), LEAST_BETWEEN)
         if max(largest, abs(between - before)) < CLOSE:

@@ -1,0 +1,79 @@
+"""The house keeps its budgets: lines a room, import cycles, files entered on the five walks."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import house  # noqa: E402
+
+SLOW_WALKS = {"runs to checkpoint", "outcomes to router"}
+"""Walks that train for more than some seconds."""
+
+
+def test_no_ceiling_of_lines_or_imports_is_passed() -> None:
+    assert house.over(house.measure(walks=False)) == []
+
+
+@pytest.mark.parametrize(
+    "walk", [pytest.param(walk, marks=[pytest.mark.slow] * (walk in SLOW_WALKS)) for walk in house.WALKS]
+)
+def test_a_walk_enters_no_more_files_than_its_ceiling(walk: str) -> None:
+    entered = house.files_entered(walk)
+    ceiling = house.budgets()["walks"][walk]["at_most"]
+    assert len(entered) <= ceiling, f"{len(entered)} files, expected at most {ceiling}: {' '.join(entered)}"
+    assert any(file.startswith(("probes/", "training/")) for file in entered)
+
+
+def test_every_room_and_walk_has_a_ceiling_and_a_ceiling_that_is_passed_is_named() -> None:
+    budgets = house.budgets()
+    assert set(budgets["lines"]) == {*house.FLOORS, *house.OUTSIDE, "shipped"}
+    assert set(budgets["walks"]) == set(house.WALKS)
+    ceiling = budgets["lines"]["shipped"]["at_most"]
+    assert house.over({"lines": {"shipped": ceiling}}) == []
+    [told] = house.over({"lines": {"shipped": ceiling + 1}})
+    assert told == f"shipped (lines): {ceiling + 1:,}; expected at most {ceiling:,}"
+    assert house.over({"lines": {"attic": 1}}) == ["attic (lines): 1; expected at most 0"]
+
+
+def test_cycles_are_found_also_inside_functions_and_by_name(tmp_path: Path) -> None:
+    texts = {
+        "metaprobe.records.a": "def late():\n    from metaprobe.records import b",
+        "metaprobe.records.b": "import metaprobe.records.c",
+        "metaprobe.records.c": "def late():\n    return require('metaprobe.records.a', 'fit')",
+        "metaprobe.records.d": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import metaprobe.records.e",
+        "metaprobe.records.e": "import metaprobe.records.d\nimport metaprobe.training.f",
+        "metaprobe.training.f": "import metaprobe.records.d",
+    }
+    modules = {}
+    for name, text in texts.items():
+        modules[name] = tmp_path / f"{name}.py"
+        modules[name].write_text(text)
+    arrows = house.imports(modules)
+    assert house.cycles(arrows) == [["metaprobe.records.a", "metaprobe.records.b", "metaprobe.records.c"]]
+    assert house.not_downwards(arrows) == ["metaprobe.records.e -> metaprobe.training.f"]
+
+
+def test_only_files_whose_functions_are_called_in_a_walk_are_entered(tmp_path: Path) -> None:
+    """A module body, also one that is imported in the walk, counts for nothing, and neither do calls outside it."""
+    from metaprobe.probes.features import features, schema
+
+    other = tmp_path / "other.py"
+    other.write_text("def called(): pass\ncalled()\n")
+    entered = house.Entered()
+    with entered.installed():
+        features(schema("full"), [[-0.5, -0.25]])
+        with entered.walk():
+            spec = importlib.util.spec_from_file_location("other", other)
+            assert spec is not None
+            assert spec.loader is not None
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert entered.names() == []
+    assert str(other) not in entered.files
+    with entered.installed(), entered.walk():
+        features(schema("full"), [[-0.5, -0.25]])
+    assert "probes/features.py" in entered.names()
