@@ -152,7 +152,7 @@ def body_target() -> Target:
     """Bodies of HTTP responses, in every format that is read: both ways of reading agree, whether or not alternatives
     are asked for, and what is scored without a word has plain tokens that spell its text, and numbers that differ."""
     from metaprobe.records.errors import RecordError
-    from metaprobe.records.openai_format import parse_response
+    from metaprobe.records.parse import parse_response
     from metaprobe.records.raw_body import parse_body
 
     def read(how: Callable[..., Any], data: bytes) -> Any:

@@ -34,7 +34,7 @@ from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.support import Support
-from metaprobe.records.alternatives import alternatives
+from metaprobe.records.logprobs import alternatives
 from metaprobe.routing.gate import StreamingGate
 from research.quality.wepr import Wepr
 

@@ -13,11 +13,11 @@ from metaprobe.llms.pricing import Price, price_of
 from metaprobe.pipelines.answers import final_answer
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
-from metaprobe.records.answer_series import answer_logprobs
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.importer import run_of_line
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run
 
 CONFIDENCE = "confidence"

@@ -17,7 +17,7 @@ from metaprobe.llms.openai_answers import CHAT, TEXT
 from metaprobe.llms.pricing import OPENAI_HOST
 from metaprobe.records.endings import TOOL_CALL, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import from_json, parse_text
+from metaprobe.records.parse import from_json, parse_text
 from metaprobe.records.reading import as_list, fields
 from metaprobe.records.segments import CLOSINGS, OPENINGS
 

@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from metaprobe.llms.doctor import ALTERNATIVES, PLAIN
-from metaprobe.records.alternatives import ROUNDING
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.boundary import ONLY_ANSWER
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.openai_format import ParsedResponse, ParsedText, first_of, parse_response, parse_text
-from metaprobe.records.openai_stream import StreamedCompletion
-from metaprobe.records.placeholders import NO_LOGPROB, doubtful
+from metaprobe.records.logprobs import NO_LOGPROB, ROUNDING, doubtful
+from metaprobe.records.parse import parse_response, parse_text
 from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.response import ParsedResponse, ParsedText, first_of
 from metaprobe.records.spelling import names_tokens
 
 Verdict = Literal["ok", "unknown", "fault"]
@@ -80,10 +80,10 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
     whole = body
     try:
         if isinstance(body, list):
-            joined = StreamedCompletion(choice)
+            joined = AnswerStream(choice)
             for chunk in body:
                 joined.add(chunk)
-            whole = joined.completion()
+            whole = joined.response()
         said = parse_text(whole, choice=choice)
     except InvalidResponse:
         return None

@@ -18,12 +18,12 @@ from metaprobe.llms.doctor_answers import (
     spelling,
 )
 from metaprobe.llms.doctor_remedies import engine_of, remedy
-from metaprobe.records.answer_part import answer_of
 from metaprobe.records.endings import LENGTH, STOP, TOOL_CALL, error_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import parse_response
-from metaprobe.records.placeholders import NO_LOGPROB, doubtful
+from metaprobe.records.logprobs import NO_LOGPROB, doubtful
+from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.response import answer_of
 from metaprobe.records.spelling import names_tokens
 
 FAR_APART = 0.25

@@ -11,9 +11,9 @@ import openai
 
 from metaprobe.llms.base import Token
 from metaprobe.llms.endpoint_errors import EndpointError
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs
-from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.records.types import FloatArray, IntArray
 
 CHAT, TEXT = "/chat/completions", "/completions"
@@ -24,7 +24,7 @@ class OpenStream:
     """A streamed answer that is being read."""
 
     chunks: openai.AsyncStream[object]
-    joined: StreamedCompletion = field(default_factory=StreamedCompletion)
+    joined: AnswerStream = field(default_factory=AnswerStream)
     waiting: list[Token] = field(default_factory=list)
     """Tokens that have come and were not yet taken."""
     taken: int = 0
@@ -58,11 +58,11 @@ class OpenStream:
             if not self.joined.ended:
                 raise InvalidResponse("the stream ended before the answer did") from None
             return False
-        text, entries = self.joined.add(chunk)
-        if entries:
-            self.waiting += [_token(entry) for entry in entries]
-        elif text:
-            self.waiting.append(Token(text))
+        piece = self.joined.add(chunk)
+        if piece.entries:
+            self.waiting += [_token(entry) for entry in piece.entries]
+        elif piece.text:
+            self.waiting.append(Token(piece.text))
         return True
 
     def take(self) -> list[Token]:

@@ -17,7 +17,7 @@ from metaprobe.llms.endpoint_errors import EndpointError
 from metaprobe.llms.openai_answers import CHAT, TEXT, OpenStream, post, read_echo, token_ids
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import parse_response, parse_text
+from metaprobe.records.parse import parse_response, parse_text
 from metaprobe.records.types import Call, LogprobsMode, Message, Sampling, Segment, Usage
 
 SchemaForm = Literal["auto", "json_schema", "json_object", "none"]
@@ -192,7 +192,7 @@ class OpenAILLM:
                         break
             finally:
                 await stream.chunks.close()
-            yield self._call(request, stream.joined.completion(), _since(stream.started))
+            yield self._call(request, stream.joined.response(), _since(stream.started))
 
     async def loglikelihood(self, request: Request, continuation: str) -> Call:
         """The call whose answer would be `continuation`, by the older text completions with `echo`.

@@ -18,9 +18,9 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.probes.token_scores import TokenScores
-from metaprobe.records.answer_series import tokens_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
+from metaprobe.records.response import tokens_of
 from metaprobe.records.segments import marked
 from metaprobe.records.types import Call, FloatArray, SegmentKind
 

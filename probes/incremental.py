@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from metaprobe.probes.features import Schema
 from metaprobe.probes.terms import TERMS, terms
 from metaprobe.probes.window_statistics import LARGEST, STATISTICS, index_variance
-from metaprobe.records.alternatives import ROUNDING
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.logprobs import ROUNDING
 from metaprobe.records.types import FloatArray
 
 

@@ -20,14 +20,14 @@ from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.support import Support
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.answer_part import answer_of
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.float_list import float_list
-from metaprobe.records.openai_format import CALLED, ParsedResponse, parse_response
-from metaprobe.records.placeholders import doubtful
+from metaprobe.records.logprobs import doubtful, float_list
+from metaprobe.records.openai_format import CALLED
+from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.response import ParsedResponse, answer_of
 from metaprobe.records.types import FloatArray
 
 if TYPE_CHECKING:

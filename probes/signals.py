@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.records.answer_series import answer_logprobs
+from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Call
 
 STATED = "stated+"

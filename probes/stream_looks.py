@@ -12,8 +12,8 @@ from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.features import Schema, Series, features, schema
 from metaprobe.probes.incremental import PrefixReader
-from metaprobe.records.alternatives import ROUNDING
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.logprobs import ROUNDING
 from metaprobe.records.types import FloatArray
 
 KIND = "gate"

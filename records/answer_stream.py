@@ -1,17 +1,276 @@
-"""Lets the tokens of an answer through, of a stream that may think before it answers."""
+"""Reads a streamed answer: chunks in; tokens, text and end out.
+
+`AnswerStream` is the one reader of streams, for answers on their way through a proxy, watched in a program, asked of an
+endpoint, or recorded as a list of chunks. Its chunks are those of chat or text completions, events of the Responses
+API, chunks of Ollama's own API, events of the openai client's `chat.completions.stream`, or what vLLM's
+`AsyncLLM.generate` yields. Standard library only, as `openai_format`, which reads the result.
+"""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from metaprobe.records.boundary import END_TOKEN
-from metaprobe.records.reading import text
+from metaprobe.records.endings import SAID_BESIDE, TOOL_CALL, both_ends, end_of, refuse_error
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
+from metaprobe.records.openai_format import REASONING, content_text
+from metaprobe.records.reading import as_list, fields, first_keys, get, text
+from metaprobe.records.responses_format import begins_call, from_events, is_event
 from metaprobe.records.segments import SPACE, KindReader
+from metaprobe.records.vllm_format import drawn_entry, is_vllm, likeliest, of_entry, positions
 
 Entry = Mapping[str, Any]
+"""{token, logprob, top_logprobs} of one token."""
+Kind = Literal["", "chat", "text", "event"]
+
+_LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
+_COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "content")
+_UNKNOWN = (
+    "the chunks of the stream have the keys {}; expected those of chat or text completions, of the Responses API, of"
+    " Ollama or of vLLM: ask an endpoint that speaks OpenAI's format, or score the whole answer"
+)
 
 
-class AnswerTokens:
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one chunk brings of the answer that is followed."""
+
+    text: str = ""
+    """Text of the answer."""
+    thought: str = ""
+    """Text of the reasoning before it, where the server tells it apart."""
+    entries: Sequence[Entry] = ()
+    """The tokens of the chunk, in order."""
+    spoken: Sequence[Entry] = ()
+    """Of all tokens so far, those that have now turned out to be the answer's and were not known to be before."""
+
+
+def kind_of(part: Mapping[str, Any]) -> Kind:
+    """`event`, `chat` or `text` for a piece of such a stream; empty for anything else."""
+    if is_event(part):
+        return "event"
+    choices: Sequence[Any] = as_list(part.get("choices")) or ()
+    first = next((held for held in map(fields, choices) if held is not None), {})
+    if part.get("object") == "chat.completion.chunk" or "delta" in first:
+        return "chat"
+    return "text" if "text" in first and "message" not in first else ""
+
+
+class AnswerStream:
+    """`add` every chunk as it comes; `response()` is then what the same request gives without streaming.
+
+        >>> stream = AnswerStream()
+        >>> entry = {"token": "4", "logprob": -0.1}
+        >>> stream.add({"choices": [{"delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}).text
+        '4'
+        >>> stream.ended
+        False
+
+    Of tool calls only that there are any is kept, as the finish reason.
+    """
+
+    def __init__(self, choice: int = 0) -> None:
+        """`choice`: which answer to follow, where the chunks are of several."""
+        self._choice = choice
+        self.kind: Kind = ""
+        """The kind of the stream's chunks; empty until a chunk shows it."""
+        self.known: dict[str, Any] = {}
+        """What the chunks say of the whole answer: id, model, usage."""
+        self.has_others = False
+        """Whether chunks came of an answer that is not followed."""
+        self.declined = self.called = False
+        """Whether a refusal, or a tool call, has begun."""
+        self.echoes = False
+        """Whether a token came without a log-probability: the prompt is echoed."""
+        self._outputs: _Outputs | None = None
+        """Where the chunks are vLLM's own outputs."""
+        self._begun = False
+        self._odd: list[str] = []
+        """The keys of the first chunk of an unknown kind."""
+        self._events: list[Mapping[str, Any]] = []
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._refusal: list[str] = []
+        self._entries: list[Entry] = []
+        self._thinking_entries: list[Entry] = []
+        self._columns: dict[str, list[Any]] = {}
+        """Log-probabilities of a text completion, as its chunks give them."""
+        self._token_ids: list[Any] = []
+        self._has_logprobs = False
+        self._answer = _AnswerTokens()
+        self._finish_reason: str | None = None
+        self._ended_by: dict[str, Any] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said how the answer ended; without that it was cut. Unknown for events."""
+        return self._finish_reason is not None
+
+    def add(self, chunk: object) -> Piece:
+        """Returns what the chunk brings. Raises `InvalidResponse` for what is no chunk, and for an error."""
+        if not self._begun:  # all chunks of a stream are of one kind, and looking costs a fifth of reading one
+            self._begun = True
+            self._outputs = _Outputs() if is_vllm(chunk) else None
+        held = fields(chunk if self._outputs is None else self._outputs.chunk(chunk))
+        if held is None:
+            raise InvalidResponse(f"a chunk of the stream came as {type(chunk).__name__}; expected an object")
+        if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
+            held = fields(held.get("chunk")) or {}
+        if is_ollama_chunk(held):
+            held = ollama_as_chunk(held)
+        refuse_error(held)
+        if is_event(held):
+            return self._event(held)
+        if "choices" not in held:
+            if "type" in held:
+                self._odd = self._odd or first_keys(held)
+                return Piece()  # the openai client's other events say the same again
+            if held and not held.get("usage"):
+                if not self.kind:
+                    raise InvalidResponse(_UNKNOWN.format(first_keys(held)))
+                raise InvalidResponse(
+                    f"a chunk of the stream has the keys {first_keys(held)} and no choices; expected chunks of one"
+                    " answer: if this is an error message, ask again"
+                )
+        return self._chunk(held)
+
+    def response(self) -> Mapping[str, Any]:
+        """Returns the chat completion, text completion or response that the chunks so far amount to.
+
+        Raises `InvalidResponse` where no chunk was of a known kind.
+        """
+        if self._odd and not self.kind:
+            raise InvalidResponse(_UNKNOWN.format(self._odd))
+        if self.kind == "event":
+            return from_events(self._events)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": TOOL_CALL if self.called else self._finish_reason}
+        if self.kind == "text":
+            choice |= {"text": "".join(self._text), "logprobs": self._columns or None}
+        else:
+            choice |= {"message": self._message(), "logprobs": self._logprobs(), "token_ids": self._token_ids or None}
+        return {**self.known, "choices": [{**choice, **self._ended_by}]}
+
+    def _message(self) -> dict[str, Any]:
+        message = {"role": "assistant", "content": "".join(self._text)}
+        if refusal := "".join(self._refusal):
+            message["refusal"] = refusal
+        if thinking := "".join(self._thinking):
+            message["reasoning_content"] = thinking
+        return message
+
+    def _logprobs(self) -> dict[str, Any] | None:
+        if not self._has_logprobs:
+            return None
+        # As without streaming, where the tokens of a refusal stand under a key of their own.
+        held = {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
+        return held | ({"reasoning_content": self._thinking_entries} if self._thinking_entries else {})
+
+    def _event(self, event: Mapping[str, Any]) -> Piece:
+        """Takes in an event of the Responses API."""
+        self.kind = "event"
+        self._events.append(event)
+        self.called |= begins_call(event)
+        named = fields(event.get("response")) or {}
+        self.known.update({name: named[name] for name in _LASTING if named.get(name) is not None})
+        if event["type"] != "response.output_text.delta":
+            return Piece()
+        given = [entry for entry in map(fields, as_list(event.get("logprobs")) or ()) if entry]
+        return Piece(text(event.get("delta")), "", given, given)
+
+    def _chunk(self, held: Mapping[str, Any]) -> Piece:
+        """Takes in a chunk of a chat or text completion."""
+        if not self.kind:  # a first chunk may come without choices
+            self.kind = kind_of(held)
+        choice = self._chosen(held)
+        if self.kind == "text":
+            brought, thought, entries = text(choice.get("text")), "", self._text_entries(choice)
+        else:
+            delta = fields(choice.get("delta")) or {}
+            brought = content_text(delta.get("content"))
+            thought = next((delta[name] for name in REASONING if isinstance(delta.get(name), str)), "")
+            entries = self._chat_entries(choice, delta)
+            self._token_ids.extend(as_list(choice.get("token_ids")) or ())
+        self._text.append(brought)
+        self._thinking.append(thought)
+        self.echoes |= any(entry.get("logprob") is None for entry in entries)
+        return Piece(brought, thought, entries, self._answer.feed(entries, thought=thought, brought=brought))
+
+    def _chosen(self, held: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the chunk brings of the answer that is followed; empty where it brings the usage or another answer's."""
+        self.known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
+        chosen: Mapping[str, Any] | None = None
+        for choice in filter(None, map(fields, as_list(held.get("choices")) or ())):
+            if choice.get("index", self._choice) != self._choice or chosen is not None:
+                self.has_others = True
+            else:
+                refuse_error(choice)
+                refuse_error(fields(choice.get("delta")) or {})
+                if end := end_of(choice):
+                    self._finish_reason = both_ends(self._finish_reason or "", end)
+                if choice.get("finish_reason"):
+                    self._ended_by = {name: choice[name] for name in SAID_BESIDE if name in choice}
+                chosen = choice
+        return chosen or {}
+
+    def _chat_entries(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> Sequence[Entry]:
+        logprobs = fields(choice.get("logprobs"))
+        self.called |= bool(delta.get("tool_calls") or delta.get("function_call"))
+        self._refusal.append(text(delta.get("refusal")))
+        self.declined |= bool(self._refusal[-1] or (logprobs is not None and logprobs.get("refusal")))
+        if logprobs is None:
+            return ()
+        self._has_logprobs = True
+        self._thinking_entries.extend(_entries(logprobs.get("reasoning_content") or ()))
+        entries = _entries(logprobs.get("content") or logprobs.get("refusal") or ())
+        self._entries.extend(entries)
+        return entries
+
+    def _text_entries(self, choice: Mapping[str, Any]) -> Sequence[Entry]:
+        """Log-probabilities come as columns, or as entries from llama.cpp's server."""
+        given = fields(choice.get("logprobs")) or {}
+        for name, column in given.items():
+            if name in _COLUMNS and column is not None:
+                if as_list(column) is None:
+                    raise InvalidResponse(
+                        f"logprobs.{name} of a chunk came as {type(column).__name__}; expected a list"
+                    )
+                self._columns.setdefault(name, []).extend(column)
+        return _entries(given["content"]) if given.get("content") else _entries_of_columns(given)
+
+
+def _entries_of_columns(given: Mapping[str, Any]) -> list[Entry]:
+    """{token, logprob, top_logprobs} of each token, from the columns of a chunk of a text completion."""
+    values = as_list(given.get("token_logprobs")) or ()
+    tokens, rows = as_list(given.get("tokens")) or (), as_list(given.get("top_logprobs")) or ()
+    entries: list[Entry] = []
+    for place, value in enumerate(values):
+        row = fields(rows[place]) if place < len(rows) else None
+        entries.append(
+            {
+                "token": text(tokens[place]) if place < len(tokens) else "",
+                "logprob": value,
+                "top_logprobs": [{"token": token, "logprob": one} for token, one in (row or {}).items()],
+            }
+        )
+    return entries
+
+
+def _entries(given: object) -> list[Entry]:
+    """{token, logprob, top_logprobs} of each token that a chunk brings."""
+    values = as_list(given)
+    held = [fields(entry) for entry in values] if values is not None else [None]
+    entries = [entry for entry in held if entry is not None]
+    if len(entries) < len(held):
+        raise InvalidResponse(
+            "the log-probabilities of a chunk are not a list of objects; expected {token, logprob, top_logprobs} for"
+            " each token"
+        )
+    return entries
+
+
+class _AnswerTokens:
     """Told every chunk of one stream, gives the entries of those tokens that are known to be of the answer.
 
     A server says in its chunks what is thinking and what is answer, or the tokens hold the markers. Where neither is
@@ -40,11 +299,11 @@ class AnswerTokens:
             self._has_thought = True
             if not self._reader.has_begun and not self._may_open(entries):
                 self._reader = KindReader(opened=True)
-        found = self._read(self._reader, entries)
+        decided = self._read(self._reader, entries)
         if self._has_thought and brought.strip(SPACE) and self._reader.is_thinking:
             self._reader = None  # the server has cut the markers out
             return _without_ends(entries if not thought else _ending_in(entries, brought))
-        return _without_ends(found)
+        return _without_ends(decided)
 
     def _may_open(self, entries: Sequence[Entry]) -> bool:
         """Whether the tokens themselves begin with what opens the thinking."""
@@ -54,14 +313,14 @@ class AnswerTokens:
         return trial.is_thinking or not trial.has_begun
 
     def _read(self, reader: KindReader, entries: Sequence[Entry]) -> list[Entry]:
-        found = []
+        answer = []
         for entry in entries:
             self._waiting.append(entry)
             for kind in reader.push(text(entry.get("token"))):
-                held = self._waiting.popleft()
+                decided = self._waiting.popleft()
                 if kind == "answer":
-                    found.append(held)
-        return found
+                    answer.append(decided)
+        return answer
 
 
 def _without_ends(entries: Sequence[Entry]) -> Sequence[Entry]:
@@ -76,3 +335,97 @@ def _ending_in(entries: Sequence[Entry], spoken: str) -> Sequence[Entry]:
         count += 1
         length += len(text(entries[-count].get("token")))
     return entries[len(entries) - count :] if length == len(spoken) else ()
+
+
+class _Outputs:
+    """Turns each `RequestOutput` of one vLLM request into a chunk with what it adds: tokens, text, and how it ended.
+
+    vLLM gives only what is new (`RequestOutputKind.DELTA`) or all so far (`CUMULATIVE`, its default), and an output
+    does not say which: its `cumulative_logprob`, always of all tokens so far, does.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[int, _OutputSoFar] = {}
+
+    def chunk(self, output: object) -> dict[str, Any]:
+        """The chunk. Raises `InvalidResponse` where tokens and their log-probabilities do not belong together."""
+        outputs = as_list(get(output, "outputs")) or ()
+        return {"id": text(get(output, "request_id")), "choices": [self._choice(one) for one in outputs]}
+
+    def _choice(self, output: object) -> dict[str, Any]:
+        index = get(output, "index")
+        index = index if type(index) is int else 0
+        answer = self._answers.setdefault(index, _OutputSoFar())
+        ids, given = as_list(get(output, "token_ids")) or (), get(output, "logprobs")
+        if given is not None and (as_list(given) is None or len(given) != len(ids)):
+            came = type(given).__name__ if as_list(given) is None else f"{len(given)} positions"
+            raise InvalidResponse(
+                f"a vLLM output has {came} of log-probabilities and {len(ids)} token_ids; expected as many of both"
+            )
+        known = answer.count_in(ids, given, text(get(output, "text")), get(output, "cumulative_logprob"))
+        ids = list(ids[known:])
+        entries = None if given is None else _vllm_entries(ids, given[known:])
+        brought = text(get(output, "text"))[len(answer.text) if known else 0 :]
+        answer.add(ids, brought, entries)
+        choice = {
+            "index": index,
+            "delta": {"content": brought},
+            "logprobs": None if entries is None else {"content": entries},
+            "token_ids": ids,
+            "finish_reason": get(output, "finish_reason"),
+        }
+        return choice | ({"stop_reason": get(output, "stop_reason")} if choice["finish_reason"] else {})
+
+
+@dataclass(slots=True)
+class _OutputSoFar:
+    """What is known of one of vLLM's answers."""
+
+    ids: list[Any] = field(default_factory=list)
+    text: str = ""
+    total: float = 0.0
+    """The sum of its log-probabilities."""
+    whole: bool | None = None
+    """Whether outputs hold all so far; None until one has shown it."""
+
+    def count_in(self, ids: Sequence[Any], given: Any, shown: str, cumulative: object) -> int:
+        """How many of an output's tokens are known already."""
+        if not self.ids or list(ids[: len(self.ids)]) != self.ids:
+            return 0
+        if self.whole is None and given is not None and isinstance(cumulative, int | float):
+            here = _sum(_vllm_entries(ids, given))
+            with_all, with_new = abs(cumulative - here), abs(cumulative - self.total - here)
+            if with_all != with_new:  # zeros so far tell nothing, and not finite numbers neither
+                self.whole = with_all < with_new
+        whole = len(ids) > len(self.ids) and shown.startswith(self.text) if self.whole is None else self.whole
+        return len(self.ids) if whole else 0
+
+    def add(self, ids: list[Any], brought: str, entries: Sequence[dict[str, Any]] | None) -> None:
+        """Takes in what is new."""
+        self.ids += ids
+        self.text += brought
+        self.total += _sum(entries or ())
+
+
+def _vllm_entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:
+    """The drawn tokens and their alternatives, as a chunk has them."""
+    entries = []
+    for token, position in zip(ids, positions(given), strict=True):
+        drawn = drawn_entry(token, position)
+        if drawn is None:
+            raise InvalidResponse(
+                "a position of log-probabilities does not hold the drawn token; expected one for its id"
+            )
+        others = likeliest(list(position.values())) if len(position) > 1 else ()
+        entries.append(
+            {
+                "token": text(of_entry(drawn, "decoded_token")),
+                "logprob": of_entry(drawn, "logprob"),
+                "top_logprobs": [{"logprob": one} for one in others],
+            }
+        )
+    return entries
+
+
+def _sum(entries: Sequence[dict[str, Any]]) -> float:
+    return sum(entry["logprob"] for entry in entries if isinstance(entry["logprob"], int | float))

@@ -21,6 +21,9 @@ REFUSAL = "refusal"
 TOOL_CALL = "tool_calls"
 """The finish reason, here, of every answer that calls a tool; of a call that was forced servers say `stop`."""
 
+SAID_BESIDE = ("stop_reason", "matched_stop")
+"""Fields in which vLLM and SGLang say, beside the finish reason, by what an answer ended."""
+
 _WORDS = {
     STOP: "stop eos eos_token end_turn stop_sequence complete completed",
     LENGTH: "length max_tokens max_output_tokens model_length",

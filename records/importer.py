@@ -29,7 +29,8 @@ from metaprobe.records.line_fields import (
 from metaprobe.records.logs.detect import LINES, LogFormat
 from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample, without_zeros
 from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
-from metaprobe.records.openai_format import ParsedResponse, ParsedText, from_json, parse_response, parse_text
+from metaprobe.records.parse import from_json, parse_response, parse_text
+from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.segments import spoken_text
 from metaprobe.records.types import Call, Item, Run
 

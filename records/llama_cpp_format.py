@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import LENGTH, STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, parse_entries
 from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
+from metaprobe.records.response import ParsedResponse, parse_entries, settle
 
 _ENDINGS: dict[str, Ending] = {"eos": "some", "word": "text", "limit": ""}
 """By `stop_type`. The end token comes with its log-probability and without text."""

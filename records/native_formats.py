@@ -10,8 +10,9 @@ from typing import Any
 
 from metaprobe.records.endings import TOOL_CALL, read_end
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.openai_format import ParsedResponse, read_completion
+from metaprobe.records.openai_format import read_completion
 from metaprobe.records.reading import as_list, error_message, fields, first_keys, only_choice, text
+from metaprobe.records.response import ParsedResponse
 
 RULED_OUT = -9999.0
 """Below it an alternative's log-probability is a mask: Gemini writes -1.3e30 for tokens that may not come."""

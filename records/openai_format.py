@@ -1,179 +1,38 @@
-"""Reads an answer with its log-probabilities into arrays: `parse_response` for every format, and OpenAI's own formats.
+"""Reads chat and text completions of OpenAI's format, from any server."""
 
-It needs only the standard library and NumPy, because the base install uses it for every score.
-"""
-
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from metaprobe.records.alternatives import alternatives
-from metaprobe.records.answer_part import check_text, settle
-from metaprobe.records.boundary import Ending, ending_of
+from metaprobe.records.boundary import ending_of
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, end_of, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.float_list import float_list
 from metaprobe.records.logprobs import ASK, check_logprobs
-from metaprobe.records.openai_reasoning import thinking_of
-from metaprobe.records.placeholders import implausible, listed_twice, refuse_placeholders, sample
-from metaprobe.records.reading import (
-    as_list,
-    columns_of_each,
-    error_message,
-    fields,
-    first_keys,
-    read_temperature,
-    text,
-    usage,
+from metaprobe.records.reading import as_list, error_message, fields, first_keys, text, usage
+from metaprobe.records.response import (
+    ParsedResponse,
+    ParsedText,
+    check_text,
+    first_of,
+    parse_entries,
+    settle,
+    with_alternatives,
 )
 from metaprobe.records.spelling import spelled
-from metaprobe.records.text_format import columns
-from metaprobe.records.types import FloatArray, LogprobsMode, Segment, Usage
+from metaprobe.records.types import Segment, Usage
 
 CALLED = (
     "the answer is a tool call, and how sure the model is of a call is not whether it is right; expected an answer in"
     " words: leave tool calls out"
 )
 
+
 _CALLS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
 """How a tool call begins that a server without a parser for it gives as text."""
+
+
 _WHOLE = frozenset(("", "completed", "complete", "success", "succeeded", "ok", "done"))
 """States of a whole answer, where a server names one beside the choices."""
-EVENTS_AS_TEXT = (
-    "the response is the text of a stream (server-sent events); expected the list of its chunks: the JSON after each"
-    " `data:`, without [DONE]"
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ParsedResponse:
-    """One answer: its text, tokens and log-probabilities."""
-
-    text: str
-    """The answer's text; empty where the answer was a tool call or a refusal."""
-    tokens: tuple[str, ...]
-    """The tokens as the server spelled them; empty where only log-probabilities were given."""
-    logprobs: FloatArray
-    """float32, shape (T,), T >= 1, nats, finite and at most 0."""
-    top_logprobs: FloatArray | None = None
-    """float32, shape (T, k), nats, descending; NaN where a token has fewer than k alternatives."""
-    finish_reason: str = ""
-    """`stop`, `length`, `content_filter`, `refusal` or `tool_calls`, whatever the server calls it; another end by the
-    server's own word; empty where the response does not say how the answer ended."""
-    model: str = ""
-    usage: Usage = field(default_factory=Usage)
-    logprobs_mode: LogprobsMode = "unknown"
-    """`raw` before temperature and truncation, `processed` after them; chat completions do not say."""
-    temperature: float | None = None
-    """The temperature at which the tokens were drawn, where the source states it."""
-    segments: tuple[Segment, ...] = ()
-    """The parts of the tokens, as in a `Call`; empty where all tokens are the answer's, as far as is known."""
-    thinking: FloatArray | None = None
-    """float32, shape (S,): the log-probabilities of the thinking, where `answer_of` has left only the answer."""
-    reader: str = ""
-    """The model of the log-probabilities, as in a `Call`; empty where they are the answering model's own."""
-    left_out: int = 0
-    """The number of tokens after the answer that only ended it."""
-    note: str = ""
-    """What a verdict must mention: that the stream has no end, or that there are other answers. Empty for nothing."""
-    top_fault: str = ""
-    """Why the alternatives cannot be the likeliest tokens; they are then left out. Empty where nothing was found."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedText:
-    """One answer without its log-probabilities."""
-
-    text: str
-    """The answer's text; empty where the answer was a tool call or a refusal."""
-    finish_reason: str = ""
-    model: str = ""
-    usage: Usage = field(default_factory=Usage)
-    thinking: str | None = None
-    """What is shown of the thinking before the answer; empty where it is counted only, None where there was none."""
-    ending: Ending = ""
-
-
-@np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
-def parse_response(
-    response: object,
-    *,
-    choice: int = 0,
-    logprobs_mode: LogprobsMode | None = None,
-    temperature: float | None = None,
-    top: bool = True,
-) -> ParsedResponse:
-    """Returns the answer in a response. Raises `InvalidResponse`, and nothing else, where it cannot be scored.
-
-        >>> parse_response([-0.1, -0.25]).logprobs.tolist()[1]
-        -0.25
-
-    `response`, recognised by its shape, is one of:
-
-    - an OpenAI chat completion, text completion or Responses API response, of any server: a client's object, a
-      dictionary, JSON text or bytes;
-    - the chunks or events of a stream of these, as a list or iterator, even where the stream was cut;
-    - vLLM's `RequestOutput` or `CompletionOutput`; SGLang's or llama.cpp's native answer; what transformers' `generate`
-      returns with `return_dict_in_generate` and `output_logits` or `output_scores` (`records/transformers_format.py`
-      says how padding is left out);
-    - a `Call`, a `ParsedResponse`, or a sequence or one-dimensional array of log-probabilities.
-
-    `choice`: which of several answers to read. `logprobs_mode` and `temperature` state what the caller knows; they take
-    precedence over what the source says or is assumed to do, and are "unknown" and None where nothing is known. The
-    engines' defaults are assumed, because the APIs do not state them: raw for vLLM (`logprobs_mode` of the engine) and
-    llama.cpp (`post_sampling_probs` changes it, which is visible), processed for SGLang
-    (`SGLANG_RETURN_ORIGINAL_LOGPROB` changes it).
-
-    With `top=False` the alternatives of a few tokens only are looked at, for faults; this takes a fifth of the time,
-    and `top_logprobs` is None.
-
-    The tokens must spell the answer's text. Refused are log-probabilities of a part of the answer or of other words,
-    and numbers that stand for none (all 0, a constant).
-
-    OpenAI gives -9999.0 for a sampled token outside of the likeliest 20. It is kept unchanged, because it is finite and
-    the server's own number, and so it counts in a mean.
-    """
-    parsed = _parsed(response, choice, top)
-    if logprobs_mode is not None:
-        if logprobs_mode not in get_args(LogprobsMode):
-            raise ValueError(
-                f"logprobs_mode is {logprobs_mode!r}; expected one of {', '.join(get_args(LogprobsMode))}, or None"
-            )
-        parsed = replace(parsed, logprobs_mode=logprobs_mode)
-    if temperature is not None:
-        if read_temperature(temperature) is None:
-            raise ValueError(f"temperature is {temperature!r}; expected a number of at least 0, or None")
-        parsed = replace(parsed, temperature=float(temperature))
-    return parsed
-
-
-def _parsed(response: object, choice: int, top: bool) -> ParsedResponse:
-    if isinstance(response, ParsedResponse):
-        return response
-    try:
-        if isinstance(response, np.ndarray) or (type(response) is list and response and type(response[0]) is float):
-            return ParsedResponse("", (), check_logprobs(response))
-        from metaprobe.records.formats import read  # the formats are built on what is below
-
-        return read(response, choice, top)
-    except RecursionError as error:
-        raise InvalidResponse("the response is nested too deeply; expected one answer as its API gives it") from error
-
-
-def parse_text(response: object, *, choice: int = 0) -> ParsedText:
-    """What a chat completion (a dict, a client's object, JSON text or bytes) says, with or without log-probabilities.
-
-    Raises `InvalidResponse` for one that holds no answer.
-    """
-    if isinstance(response, (str, bytes, bytearray)):
-        response = from_json(response)
-    held = fields(response)
-    if held is None:
-        raise InvalidResponse(f"the response came as {type(response).__name__}; expected a chat completion")
-    return _said(held, choice)[0]
 
 
 def content_text(content: object) -> str:
@@ -183,34 +42,9 @@ def content_text(content: object) -> str:
     return "".join(text((fields(part) or {}).get("text")) for part in as_list(content) or ())
 
 
-def from_json(body: str | bytes | bytearray) -> object:
-    """What a body of JSON holds. Raises `InvalidResponse` where it is none."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, a number of 5000 digits
-        if is_events(body):
-            raise InvalidResponse(EVENTS_AS_TEXT) from error
-        raise InvalidResponse(
-            f"the response ({len(body)} long) is not JSON ({error}); expected a whole answer: was it cut off?"
-        ) from error
-
-
-def is_events(body: str | bytes | bytearray) -> bool:
-    """Whether this is the text of a stream, as it comes over the wire."""
-    head = body[:16] if isinstance(body, str) else body[:16].decode("ascii", "replace")
-    return head.lstrip().startswith(("data:", "event:", "id:", ":"))  # a comment comes first where a server was slow
-
-
-def first_of(count: int, choice: int) -> str:
-    """The note on an answer that is the first of several, where nobody asked for it; else empty."""
-    if count < 2 or choice:
-        return ""
-    return "the response holds several answers and this is of the first: parse_response(response, choice=1) is the next"
-
-
 def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
     """What a chat or text completion says, whichever of the two shapes its log-probabilities have."""
-    said, chosen = _said(response, choice)
+    said, chosen = read_said(response, choice)
     given = fields(chosen.get("logprobs")) or {}
     rest: dict[str, Any] = {
         "text": said.text,
@@ -236,7 +70,7 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
         raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {ASK}"
         )
-    tokens, logprobs, rows = columns(given, said.usage)
+    tokens, logprobs, rows = _read_columns(given, said.usage)
     if len(logprobs) < len(given["token_logprobs"]) and spelled(list(map(text, given["tokens"] or ())), said.text).all:
         rest["text"] = "".join(tokens)  # the prompt was echoed
     parsed = with_alternatives(ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), **rest), rows)
@@ -261,57 +95,6 @@ def _with_thinking(
     return check_text(replace(parsed, segments=segments if entries else segments[:1]), [*before, *entries])
 
 
-def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -> ParsedResponse:
-    """A response from its entries {token, logprob, top_logprobs}, one a token; `rest`: its other fields."""
-    values = as_list(given)
-    found = columns_of_each(values, ("token", "logprob", "top_logprobs")[: 2 + top]) if values is not None else None
-    if found is None:
-        raise InvalidResponse(
-            f"{where} is not a list of objects; expected {{token, logprob, top_logprobs}} for each token"
-        )
-    tokens, logprobs = found[:2]
-    checked = float_list(logprobs)
-    parsed = ParsedResponse(
-        tokens=tuple(tokens if _are_texts(tokens) else map(text, tokens)),
-        logprobs=check_logprobs(logprobs) if checked is None else checked,
-        **rest,
-    )
-    assert values is not None
-    if top:
-        return with_alternatives(parsed, found[2], values)
-    few = [entry or {} for entry in map(fields, sample(values, logprobs))]
-    return replace(with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few), top_logprobs=None)
-
-
-def with_alternatives(parsed: ParsedResponse, rows: Sequence[Any], entries: Sequence[Any] = ()) -> ParsedResponse:
-    """The response with its alternatives, where a row of them came for each token and they can be the likeliest ones.
-
-    Rows of a few tokens only are looked at for faults, and not kept; `entries` are then those tokens {token, logprob,
-    top_logprobs}. Alternatives that cannot be read, or cannot be, are left out, and `top_fault` says why. Raises
-    `NoLogprobs` where the log-probabilities stand for none.
-    """
-    try:
-        top, fault = alternatives(rows), ""
-    except InvalidResponse as error:
-        top, fault = None, str(error)
-    whole = len(rows) == len(parsed.logprobs)
-    drawn = parsed.logprobs if whole or top is None else check_logprobs([row.get("logprob") for row in entries])
-    if parsed.finish_reason not in (TOOL_CALL, REFUSAL):  # those are refused for what they are
-        refuse_placeholders(parsed.logprobs, drawn, top)
-    fault = fault or (implausible(drawn, top) if top is not None else "") or listed_twice(entries)
-    kept = top if whole and not fault else None
-    return replace(parsed, top_logprobs=kept, top_fault=fault) if fault or kept is not None else parsed
-
-
-def _are_texts(values: list[Any]) -> bool:
-    """Whether all are strings. Joining them takes a third of the time of looking at each one's type."""
-    try:
-        "".join(values)
-    except TypeError:
-        return False
-    return True
-
-
 def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:
     """How the answer ended: `TOOL_CALL` where it calls a tool, `REFUSAL` where it only says why there is none.
 
@@ -333,7 +116,7 @@ def _in_order(choices: Sequence[Any] | None) -> Sequence[Any] | None:
     return [one for _, one in sorted(zip(indices, choices, strict=True), key=lambda pair: int(pair[0] or 0))]
 
 
-def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
+def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping[str, Any]]:
     """(what the choice says, the choice)."""
     choices = _in_order(as_list(response.get("choices")))
     if choices is None or not 0 <= choice < len(choices):
@@ -364,3 +147,80 @@ def _said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Mapping
         ending=ending_of(chosen.get("finish_reason"), chosen),
     )
     return said, chosen
+
+
+REASONING = ("reasoning_content", "reasoning")
+"""Where servers put the text of the thinking: DeepSeek, SGLang and llama.cpp; vLLM, Ollama and OpenRouter."""
+
+
+def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | None:
+    """The thinking that a message shows beside its answer; empty where it is counted and not shown, None where none."""
+    for name in REASONING:
+        if isinstance(message.get(name), str) and message[name]:
+            return str(message[name])
+    parts = [*(as_list(message.get("content")) or ()), *(as_list(message.get("reasoning_details")) or ())]
+    shown = [_thought(held) for held in map(fields, parts) if held is not None]
+    if any(part is not None for part in shown):
+        return "".join(part or "" for part in shown)
+    counted = (fields(usage.get("completion_tokens_details")) or {}).get("reasoning_tokens")
+    return "" if type(counted) is int and counted > 0 else None
+
+
+def _thought(part: Mapping[str, Any]) -> str | None:
+    """What a part of a message shows of the thinking: Mistral's `thinking`, OpenRouter's `reasoning.text`."""
+    kind = text(part.get("type"))
+    if kind == "thinking":
+        inner = part.get("thinking")
+        return (
+            inner
+            if isinstance(inner, str)
+            else "".join(text((fields(p) or {}).get("text")) for p in as_list(inner) or ())
+        )
+    return text(part.get("text")) if kind.startswith("reasoning.") else None
+
+
+def _read_columns(given: Mapping[str, Any], usage: Usage) -> tuple[tuple[str, ...], list[Any], list[list[Any]]]:
+    """(tokens, log-probabilities, alternatives) of the answer in {tokens, token_logprobs, top_logprobs}.
+
+    An echoed prompt (its first token has no log-probability, or there are as many tokens as prompt and answer have
+    together) is left out. Alternatives are a mapping from token to log-probability for each token; that of a drawn
+    token outside of the likeliest k, which most servers add, cannot be told from them and stays.
+    """
+    logprobs = as_list(given.get("token_logprobs"))
+    if logprobs is None:
+        raise InvalidResponse(
+            f"logprobs.token_logprobs came as {type(given.get('token_logprobs')).__name__};"
+            " expected a list with one number a token: request the completion with logprobs=k"
+        )
+    tokens = as_list(given.get("tokens"))
+    top = as_list(given.get("top_logprobs"))
+    for name, column in (("tokens", tokens), ("top_logprobs", top)):
+        if column and len(column) != len(logprobs):
+            raise InvalidResponse(
+                f"logprobs.{name} has {len(column)} entries and token_logprobs {len(logprobs)}; expected as many:"
+                " was the response cut or edited?"
+            )
+    start = _echoed(logprobs, usage)
+    rows = []
+    for number, row in enumerate((top or ())[start:]):
+        if not isinstance(row, Mapping | None):
+            raise InvalidResponse(
+                f"logprobs.top_logprobs of token {number} came as {type(row).__name__};"
+                " expected {token: log-probability}"
+            )
+        rows.append(list(row.values()) if row else [])
+    return tuple(map(text, (tokens or ())[start:])), list(logprobs[start:]), rows
+
+
+def _echoed(logprobs: Any, usage: Usage) -> int:
+    """How many tokens of an echoed prompt come first."""
+    counts = (usage.prompt_tokens, usage.completion_tokens)
+    if all(counts) and len(logprobs) == sum(counts):
+        return usage.prompt_tokens
+    if len(logprobs) and logprobs[0] is None and len(logprobs) != usage.completion_tokens:
+        raise InvalidResponse(
+            f"the first token has no log-probability, so the prompt was echoed, but where it ends is not known: there"
+            f" are {len(logprobs)} tokens, and the usage counts {usage.prompt_tokens} + {usage.completion_tokens};"
+            " request the completion without echo"
+        )
+    return 0

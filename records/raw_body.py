@@ -12,24 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metaprobe.records.answer_part import settle
 from metaprobe.records.boundary import ending_of
-from metaprobe.records.endings import REFUSAL, TOOL_CALL, once
+from metaprobe.records.endings import REFUSAL, SAID_BESIDE, TOOL_CALL, once
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import check_logprobs
-from metaprobe.records.openai_format import (
-    ParsedResponse,
-    content_text,
-    first_of,
-    from_json,
-    parse_response,
-    read_ending,
-    with_alternatives,
-)
-from metaprobe.records.openai_reasoning import thinking_of
-from metaprobe.records.openai_stream import ENDS
-from metaprobe.records.placeholders import sample
+from metaprobe.records.logprobs import check_logprobs, sample
+from metaprobe.records.openai_format import content_text, read_ending, thinking_of
+from metaprobe.records.parse import from_json, parse_response
 from metaprobe.records.reading import text, usage
+from metaprobe.records.response import ParsedResponse, first_of, settle, with_alternatives
 
 if TYPE_CHECKING:
     from metaprobe.records.raw_body_decoders import Decoders
@@ -116,7 +106,7 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     parsed = parsed if top else replace(parsed, top_logprobs=None)
     if reason in (TOOL_CALL, REFUSAL):
         return parsed
-    said = {name: getattr(chosen, name) for name in ENDS if getattr(chosen, name) is not ...}
+    said = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}
     drawn = len(chosen.token_ids) if isinstance(chosen.token_ids, list) else 0
     if not drawn and len(completion.choices) == 1 and completion.n == 1:
         drawn = parsed.usage.completion_tokens

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from metaprobe.records.openai_stream import ENDS
+from metaprobe.records.endings import SAID_BESIDE
 
 NOT_GIVEN: Any = ...
 """What no JSON holds: vLLM's `"stop_reason": null` says something, and a missing key says nothing."""
@@ -145,7 +145,7 @@ def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
     ends = [choice for choice in choices if choice.finish_reason]
     if not ends:
         raise ValueError("the answer has no end")
-    said = {name: getattr(ends[-1], name) for name in ("finish_reason", *ENDS)}
+    said = {name: getattr(ends[-1], name) for name in ("finish_reason", *SAID_BESIDE)}
     named = {
         name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
         for name in ("model", "usage")

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs
-from metaprobe.records.openai_format import ParsedResponse
 from metaprobe.records.reading import array, as_list, get
+from metaprobe.records.response import ParsedResponse
 from metaprobe.records.types import LogprobsMode, Segment, Usage
 
 _STATE = (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metaprobe.records.answer_series import answer_logprobs
+from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Call
 
 QUESTION = ""

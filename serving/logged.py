@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.parse import parse_response
+from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.scored import OnVerdict, Scored
 
 Tags = Mapping[str, str] | Callable[[Scored], Mapping[str, str]]

@@ -9,31 +9,21 @@ async), or any other iterable of such chunks, for example LiteLLM's, the chunks 
 """
 
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, overload, runtime_checkable
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
-from metaprobe.records.endings import refuse_error
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.formats import chunk_kind
-from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
-from metaprobe.records.openai_format import first_of
-from metaprobe.records.openai_stream import StreamedCompletion, StreamedText
-from metaprobe.records.reading import as_list, fields, first_keys, text
-from metaprobe.records.responses_format import begins_call, is_event
-from metaprobe.records.vllm_format import is_vllm
-from metaprobe.records.vllm_stream import StreamedOutputs
+from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.response import first_of
 from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
 T = TypeVar("T")
-_UNKNOWN = (
-    "the chunks of the stream have the keys {}; expected those of chat or text completions, of the Responses API, of"
-    " Ollama or of vLLM: ask an endpoint that speaks OpenAI's format, or score the whole answer"
-)
 
 
 @overload
@@ -231,40 +221,39 @@ class _Watcher:
         if getattr(gate, "fired_at", None) is not None:
             raise ValueError("this gate has fired for another answer; start a new one for this")
         self._predictor = predictor
-        self._completion: StreamedCompletion | StreamedText = StreamedCompletion()
-        self._outputs: StreamedOutputs | None = None
-        """Where the chunks are vLLM's own outputs."""
-        self._begun = self._known = False
-        self._odd: list[str] = []
-        """The keys of the first chunk of an unknown kind."""
-        self._events: list[Mapping[str, Any]] = []
-        self._named: dict[str, str] = {}
+        self._stream = AnswerStream()
         self._unreadable = ""
         self.gated = GatedAnswer(gate if gate is None or isinstance(gate, _Starts) else _Started(gate))
         self.tokens_seen = 0
 
     def add(self, chunk: object) -> bool:
         """Takes in one chunk; whether the gate ends the answer with it."""
+        stream = self._stream
         try:
-            entries = self._entries(chunk)
+            piece = stream.add(chunk)
         except InvalidResponse as error:
             self._unreadable = self._unreadable or str(error)
             self.gated.step_back()
             return False
-        if self._completion.declined or self._completion.called:
-            self.gated.step_back()  # neither a refusal nor a tool call has a score
-        if not self._completion.ended:  # nothing is left to stop
-            shown = bool(self._events) or self._completion.shown
-            self.gated.push(entries, self._named.get("model", ""), shown=shown)
+        self.tokens_seen += len(piece.entries)
+        # Neither a refusal nor a tool call has a score, and one of several answers must not end the others. The tokens
+        # of an echoed prompt are not the answer's.
+        if stream.declined or stream.called or stream.has_others or stream.echoes:
+            self.gated.step_back()
+        if not stream.ended:  # nothing is left to stop
+            shown = stream.kind == "event" or bool(piece.text or piece.thought)
+            self.gated.push([_with_alternatives(entry) for entry in piece.spoken], self._of()["model"], shown=shown)
         return bool(self.gated.action)
 
     def finished(self) -> Scored:
-        if self._odd and not self._known:
-            return Scored(None, _UNKNOWN.format(self._odd), **self._of())
+        try:
+            response = self._stream.response()
+        except InvalidResponse as error:
+            return Scored(None, str(error), **self._of())
         if self._unreadable:
             return Scored(None, self._unreadable, **self._of())
-        note = "; ".join(filter(None, [first_of(1 + self._completion.has_others, 0), self.gated.note]))
-        return score(self._predictor, self._events or self._completion.completion(), note=note, **self._of())
+        note = "; ".join(filter(None, [first_of(1 + self._stream.has_others, 0), self.gated.note]))
+        return score(self._predictor, response, note=note, **self._of())
 
     def gate_fired(self) -> Scored:
         value, reason, _ = self.gated.verdict()
@@ -276,48 +265,8 @@ class _Watcher:
         return Scored(None, f"{why}, after {self.tokens_seen} tokens", **self._of())
 
     def _of(self) -> "_Of":
-        return {"response_id": self._named.get("id", ""), "model": self._named.get("model", "")}
-
-    def _entries(self, chunk: object) -> Sequence[Mapping[str, Any]]:
-        """The entries (token, logprob, top_logprobs) of the answer's tokens, not the thinking's, in this chunk."""
-        if not self._begun:  # all chunks of a stream are of one kind, and looking costs a fifth of reading one
-            self._begun = True
-            self._outputs = StreamedOutputs() if is_vllm(chunk) else None
-        if self._outputs is not None:
-            chunk = self._outputs.chunk(chunk)
-        held = fields(chunk) or {}
-        if is_ollama_chunk(held):
-            held = chunk = ollama_as_chunk(held)
-        if held.get("type") == "chunk":  # an event of openai's `chat.completions.stream`, which wraps the chunk
-            chunk = held.get("chunk")
-            held = fields(chunk) or {}
-        refuse_error(held)
-        if "choices" not in held and "type" in held and not is_event(held):
-            self._odd = self._odd or first_keys(held)
-            return ()  # its other events say the same again
-        if not self._known and (kind := chunk_kind(held)):  # a first chunk may come without choices
-            self._known = True
-            self._completion = StreamedText() if kind == "text" else self._completion
-        elif "choices" not in held and not self._odd:
-            self._odd = first_keys(held)
-        if any((fields(choice) or {}).get("index", 0) for choice in as_list(held.get("choices")) or ()):
-            self.gated.step_back()  # one of several answers must not end the others
-        named = fields(held.get("response")) or held
-        self._named.update({key: text(named[key]) for key in ("id", "model") if named.get(key)})
-        if not is_event(held):
-            brought = self._completion.add(chunk)[1]
-            self.tokens_seen += len(brought)
-            if any(entry.get("logprob") is None for entry in brought):
-                self.gated.step_back()  # the prompt is echoed, and its tokens are not the answer's
-            return [_with_alternatives(entry) for entry in self._completion.spoken]
-        self._events.append(held)
-        if begins_call(held):
-            self.gated.step_back()
-        if held["type"] != "response.output_text.delta":
-            return ()
-        given = [entry for entry in map(fields, as_list(held.get("logprobs")) or ()) if entry]
-        self.tokens_seen += len(given)
-        return [_with_alternatives(entry) for entry in given]
+        known = self._stream.known
+        return {"response_id": text(known.get("id")), "model": text(known.get("model"))}
 
 
 class _Of(TypedDict):

@@ -15,7 +15,7 @@ from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.importer import Line, read_openai_lines, run_of_line
 from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.line_fields import LABEL_VALUES
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
 from metaprobe.training.common.heads import LEVELS

@@ -17,7 +17,7 @@ from metaprobe.probes.score_file import score_lines
 from metaprobe.records.endings import read_end
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call

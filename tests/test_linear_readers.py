@@ -29,11 +29,11 @@ from metaprobe.pipelines.writing_assistant import (
     writing_assessor,
 )
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.answers import function_code, numbers
 from metaprobe.records.boundary import locate
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.logs.sample import without_end_tokens
-from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.records.segments import marked, spoken_text
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item
@@ -86,11 +86,11 @@ def tags(text: str) -> None:
 
 def streamed(text: str) -> None:
     """Every character as a chunk of its own, first without a text of the answer."""
-    stream = StreamedCompletion()
+    stream = AnswerStream()
     for character in text[: LENGTH // 3]:
         stream.add({"choices": [{"delta": {}, "logprobs": {"content": [{"token": character, "logprob": -1.0}]}}]})
     stream.add({"choices": [{"delta": {"content": "x"}, "logprobs": None}]})
-    stream.completion()
+    stream.response()
 
 
 def events(text: str) -> None:

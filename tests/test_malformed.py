@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.parse import parse_response
+from metaprobe.records.response import ParsedResponse
 from metaprobe.records.types import LogprobsMode
 
 CASES, MANY = 2_000, 10_000

@@ -16,7 +16,7 @@ from metaprobe.probes.score_file import score_lines
 from metaprobe.records.endings import TOOL_CALL, UNSTATED
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 
 WORDS = ("It", " is", " 4", ".")

@@ -13,7 +13,7 @@ from metaprobe.llms.base import LLMError, Request
 from metaprobe.llms.openai_answers import read_echo, token_ids
 from metaprobe.llms.openai_client import OpenAILLM, plain_prompt
 from metaprobe.llms.pricing import Price
-from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.types import Call, Message, Sampling, Usage
 
 environment = asked_endpoint.environment
@@ -196,13 +196,14 @@ def test_an_endpoint_without_text_completions_says_so(server: FaultyServer) -> N
 
 
 def test_chunks_without_end_are_known_to_be_cut() -> None:
-    stream = StreamedCompletion()
-    assert stream.add({"choices": [{"delta": {"content": "a"}, "token_ids": [5]}]}) == ("a", ())
+    stream = AnswerStream()
+    piece = stream.add({"choices": [{"delta": {"content": "a"}, "token_ids": [5]}]})
+    assert (piece.text, piece.entries) == ("a", ())
     assert not stream.ended
     stream.add({"choices": [{"delta": {"content": "b"}, "finish_reason": "length", "token_ids": [6]}]})
     stream.add({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}})
     assert stream.ended
-    assert stream.completion() == {
+    assert stream.response() == {
         "usage": {"prompt_tokens": 1, "completion_tokens": 2},
         "choices": [
             {

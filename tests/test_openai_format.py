@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs
-from metaprobe.records.openai_format import parse_response, parse_text
+from metaprobe.records.parse import parse_response, parse_text
 from metaprobe.records.raw_body import parse_body
 from metaprobe.records.types import Call, Usage
 
@@ -242,7 +242,7 @@ def test_what_is_no_scorable_completion_is_refused_with_the_remedy(response: obj
 def test_reading_responses_and_lines_needs_nothing_beyond_the_base_install() -> None:
     code = (
         "import sys\nfor heavy in ('pyarrow', 'safetensors', 'torch'): sys.modules[heavy] = None\n"
-        "import metaprobe.records.importer, metaprobe.records.openai_format as f\n"
+        "import metaprobe.records.importer, metaprobe.records.parse as f\n"
         "assert len(f.parse_response([-1.0]).logprobs) == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,9 +21,8 @@ from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.support import Support
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.float_list import float_list
-from metaprobe.records.logprobs import check_logprobs
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.logprobs import check_logprobs, float_list
+from metaprobe.records.parse import parse_response
 from metaprobe.records.types import Call
 from metaprobe.training.common.calibrate import Platt
 from metaprobe.training.common.graphs import linear_graph, trees_graph

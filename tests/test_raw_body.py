@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from metaprobe.records import raw_body
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.response import ParsedResponse
 
 pytest.importorskip("msgspec")
 

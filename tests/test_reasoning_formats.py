@@ -10,10 +10,11 @@ import pytest
 from answer_formats import places
 
 from metaprobe.llms.openai_answers import token_ids
-from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import TOOL_CALL, ParsedResponse, parse_response
+from metaprobe.records.openai_format import TOOL_CALL
+from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.response import ParsedResponse, answer_of
 from metaprobe.records.types import Segment
 
 _FOLDER = Path(__file__).parent / "responses" / "reasoning"

@@ -15,11 +15,11 @@ from metaprobe.probes.features import SEGMENTED, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.segment_features import SEGMENT_FEATURES
 from metaprobe.probes.signals import signals_of
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.import_store import import_file
-from metaprobe.records.openai_format import parse_response
-from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Segment
 from metaprobe.serving.watch_stream import watch
@@ -221,10 +221,10 @@ def chunk(token: str, **delta: str) -> dict[str, Any]:
 
 
 def spoken(chunks: list[dict[str, Any]]) -> Iterator[str]:
-    joined = StreamedCompletion()
+    joined = AnswerStream()
     for one in chunks:
-        joined.add(one)
-        yield "".join(str(entry["token"]) for entry in joined.spoken)
+        piece = joined.add(one)
+        yield "".join(str(entry["token"]) for entry in piece.spoken)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from metaprobe.llms.replay_states import StateReplay
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.formats import read
+from metaprobe.records.parse import read
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.training.crossfit.evidence import load_evidence

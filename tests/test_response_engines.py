@@ -17,7 +17,7 @@ from answer_formats import (
 )
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 
 # ---- engines
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from metaprobe import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import as_list, error_message, first_keys, read_temperature, usage
 from metaprobe.records.types import Usage
 

@@ -14,7 +14,7 @@ from serving_clients import LOGPROBS
 from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.openai_stream import StreamedCompletion
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.scorer import Scorer
@@ -224,7 +224,7 @@ def test_a_fault_of_our_own_while_reading_is_logged_without_what_was_said(
     def broken(*_: object) -> None:
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(StreamedCompletion, "add", broken)
+    monkeypatch.setattr(AnswerStream, "add", broken)
     out = started().feed(ANSWER + DONE)
     assert out.startswith(ANSWER)
     assert "not what a chunk should be" in verdict_of(out)["reason"]
@@ -313,5 +313,5 @@ def test_a_plain_answer_is_not_read_chunk_by_chunk(started: Started, monkeypatch
     def read(*_: object) -> None:
         raise AssertionError("a chunk was read by itself")
 
-    monkeypatch.setattr(StreamedCompletion, "add", read)
+    monkeypatch.setattr(AnswerStream, "add", read)
     assert verdict_of(started().feed(ANSWER + event(END) + DONE))["score"] is not None

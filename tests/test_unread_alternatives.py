@@ -10,8 +10,8 @@ from answer_formats import CORPUS, REFUSED
 from tiny import tiny_quality
 
 from metaprobe.probes.quality import TOGETHER_FROM, QualityPredictor
-from metaprobe.records.openai_format import parse_response
-from metaprobe.records.placeholders import LOOKED_AT
+from metaprobe.records.logprobs import LOOKED_AT
+from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import columns_of_each
 
 

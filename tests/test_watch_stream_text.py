@@ -13,7 +13,7 @@ from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.endings import UNSTATED
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.serving.watch_stream import watch
 
 predictor = watched_streams.predictor

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.openai_stream import StreamedCompletion
-from metaprobe.records.vllm_stream import StreamedOutputs
+from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.serving.watch_stream import watch
 
 predictor = watched_streams.predictor
@@ -83,10 +82,10 @@ def test_chunks_of_any_size_and_of_both_kinds_amount_to_the_answer_without_its_e
 ) -> None:
     words = [(token, word, 0.0 if i < certain else x) for i, (token, word, x) in enumerate(WORDS[1:] * 4)]
     words = words[: sum(sizes)]
-    streamed, known = StreamedOutputs(), StreamedCompletion()
+    known = AnswerStream()
     for one in outputs(words, sizes, kind):
-        known.add(streamed.chunk(json.loads(json.dumps(one, default=vars)) if as_json else one))
-    [choice] = known.completion()["choices"]
+        known.add(json.loads(json.dumps(one, default=vars)) if as_json else one)
+    [choice] = known.response()["choices"]
     assert choice["message"]["content"] == "".join(word for _, word, _ in words)
     assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == [*(x for *_, x in words), END_LOGPROB]
     assert choice["token_ids"] == [*(token for token, *_ in words), END]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 from research.quality.wepr import Wepr, epr, wepr_features
 
 

@@ -14,7 +14,7 @@ from metaprobe.records.compressed import OnBytes
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import OnError
 from metaprobe.records.line_fields import LABEL_BOUNDS, LABEL_VALUES, name_value
-from metaprobe.records.placeholders import FEW
+from metaprobe.records.logprobs import FEW
 
 NO_LOGPROBS = "no log-probabilities"
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"

@@ -19,7 +19,7 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.replay_logprobs import read_answers
-from metaprobe.records.answer_series import answer_logprobs
+from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
 from research.blocks import markdown, write

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.alternatives import ROUNDING
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.logprobs import ROUNDING
+from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import as_list, fields
+from metaprobe.records.response import ParsedResponse
 
 RANKS = 15
 """What the published detectors were fitted with."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.records.answer_series import answer_logprobs
+from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
 from metaprobe.training.common.offsets import fit_offsets
 from research.travel.measure import MEASURED, RESAMPLES, ROOT, shown

@@ -3,13 +3,8 @@
 Requests pass as they came: nothing is asked for that the caller did not ask for, and nothing is hidden.
 """
 
-import json
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,19 +15,16 @@ from metaprobe.serving.http.exchange import Exchange
 from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.refusal import error_object
 from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.http.streamed_answer import DONE, MAX_EVENT_BYTES, is_unfinished
+from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.upstream import UpstreamClient
-from metaprobe.serving.http.wire import UNREADABLE, VERDICT, choices_of, model_of, with_verdicts
+from metaprobe.serving.http.wire import UNREADABLE, choices_of, model_of, with_verdicts
 
 SCORED = ("/completions", "/responses")
 FORWARDED = (*SCORED, "/embeddings")
 """Below the upstream's base address."""
-_LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +43,9 @@ class ForwardedQuestion:
     def sent(self) -> bytes:
         return self.body
 
-    def stream(self, without: str) -> "ForwardedStream | None":
+    def stream(self, without: str) -> ScoredStream | None:
         """What reads a streamed answer along."""
-        return None if self.scorer is None else ForwardedStream(self.scorer, max_bytes=self.max_answer_bytes)
+        return None if self.scorer is None else ScoredStream(self.scorer, max_bytes=self.max_answer_bytes)
 
     def whole(self, body: bytes, without: str) -> tuple[bytes, str]:
         """A whole answer with its verdict; else as it came, and why."""
@@ -101,91 +93,3 @@ def _scored(body: bytes, scorer: Scorer) -> tuple[bytes, str]:
         reason = "the upstream's answer is not a JSON object"
         scorer.none(reason)
         return body, reason
-
-
-class ForwardedStream:
-    """A stream of text completions, or of a response's events, that ends with a verdict.
-
-    Chunks of a text completion get one more, before [DONE]; of a response, the last event's `response` gets it.
-    """
-
-    action = ""
-
-    def __init__(self, scorer: Scorer, *, max_bytes: int) -> None:
-        self._scorer = scorer
-        self._max_bytes = max_bytes
-        self._events = EventSplitter()
-        self._held: list[Any] = []
-        self._reason = ""
-        self._bytes = 0
-        self._said = False
-        self._over = False
-        """Whether the last event has passed."""
-        self.seconds = 0.0
-
-    def feed(self, data: bytes) -> bytes:
-        """What to pass on: the events that are whole by now."""
-        started = time.perf_counter()
-        self._bytes += len(data)
-        if self._bytes > self._max_bytes:
-            self._give_up(f"the answer is longer than {self._max_bytes} bytes")
-        out = [self._passed(event) for event in self._events.feed(data)]
-        if self._events.pending > MAX_EVENT_BYTES:
-            self._give_up("an event of the stream was too long to be read")
-            out.append(self._events.rest())
-        self.seconds += time.perf_counter() - started
-        return b"".join(out)
-
-    def end(self) -> bytes:
-        """What is left when the upstream has closed the stream in good order. No end is made up that did not come."""
-        rest = self._events.rest()
-        if rest.strip() and is_unfinished(rest):
-            return self.cut(502, "upstream_cut", "the upstream's stream ended in the middle of an event")
-        return self._passed(rest) if rest else b""
-
-    def cut(self, status: int, code: str, message: str) -> bytes:
-        """What to pass on when the upstream's stream broke: an error that clients raise, unless all was there."""
-        if self._over:
-            return b""
-        self._over = True
-        said: dict[str, Any] = {"type": "error", "error": error_object(status, code, message)}
-        if not self._said:
-            said[VERDICT] = self._scorer.none(message)
-        self._said = True
-        return b"event: error\ndata: " + msgspec.json.encode(said) + b"\n\n"
-
-    def _passed(self, event: bytes) -> bytes:
-        data = data_of(event)
-        if data == DONE:
-            self._over = True
-        if not data or self._said:
-            return event
-        if data == DONE:
-            return self._last_chunk() + event
-        try:
-            held = json.loads(data)
-        except UNREADABLE:
-            self._give_up("a chunk of the upstream's stream is not JSON")
-            return event
-        if not self._reason:
-            self._held.append(held)
-        if isinstance(held, dict) and held.get("type") in _LAST_EVENTS and isinstance(held.get("response"), dict):
-            self._said = self._over = True  # after its last event a response has nothing more to say
-            response = {**held["response"], VERDICT: self._verdict(self._held)}
-            return with_data(event, msgspec.json.encode({**held, "response": response}))
-        return event
-
-    def _last_chunk(self) -> bytes:
-        self._said = True
-        known = next((chunk for chunk in self._held if isinstance(chunk, dict)), {})
-        named = {name: known[name] for name in ("id", "object", "created", "model") if name in known}
-        choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
-        chunk = {**named, "choices": [choice], VERDICT: self._verdict(self._held)}
-        return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-
-    def _verdict(self, held: Sequence[Any]) -> dict[str, Any]:
-        return self._scorer.none(self._reason) if self._reason else self._scorer.verdict(held)
-
-    def _give_up(self, reason: str) -> None:
-        self._reason = self._reason or reason
-        self._held.clear()

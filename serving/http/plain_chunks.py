@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Raw
 
-from metaprobe.records.openai_format import ParsedResponse
 from metaprobe.records.raw_body import parse_chunks
+from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.http.wire import UNREADABLE
 
 _NOTHING = (b"", b"null")

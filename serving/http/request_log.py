@@ -14,7 +14,7 @@ from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.monitoring.answer_lengths import AnswerLengths
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.records.openai_format import ParsedResponse
+from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings

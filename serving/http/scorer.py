@@ -11,8 +11,9 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_format import ParsedResponse, parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
+from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.request_log import RequestLog
 from metaprobe.serving.scored import OnVerdict, Scored

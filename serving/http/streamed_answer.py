@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.openai_stream import StreamedCompletion
 from metaprobe.serving.gating import GatedAnswer, Gates
 from metaprobe.serving.http.plain_chunks import Outline, PlainChunks, without_logprobs
 from metaprobe.serving.http.refusal import error_object
@@ -21,43 +21,53 @@ logger = logging.getLogger(__name__)
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 4 << 20
 """A longer event passes on without being read, and there is no verdict."""
+MOST_CHOICES = 1024
 _NO_JSON = "a chunk of the upstream's stream is not JSON"
-_KNOWN = ("id", "created", "model", "system_fingerprint", "service_tier")
+_KNOWN = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+_LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
 class ScoredStream:
-    """`feed` gives the bytes to pass on for those that came; `end` or `cut` what is left to be said."""
+    """`feed` gives the bytes to pass on for those that came; `end` or `cut` what is left to be said.
+
+    Chunks of a chat or text completion get one more with the verdict, before [DONE]. Of the events of a response, the
+    last event's `response` gets the verdict.
+    """
 
     def __init__(
         self,
         scorer: Scorer,
-        asked: ChatRequest,
-        gates: Gates | None,
+        asked: ChatRequest | None = None,
+        gates: Gates | None = None,
         *,
-        gated_reason: str,
         max_bytes: int,
-        no_logprobs: str,
+        gated_reason: str = "",
+        no_logprobs: str = "",
     ) -> None:
-        """`gated_reason`: the finish reason of an answer that the gate ended. `no_logprobs`: why none can be expected;
-        empty where they were asked for."""
+        """`asked`: the request for a chat completion; None for a request that passed as it came, of whose answer
+        nothing is hidden. `gated_reason`: the finish reason of an answer that the gate ended. `no_logprobs`: why none
+        can be expected; empty where they were asked for."""
         self._scorer = scorer
         self._gated_reason = gated_reason
         self._asked = asked
         # Of several answers in one stream, none can be ended without the others.
-        self._gated = GatedAnswer(None if asked.several else gates)
-        self._plain = PlainChunks() if gates is None and not asked.several else None
+        self._gated = GatedAnswer(None if asked is None or asked.several else gates)
+        self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
         """The chunks so far, as long as nothing has to be known of each at once; else None."""
         self._max_bytes = max_bytes
         self._events = EventSplitter()
-        self._choices: dict[int, StreamedCompletion] = {}
+        self._kind: Kind = "" if asked is None else "chat"
+        self._choices: dict[int, AnswerStream] = {}
         self._known: dict[str, Any] = {}
+        self._of_all: dict[str, Any] = {}
+        """The usage, where it has come."""
         self._reason = no_logprobs
         """Why there will be no verdict; empty while there may be one."""
         self._bytes = 0
         self._said = False
         """Whether the verdict has been given."""
         self._over = False
-        """Whether the stream has its end: [DONE], or an error."""
+        """Whether the stream has its end: [DONE], the last event of a response, or an error."""
         self.seconds = 0.0
         """Time spent here."""
 
@@ -97,7 +107,7 @@ class ScoredStream:
         else:
             out = self._passed(rest)
             out += b"" if out.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"  # what follows is an event of its own
-        if not self._said:
+        if not self._said and self._kind != "event":  # no event of a response is made up
             out += self._verdict_event()
         return out
 
@@ -113,7 +123,9 @@ class ScoredStream:
         if not self._said:
             said[VERDICT] = self._scorer.none(message)
         self._said = True
-        return _event(said)
+        if self._kind == "chat":
+            return _event(said)
+        return b"event: error\n" + _event({"type": "error", **said})
 
     def _passed(self, event: bytes) -> bytes:
         data = data_of(event)
@@ -138,20 +150,39 @@ class ScoredStream:
         if chunk.get("error"):
             self._give_up("the upstream sent an error instead of the rest of the answer")
             return event
+        self._kind = self._kind or kind_of(chunk)
+        if self._kind == "event":
+            return self._passed_event(event, chunk)
         if chunk.get("usage") and not chunk.get("choices") and not self._said and self._is_over():
-            for completion in self._choices.values():
-                completion.add(chunk)
+            self._take_in(chunk)
             return self._verdict_event() + event  # openai's helper takes the usage from the last chunk, and no other
         has_logprobs = self._take_in(chunk)
-        return with_data(event, hide(data, self._asked)) if has_logprobs and self._asked.changed else event
+        return self._hidden(event, data) if has_logprobs else event
+
+    def _hidden(self, event: bytes, data: bytes) -> bytes:
+        """The event without log-probabilities that the caller did not ask for."""
+        if self._asked is None or not self._asked.changed:
+            return event
+        return with_data(event, hide(data, self._asked))
+
+    def _passed_event(self, event: bytes, held: dict[str, Any]) -> bytes:
+        """An event of a response; the last one gets the verdict, for after it a response has nothing more to say."""
+        if self._said:
+            return event
+        self._take_in(held)
+        if held.get("type") not in _LAST_EVENTS or not isinstance(held.get("response"), dict):
+            return event
+        self._said = self._over = True
+        verdict = self._verdict(self._choices[0]) if self._choices else self._none()
+        return with_data(event, msgspec.json.encode({**held, "response": {**held["response"], VERDICT: verdict}}))
 
     def _passed_plain(self, event: bytes, data: bytes, outline: Outline) -> bytes:
         if outline.is_usage and self._is_over():
             return self._verdict_event() + event
-        if not outline.logprobs or not self._asked.changed:
+        if not outline.logprobs or self._asked is None or not self._asked.changed:
             return event
-        hidden = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
-        return with_data(event, hide(data, self._asked)) if hidden is None else hidden
+        bare = None if self._asked.wants_logprobs else without_logprobs(event, outline.logprobs)
+        return self._hidden(event, data) if bare is None else bare
 
     def _look_closely(self) -> None:
         """Reads chunk by chunk, from the first one on: this is no plain answer, or there is a fault in it."""
@@ -175,6 +206,12 @@ class ScoredStream:
     def _read(self, chunk: dict[str, Any]) -> bool:
         """Takes in a chunk; whether it brought log-probabilities."""
         self._known.update({name: chunk[name] for name in _KNOWN if name in chunk})
+        if self._kind == "event":
+            if not self._reason:
+                self._choices.setdefault(0, AnswerStream()).add(chunk)
+            return False
+        if chunk.get("usage"):  # of all choices together, in a chunk of its own
+            self._of_all["usage"] = chunk["usage"]
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             return False
@@ -186,14 +223,15 @@ class ScoredStream:
             if self._reason:
                 continue
             index = choice.get("index", 0)
-            if not isinstance(index, int) or not 0 <= index < 1024:
+            if not isinstance(index, int) or not 0 <= index < MOST_CHOICES:
                 raise InvalidResponse("a choice has no index from 0 on")
-            completion = self._choices.setdefault(index, StreamedCompletion(index))
-            completion.add({**chunk, "choices": [choice]})
-            if completion.declined or completion.called or len(self._choices) > 1:
+            answer = self._choices.setdefault(index, AnswerStream(index))
+            piece = answer.add({**chunk, "choices": [choice]})
+            if answer.declined or answer.called or len(self._choices) > 1:
                 self._gated.step_back()  # neither refusal nor tool call has a score, and none may end another
-            if not completion.ended:
-                self._gated.push(completion.spoken, str(chunk.get("model") or ""), shown=completion.shown)
+            if not answer.ended:
+                shown = bool(piece.text or piece.thought)
+                self._gated.push(piece.spoken, str(chunk.get("model") or ""), shown=shown)
         return has_logprobs
 
     def _is_over(self) -> bool:
@@ -213,7 +251,7 @@ class ScoredStream:
         """
         self._said = self._over = True
         score, reason, details = self._gated.verdict()
-        choice = _choice(next(iter(self._choices)))
+        choice = self._choice(next(iter(self._choices)))
         verdict = self._scorer.stopped(score, reason, details, str(self._known.get("model") or ""))
         last = self._chunk({**choice, "finish_reason": self._gated_reason}, verdict)
         return self._chunk(choice, verdict) + last + b"data: " + DONE + b"\n\n"
@@ -225,9 +263,9 @@ class ScoredStream:
             return plain
         verdicts = [self._verdict(self._choices[index]) for index in sorted(self._choices)]
         if not verdicts:
-            verdicts = [self._scorer.none(self._reason or "the upstream's stream holds no answer")]
+            verdicts = [self._none()]
         # An empty delta, not an empty list of choices: many a caller reads `chunk.choices[0]` without looking.
-        choice = _choice(min(self._choices, default=0))
+        choice = self._choice(min(self._choices, default=0))
         return self._chunk(choice, combine_verdicts(verdicts))
 
     def _plain_verdict(self) -> bytes | None:
@@ -239,25 +277,29 @@ class ScoredStream:
             self._look_closely()
             return None
         self._known.update(self._plain.named(_KNOWN))
-        return self._chunk(_choice(0), self._scorer.verdict(parsed))
+        return self._chunk(self._choice(0), self._scorer.verdict(parsed))
 
-    def _verdict(self, completion: StreamedCompletion) -> dict[str, Any]:
+    def _none(self) -> dict[str, Any]:
+        return self._scorer.none(self._reason or "the upstream's stream holds no answer")
+
+    def _verdict(self, answer: AnswerStream) -> dict[str, Any]:
         if self._reason:
-            return self._scorer.none(self._reason)
-        if not completion.ended:
+            return self._none()
+        if not answer.ended and self._kind != "event":  # of a response, the last event says how it ended
             return self._scorer.none("the upstream's stream ended before the answer did (it has no finish_reason)")
-        verdict = self._scorer.verdict(completion.completion())
+        verdict = self._scorer.verdict({**self._of_all, **answer.response(), "n": len(self._choices)})
         verdict["reason"] = "; ".join(dict.fromkeys(filter(None, [verdict["reason"], self._gated.note])))
         return verdict
 
+    def _choice(self, index: int) -> dict[str, Any]:
+        """A choice that brings nothing more of the answer."""
+        brings: dict[str, Any] = {"text": ""} if self._kind == "text" else {"delta": {}}
+        return {"index": index, **brings, "logprobs": None, "finish_reason": None}
+
     def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:
-        known = {"id": "metaprobe", "created": int(time.time()), "model": "", **self._known}
-        return _event({**known, "object": "chat.completion.chunk", "choices": [choice], VERDICT: verdict})
-
-
-def _choice(index: int) -> dict[str, Any]:
-    """A choice that brings nothing more of the answer."""
-    return {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
+        kind = "text_completion" if self._kind == "text" else "chat.completion.chunk"
+        known = {"id": "metaprobe", "object": kind, "created": int(time.time()), "model": "", **self._known}
+        return _event({**known, "choices": [choice], VERDICT: verdict})
 
 
 def _event(value: object) -> bytes:

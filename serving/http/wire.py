@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from metaprobe.records.openai_format import EVENTS_AS_TEXT, is_events
+from metaprobe.records.parse import EVENTS_AS_TEXT, is_events
 from metaprobe.serving.http.memory import count_elements
 from metaprobe.serving.http.refusal import Refusal
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.verdict import Verdict
     from metaprobe.records.errors import MissingExtra, RecordError
     from metaprobe.records.import_store import import_file
-    from metaprobe.records.openai_format import parse_response
+    from metaprobe.records.parse import parse_response
     from metaprobe.records.store import RunStore
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
@@ -81,7 +81,7 @@ _LATER = {
     "compare": "metaprobe.train",
     "import_file": "metaprobe.records.import_store",
     "load": "metaprobe.loading",
-    "parse_response": "metaprobe.records.openai_format",
+    "parse_response": "metaprobe.records.parse",
     "train_adapter": "metaprobe.train",
     "train_gate": "metaprobe.train",
     "train_hidden": "metaprobe.train",

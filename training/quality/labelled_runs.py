@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metaprobe.records.answer_part import answer_of
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.importer import read_openai_lines
-from metaprobe.records.openai_format import parse_response
+from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import without_surrogates
+from metaprobe.records.response import answer_of
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 

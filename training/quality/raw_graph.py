@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.probes.features import TERM_NAMES, TOP_SERIES, Schema, Window, schema
 from metaprobe.probes.terms import FLOOR, MOST_SURPRISING
-from metaprobe.records.alternatives import ROUNDING
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+from metaprobe.records.logprobs import ROUNDING
 
 LOGPROBS, LENGTHS, TOP_LOGPROBS = "logprobs", "lengths", "top_logprobs"
 """Inputs: (n, T) float32, (n,) int64, and for the "+top" schemas (n, T, k) float32."""
