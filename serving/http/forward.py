@@ -103,6 +103,16 @@ def _scored(body: bytes, scorer: Scorer) -> tuple[bytes, str]:
         return body, reason
 
 
+def _with_verdict(data: bytes, held: dict[str, Any], verdict: dict[str, Any]) -> bytes:
+    """The JSON of a response's last event with a verdict, and all else as it came. `held`: what `data` holds."""
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        fields["response"] = msgspec.Raw(with_verdicts(bytes(fields["response"]), [verdict]))
+        return msgspec.json.encode(fields)
+    except UNREADABLE:  # NaN or half of a surrogate pair, which Python reads and writes
+        return json.dumps({**held, "response": {**held["response"], VERDICT: verdict}}).encode()
+
+
 class ForwardedStream:
     """A stream of text completions, or of a response's events, that ends with a verdict.
 
@@ -171,14 +181,18 @@ class ForwardedStream:
             self._held.append(held)
         if isinstance(held, dict) and held.get("type") in _LAST_EVENTS and isinstance(held.get("response"), dict):
             self._said = self._over = True  # after its last event a response has nothing more to say
-            response = {**held["response"], VERDICT: self._verdict(self._held)}
-            return with_data(event, msgspec.json.encode({**held, "response": response}))
+            return with_data(event, _with_verdict(data, held, self._verdict(self._held)))
         return event
 
     def _last_chunk(self) -> bytes:
         self._said = True
         known = next((chunk for chunk in self._held if isinstance(chunk, dict)), {})
-        named = {name: known[name] for name in ("id", "object", "created", "model") if name in known}
+        # As Python writes it: half of a surrogate pair can be read here, and msgspec would not write it.
+        named = {
+            name: msgspec.Raw(json.dumps(known[name]).encode())
+            for name in ("id", "object", "created", "model")
+            if name in known
+        }
         choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
         chunk = {**named, "choices": [choice], VERDICT: self._verdict(self._held)}
         return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
