@@ -22,6 +22,9 @@ from metaprobe.records.placeholders import implausible, refuse_placeholders
 from metaprobe.records.reading import array, as_list, error_message, fields, first_keys
 from metaprobe.records.types import Call
 
+LOOKED_AT = 8
+"""Elements of a list that is no stream which are looked at: enough to say what the list holds. Each takes 10 us, and a
+body of a megabyte holds a hundred thousand."""
 _ASK = "make the call again asking for log-probabilities"
 
 
@@ -105,13 +108,14 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
             parsed = read_completion(joined.completion(), 0, top)
             notes = parsed.note, first_of(1 + joined.has_others, choice)
             return replace(parsed, note="; ".join(filter(None, notes)))
-    whole = [part for part in parts if any(form.recognises(fields(part) or part) for form in FORMATS)]
+    few = parts[:LOOKED_AT]
+    whole = [part for part in few if any(form.recognises(fields(part) or part) for form in FORMATS)]
     if len(parts) == 1 and whole:
         return read(parts[0], choice, top)
     if whole or mappings:
         raise InvalidResponse(
-            f"a list of {len(parts)} came, {len(whole)} of them whole answers; expected the chunks of one stream, or"
-            " log-probabilities: score one answer at a time"
+            f"a list of {len(parts)} came, {len(whole)} of the first {len(few)} whole answers; expected the chunks of"
+            " one stream, or log-probabilities: score one answer at a time"
         )
     return ParsedResponse("", (), check_logprobs(parts))
 
