@@ -372,9 +372,7 @@ def test_where_every_connection_is_being_answered_a_new_one_is_refused(
     assert lines == ["all 2 connections are being answered: refused a new one"]
 
 
-def test_callers_who_do_not_read_make_room_for_one_who_does(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callers_who_do_not_read_make_room_for_one_who_does(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "STALLED_S", 0.0)
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
