@@ -128,6 +128,9 @@ def is_events(body: str | bytes | bytearray) -> bool:
     return head.lstrip().startswith(("data:", "event:", "id:", ":"))  # a comment comes first where a server was slow
 
 
+LOOKED_AT = 8
+"""Elements of a list that is no stream which are looked at: enough to say what the list holds. Each takes 10 us, and a
+body of a megabyte holds a hundred thousand."""
 _ASK = "make the call again asking for log-probabilities"
 
 
@@ -208,13 +211,14 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
         parsed = read_completion(stream.response(), 0, top)
         notes = parsed.note, first_of(1 + stream.has_others, choice)
         return replace(parsed, note="; ".join(filter(None, notes)))
-    whole = [part for part in parts if any(form.recognises(fields(part) or part) for form in FORMATS)]
+    few = parts[:LOOKED_AT]
+    whole = [part for part in few if any(form.recognises(fields(part) or part) for form in FORMATS)]
     if len(parts) == 1 and whole:
         return _read(parts[0], choice, top)
     if whole or mappings:
         raise InvalidResponse(
-            f"a list of {len(parts)} came, {len(whole)} of them whole answers; expected the chunks of one stream, or"
-            " log-probabilities: score one answer at a time"
+            f"a list of {len(parts)} came, {len(whole)} of the first {len(few)} whole answers; expected the chunks of"
+            " one stream, or log-probabilities: score one answer at a time"
         )
     return ParsedResponse("", (), check_logprobs(parts))
 

@@ -83,8 +83,12 @@ def test_vllms_objects_are_read_by_the_drawn_tokens_id(flat: bool) -> None:
     assert [bool(parse_response(two, choice=number).note) for number in (0, 1)] == [True, False]
     with pytest.raises(InvalidResponse, match=r"has 1 outputs; expected outputs\[1\]"):
         parse_response(request, choice=1)
-    with pytest.raises(InvalidResponse, match=r"a list of 2 came, 2 of them whole answers.*one answer at a time"):
+    with pytest.raises(
+        InvalidResponse, match=r"a list of 2 came, 2 of the first 2 whole answers.*one answer at a time"
+    ):
         parse_response([request, request])
+    with pytest.raises(InvalidResponse, match=r"a list of 9999 came, 8 of the first 8 whole"):  # no more are looked at
+        parse_response([request] * 9999)
     request.outputs[0].token_ids = [0, 7, 2]
     with pytest.raises(InvalidResponse, match="token 1 do not hold the drawn token"):
         parse_response(request)

@@ -170,7 +170,21 @@ def test_one_model_is_asked_for_as_the_client_writes_it(served: Served, upstream
     assert 'endpoint="other",status="200"' not in counts
 
 
-@pytest.mark.parametrize("name", ["..%2fchat", "%2e%2e/admin", "a/../../admin", "./x", "a//b", "", "..%5cadmin"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..%2fchat",
+        "%2e%2e/admin",
+        "a/../../admin",
+        "./x",
+        "a//b",
+        "",
+        "..%5cadmin",
+        "..;/x",
+        "%252e%252e/x",
+        "%c0%ae%c0%ae/x",
+    ],
+)
 def test_no_name_of_a_model_leads_to_another_address(served: Served, upstream: tuple[Upstream, str], name: str) -> None:
     before = len(upstream[0].addresses)
     with closing(http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=20)) as connection:
@@ -214,7 +228,9 @@ def test_neither_proxies_nor_passwords_of_the_machine_are_used(
 # Settings
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/images", 404)])
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/v1/score", 405), ("POST", "/v1/images", 404), ("POST", "/v1/score/", 404)]
+)
 def test_an_address_that_is_not_there_is_answered_with_those_that_are(
     served: Served, method: str, path: str, status: int
 ) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -369,6 +370,81 @@ def test_where_every_connection_is_being_answered_a_new_one_is_refused(
     assert b"retry-after: 1\r\n" in answer.lower()
     lines = [record.getMessage() for record in caplog.records if record.name == "metaprobe.serving.http.sockets"]
     assert lines == ["all 2 connections are being answered: refused a new one"]
+
+
+def test_callers_who_do_not_read_make_room_for_one_who_does(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "STALLED_S", 0.0)
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        gone = asyncio.ensure_future(receive())
+        while not gone.done():
+            await send({"type": "http.response.body", "body": b": " + b"x" * 65536 + b"\n\n", "more_body": True})
+            await asyncio.sleep(0)
+
+    body = '{"messages": [], "stream": true}'
+    request = f"{SCORE.replace('/v1/score', '/v1/chat/completions')}content-length: {len(body)}\r\n\r\n{body}"
+    with (
+        running(endless) as (url, _),
+        bounded(checkpoint, f"{url}/v1", connections=2) as client,
+        connected(client, request),
+        connected(client, request),
+    ):
+        time.sleep(1.0)  # until what they do not read fills every buffer
+        assert client.get("/livez").status_code == 200
+
+
+# Ahead of their turn
+
+
+@pytest.mark.parametrize("ahead", [["GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"] * 300, ["long"]])
+def test_who_sends_much_ahead_of_its_turn_is_closed(
+    checkpoint: Path, upstream: tuple[Upstream, str], ahead: list[str]
+) -> None:
+    told, url = upstream
+    told.begin()
+    body = '{"messages": [{"role": "user", "content": "steps"}], "stream": true}'
+    first = f"{SCORE.replace('/v1/score', '/v1/chat/completions')}content-length: {len(body)}\r\n\r\n{body}"
+    more = f"{SCORE}content-length: 200000\r\n\r\n{' ' * 200000}" if ahead == ["long"] else "".join(ahead)
+    with bounded(checkpoint, url) as client, connected(client, first) as opened:
+        with suppress(OSError):  # it may be closed before all is sent
+            opened.sendall(more.encode())
+        assert b"livez" not in everything(opened)  # which ends, though the stream does not
+        told.go_on.release(2 * len(TOKENS))
+
+
+def test_who_goes_after_a_second_request_lets_the_upstream_go(checkpoint: Path) -> None:
+    asked, closed = threading.Event(), threading.Event()
+
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        asked.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        closed.set()
+
+    body = '{"messages": []}'
+    request = f"{SCORE.replace('/v1/score', '/v1/chat/completions')}content-length: {len(body)}\r\n\r\n{body}"
+    with running(silent) as (url, _), bounded(checkpoint, f"{url}/v1") as client:
+        with connected(client, request) as opened:
+            assert asked.wait(timeout=WITHIN_S)
+            opened.sendall(request.encode())
+            time.sleep(0.2)
+        assert closed.wait(timeout=WITHIN_S)
+
+
+def test_a_trailer_is_no_header(checkpoint: Path) -> None:
+    body = LOGPROBS if isinstance(LOGPROBS, str) else json.dumps(LOGPROBS)
+    said = "POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n"
+    said += f"connection: close\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\nauthorization: Bearer {KEY}\r\n\r\n"
+    with bounded(checkpoint) as client, connected(client, said) as opened:
+        assert everything(opened).startswith(b"HTTP/1.1 401 ")
 
 
 def test_connections_leave_files_for_the_upstream(

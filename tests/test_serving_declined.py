@@ -206,6 +206,13 @@ def test_the_model_is_remembered_for_a_while_and_others_are_not(checkpoint: Path
         assert [body.get("logprobs") for body in told.bodies[4:]] == [True, None]
 
 
+def test_a_name_of_megabytes_is_not_remembered() -> None:
+    declined = Declined()
+    for name, why in (("m" * 512, "500"), ("m" * 513, "")):
+        declined.failed(name, "log-probabilities", "500")
+        assert declined.why(name, "log-probabilities") == why
+
+
 def test_the_second_try_is_within_the_time_that_the_upstream_has(checkpoint: Path) -> None:
     with FaultyServer() as faulty:
         settings = Settings(checkpoint=checkpoint, upstream=faulty.base_url, timeout_s=0.3)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -149,6 +150,87 @@ def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: p
     (why,) = [r.getMessage() for r in caplog.records if r.name == "metaprobe.serving.http.upstream"]
     assert why.removeprefix("the upstream cannot be reached: ")
     assert upstream not in answer.text
+
+
+@contextmanager
+def before_bytes(checkpoint: Path, answer: bytes) -> Iterator[Served]:
+    """A server whose upstream gives these bytes for an answer, whatever it is asked, and closes the connection."""
+
+    class Give(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            length = 0
+            while (line := self.rfile.readline()) not in (b"\r\n", b""):
+                name, _, value = line.lower().partition(b": ")
+                length = int(value) if name == b"content-length" else length
+            self.rfile.read(length)
+            self.wfile.write(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Give) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        base = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        try:
+            with running(create_app(Settings(checkpoint=checkpoint, upstream=base))) as (url, _):
+                yield Served(url)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def in_bytes(body: bytes, *, status: str = "200 OK", kind: str = "application/json", header: bytes = b"") -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n".encode()
+    return head + header + b"\r\n" + body
+
+
+@pytest.mark.parametrize("status", ["600 What", "999 No", "101 Switching"])
+@pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
+def test_a_status_that_is_none_is_the_upstreams_fault(checkpoint: Path, status: str, path: str) -> None:
+    with before_bytes(checkpoint, in_bytes(b"{}", status=status)) as client:
+        answer = client.post(f"/v1/{path}", {"model": "m", "messages": [], "input": "a"})
+    assert answer.status_code == 502
+    assert answer.json()["error"]["code"].startswith("upstream")
+
+
+def test_a_header_that_none_may_be_costs_no_answer(checkpoint: Path) -> None:
+    header = b"openai-odd: a\x01b\r\nopenai-processing-ms: 7\r\n"
+    with before_bytes(checkpoint, in_bytes(b"{}", header=header)) as client:
+        answer = client.post("/v1/embeddings", {"model": "m", "input": "a"})
+    assert answer.status_code == 200
+    assert "openai-odd" not in answer.headers
+    assert answer.headers["openai-processing-ms"] == "7"
+
+
+def test_an_error_that_repeats_the_upstreams_key_does_not_give_it_away(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAPROBE_UPSTREAM_KEY", "the-key-of-the-upstream")
+    said = b'{"error": {"message": "no such key: the-key-of-the-upstream"}}'
+    with before_bytes(checkpoint, in_bytes(said, status="401 Unauthorized")) as client:
+        answer = client.post("/v1/chat/completions", {"model": "m", "messages": []})
+    assert answer.status_code == 401
+    assert answer.json()["error"]["message"] == "no such key: ***"
+
+
+RESPONSE = (
+    rb'event: response.completed\ndata: {"type": "response.completed", "response": {"id": "r", "object": "response",'
+    rb' "status": "completed", "model": "m", "odd": %s, "output": []}}\n\n'
+)
+TEXT_CHUNK = (
+    rb'data: {"id": "t", "object": "text_completion", "model": %s, "choices": [{"index": 0, "text": "a", "logprobs":'
+    rb' null, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+)
+
+
+@pytest.mark.parametrize(("path", "event"), [("responses", RESPONSE), ("completions", TEXT_CHUNK)])
+@pytest.mark.parametrize("odd", [rb'"a\ud83d"', b"NaN", b"0.10000000000000000001", b"1e400", b"9" * 30])
+def test_what_python_reads_and_msgspec_does_not_write_costs_no_stream(
+    checkpoint: Path, path: str, event: bytes, odd: bytes
+) -> None:
+    events = (event % odd).replace(rb"\n", b"\n")
+    with before_bytes(checkpoint, in_bytes(events, kind="text/event-stream")) as client:
+        content = client.post(f"/v1/{path}", {"model": "m", "prompt": "a", "input": "a", "stream": True}).content
+    assert content.count(b'"metaprobe":') == 1
+    assert odd in content
 
 
 def test_a_stream_that_stops_in_the_middle_of_an_event_is_cut_and_not_scored(served: Served) -> None:

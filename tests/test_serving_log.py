@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import serving_clients
@@ -94,7 +95,17 @@ def test_tags_may_stand_in_the_requests_metadata(logged: Logged) -> None:
         assert logged.entry(verdict["request_id"]).tags == tags
 
 
-@pytest.mark.parametrize("given", ["faq", "a=b=c", "=b", "a b=c", ",".join(f"t{i}=1" for i in range(17)), "x=1,"])
+@pytest.mark.parametrize("coding", ["utf-8", "latin-1"])
+def test_tags_in_the_header_are_what_the_caller_wrote_in_either_coding(logged: Logged, coding: str) -> None:
+    head = {"authorization": f"Bearer {KEY}", "content-type": "application/json", "x-metaprobe-tags": "task=größe"}
+    sent = {name.encode(): value.encode(coding) for name, value in head.items()}
+    verdict = httpx.post(f"{logged.url}/v1/score", json=LOGPROBS, headers=sent, trust_env=False).json()
+    assert logged.entry(verdict["request_id"]).tags == {"task": "größe"}
+
+
+@pytest.mark.parametrize(
+    "given", ["faq", "a=b=c", "=b", "a b=c", ",".join(f"t{i}=1" for i in range(17)), "x=1,", "a=1, " + " " * 9000]
+)
 def test_tags_that_cannot_be_read_are_refused(given: str) -> None:
     with pytest.raises(Refusal) as refusal:
         read_tags(given)
@@ -219,11 +230,17 @@ def test_without_a_log_a_verdict_has_no_id(served: Served) -> None:
 
 def test_texts_and_log_probabilities_are_logged_only_where_asked_for(checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "scores.sqlite"
+    other = choice() | {"message": {"content": "it's another secret-word"}}  # whose tokens do not spell it
     with running(create_app(Settings(checkpoint=checkpoint, log=str(path)))) as (url, _):
         verdict = Served(url).post("/v1/score", {"choices": [choice()]}).json()
+        quoting = Served(url).post("/v1/score", {"responses": [{"choices": [other]}]}).json()["verdicts"][0]
     with ScoreLog.open(path) as log:  # the server stored it when it ended
-        entry = log.entry(verdict["request_id"])
+        entry, unread = log.entry(verdict["request_id"]), log.entry(quoting["request_id"])
     assert entry is not None
+    assert unread is not None
+    assert "another" in quoting["reason"]
+    assert unread.reason.startswith(quoting["reason"][:40])
+    assert "another" not in unread.reason
     assert (entry.answer, entry.question, entry.logprobs, entry.tokens) == (None, None, None, 1)
     assert b"secret-word" not in path.read_bytes()
 

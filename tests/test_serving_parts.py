@@ -99,6 +99,25 @@ def test_a_large_body_is_worked_on_in_a_thread_and_a_small_one_here() -> None:
     assert not asyncio.run(where(LARGE_BYTES + 1))
 
 
+def test_others_have_their_turn_between_bodies_that_are_scored_and_medium_ones_have_a_thread() -> None:
+    async def turns() -> list[str]:
+        scoring, taken = module.Scoring(), []
+
+        async def others() -> None:
+            for _ in range(20):
+                taken.append("other")
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(scoring.of(9, lambda: taken.append("scored")) for _ in range(3)), others())
+        return taken
+
+    async def where(size: int) -> bool:
+        return await module.Scoring().of(size, threading.current_thread) is threading.main_thread()
+
+    assert "scored scored" not in " ".join(asyncio.run(turns()))
+    assert [asyncio.run(where(module.SCORED_BYTES + more)) for more in (0, 1)] == [True, False]
+
+
 def test_no_more_large_bodies_than_two_are_in_work_at_once() -> None:
     inside, most, lock, meet = 0, 0, threading.Lock(), threading.Barrier(module.AT_ONCE)
 

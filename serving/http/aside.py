@@ -11,7 +11,10 @@ from metaprobe.serving.http.refusal import Refusal
 Result = TypeVar("Result")
 
 LARGE_BYTES = 1 << 20
-"""About 5 ms of reading and scoring; a thread costs a tenth of a millisecond, and its share of Python's lock."""
+"""About 5 ms of reading and scoring, of an answer that is as it should be; a thread costs a tenth of a millisecond, and
+its share of Python's lock."""
+SCORED_BYTES = 64 << 10
+"""At most 20 ms of scoring, whatever a caller sends."""
 AT_ONCE = 2
 """Threads for each kind of work in one process; more would slow down the event loop that they are to spare."""
 MOST_WAITING = 16
@@ -47,6 +50,8 @@ class Threads:
 
 REQUESTS = Threads("requests", most_waiting=MOST_WAITING)
 """For what callers send. It can be refused: nothing was paid for yet."""
+SCORED = Threads("scored")
+"""For what callers send to be scored, of up to `LARGE_BYTES`: as many as there may be requests in flight."""
 ANSWERS = Threads("answers")
 """For whole answers of the upstream, which are paid for and so wait for their turn."""
 STREAMS = Threads("streams")
@@ -59,3 +64,26 @@ async def aside(size: int, work: Callable[[], Result], threads: Threads = ANSWER
     Raises `Refusal` (429) where the threads have too much to do.
     """
     return work() if size <= LARGE_BYTES else await threads.run(work)
+
+
+class Scoring:
+    """Scores what callers send, one piece of it at a time on the event loop. One for each event loop.
+
+    Tokens that do not spell their answer, thinking or chunks cost 30 times as long a byte as others. So above
+    `SCORED_BYTES` they are scored in a thread; and of many that are ready at once, other requests have their turn after
+    each.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def of(self, size: int, work: Callable[[], Result]) -> Result:
+        """What `work` on a body of `size` bytes returns. Raises `Refusal` (429) as `aside` does."""
+        if size > LARGE_BYTES:
+            return await REQUESTS.run(work)
+        if size > SCORED_BYTES:
+            return await SCORED.run(work)
+        async with self._turn:
+            scored = work()
+            await asyncio.sleep(0)
+        return scored

@@ -31,6 +31,8 @@ IN_A_ROW = 8
 """Failures in a row that outweigh log-probabilities given before: one fault, or one kind of request, does not."""
 MAX_MODELS = 1024
 """Names that are remembered; callers choose them."""
+MAX_NAME = 512
+"""Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
 
 _NAMED = re.compile(rb"log[ _-]?prob", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
@@ -139,6 +141,8 @@ def no_logprobs(why: str, *, again: bool) -> str:
 
 
 def _keep(held: "OrderedDict[tuple[str, str], Any]", at: tuple[str, str], value: object) -> None:
+    if len(at[0]) > MAX_NAME:
+        return
     held[at] = value
     held.move_to_end(at)
     if len(held) > MAX_MODELS:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.aside import REQUESTS, aside
+from metaprobe.serving.http.aside import REQUESTS, Scoring, aside
 from metaprobe.serving.http.connection import read_json_body
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.forward import FORWARDED, Forwarder
@@ -75,7 +75,7 @@ def application(
 
         return answered
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
             Route("/v1/chat/completions", to_upstream(proxy), methods=["POST"]),
@@ -97,6 +97,9 @@ def application(
         exception_handlers={HTTPException: _unknown},
         lifespan=lambda _: _running(settings, reloader, client, log),
     )
+    # A redirect would send the caller to the address in `Host` by http, with the question and perhaps the key.
+    app.router.redirect_slashes = False
+    return app
 
 
 @asynccontextmanager
@@ -126,12 +129,13 @@ class OwnAnswers:
     log: ServerLog | None
     desk: FeedbackDesk | None
     """Where there is a log."""
+    scoring: Scoring = field(default_factory=Scoring)
 
     async def score(self, request: Request) -> Response:
         """The verdict on one response (422 where it cannot be scored), or on each of `{"responses": [...]}`."""
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
-        return _json(await _verdicts(body, judges, request, self.settings, self.log))
+        return _json(await _verdicts(body, judges, request, self.settings, self.log, self.scoring))
 
     async def feedback(self, request: Request) -> Response:
         """Stores a label for an answer, or several."""
@@ -181,7 +185,7 @@ async def _prune(log: ScoreLog, days: float) -> None:
 
 
 async def _verdicts(
-    body: bytes, judges: Judges, request: Request, settings: Settings, log: ServerLog | None
+    body: bytes, judges: Judges, request: Request, settings: Settings, log: ServerLog | None, scoring: Scoring
 ) -> dict[str, Any]:
     logged = log.request(request, one_usage=False) if log else None
 
@@ -193,16 +197,15 @@ async def _verdicts(
     responses = await aside(len(body), lambda: batch(body, settings.max_batch), REQUESTS)
     allowance = Allowance(settings.max_scored_tokens)
     if responses is None:
-        verdict = await aside(len(body), partial(verdict_on, body), REQUESTS)
+        verdict = await scoring.of(len(body), partial(verdict_on, body))
         _check_tokens(allowance)
         if verdict["score"] is None and not verdict["heads"]:
             raise Refusal(422, "unscorable", verdict["reason"])
         return verdict
     verdicts = []
     for response in responses:
-        verdicts.append(await aside(len(response), partial(verdict_on, response), REQUESTS))
+        verdicts.append(await scoring.of(len(response), partial(verdict_on, response)))
         _check_tokens(allowance)
-        await asyncio.sleep(0)  # others have their turn between two responses of a large batch
     return {"verdicts": verdicts}
 
 

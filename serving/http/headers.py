@@ -1,6 +1,9 @@
 """Which headers pass the proxy; all others stay where they are."""
 
+import re
 from collections.abc import Container, Iterable, Mapping
+
+from metaprobe.serving.http.settings import HEADER_NAME
 
 KEY_HEADER = "x-metaprobe-key"
 """A caller's key for this server, where `Authorization` is meant for the upstream."""
@@ -14,6 +17,8 @@ _REQUEST_IDS = "request-id"
 """How names end under which servers and clients name a request: `x-request-id`, `x-client-request-id`, ..."""
 _DOWN = {"content-type", "retry-after", "retry-after-ms", "x-should-retry", "cache-control", "warning"}
 _DOWN_PREFIXES = ("openai-", "x-ratelimit-")
+_NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters that no header may hold; the server would send no answer at all."""
 
 
 def to_upstream(
@@ -46,5 +51,7 @@ def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {
         name: value
         for name, value in named
-        if name in _DOWN or name.startswith(_DOWN_PREFIXES) or name.endswith(_REQUEST_IDS)
+        if (name in _DOWN or name.startswith(_DOWN_PREFIXES) or name.endswith(_REQUEST_IDS))
+        and HEADER_NAME.fullmatch(name)
+        and not _NO_VALUE.search(value)
     }

@@ -5,6 +5,7 @@ request where the caller asked for none, which are then taken out of the answer 
 with its status and body.
 """
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ from metaprobe.serving.http.whole_answer import with_own_verdict
 from metaprobe.serving.http.wire import ChatRequest, asked
 
 CHAT = "/chat/completions"
+_ODD = re.compile(r"[;%\ufffd\x00-\x1f]")
+"""What no name of a model holds, and what may mean another path to the upstream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,10 @@ def _model_path(request: Request) -> str:
     """The path of the model that the caller names, as it was written; of the list where none is named."""
     if "model" not in request.path_params:
         return "/models"
-    # A step up would reach an address that is none of the two that are ever asked.
-    if {"", ".", ".."} & set(request.path_params["model"].replace("\\", "/").split("/")):
+    name = request.path_params["model"]
+    # `..` in the path could reach an upstream path other than /models. Servers differ in what they take for `..`: some
+    # leave out `;x`, some decode twice (`%252e`), some read bytes that are no UTF-8.
+    if {"", ".", ".."} & set(name.replace("\\", "/").split("/")) or _ODD.search(name):
         raise Refusal(404, "unknown_model", "this is no name of a model")
     written: bytes = request.scope["raw_path"].partition(b"/models/")[2]
     return f"/models/{written.decode('latin-1')}"

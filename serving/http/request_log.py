@@ -14,6 +14,7 @@ from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.monitoring.answer_lengths import AnswerLengths
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log_rows import MAX_NOTE
 from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
@@ -33,9 +34,13 @@ _CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 NOT_LOGGED = "this verdict is not logged: the score log takes no more entries now"
 """What a verdict says that found the log's queue full."""
 MAX_TAGS = 16
+MAX_TAGS_TEXT = 8192
+"""Characters of all tags as they are written, spaces included: `MAX_TAGS` of the longest take two thirds of it."""
 WAIT_S = 5.0
 """How long labels wait for another process that holds the log's file, before they are refused for the time being."""
 
+_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*(?:\1|\\?$)""", re.DOTALL)
+"""What Python's `repr` writes of a text, also where its end is cut off; an apostrophe stands behind a letter."""
 _TAG = re.compile(r"([A-Za-z0-9_.-]{1,64})=([^,=\x00-\x1f]{0,256})")
 
 
@@ -94,7 +99,7 @@ class ServerLog:
         one response of the upstream, whose count of tokens is of them all.
         """
         if tags is None:
-            tags = read_tags(request.headers.get(TAGS_HEADER) or _in_metadata(question))
+            tags = read_tags(_in_header(request) or _in_metadata(question))
         return RequestLog(
             self,
             request_id=str(request.scope.get(SCOPE_ID, "")),
@@ -181,7 +186,7 @@ class RequestLog:
                 in_support=shown["in_support"],
                 critical=shown["critical"],
                 heads=shown["heads"],
-                reason=shown["reason"],
+                reason=shown["reason"] if settings.log_texts else without_quotes(shown["reason"]),
                 finish_reason=answer.finish_reason if answer else "",
                 action=gate["action"] if gate else "",
                 prompt_tokens=(answer.usage.prompt_tokens or None) if answer else None,
@@ -220,6 +225,11 @@ class RequestLog:
         return 0.0 if borne else cost
 
 
+def without_quotes(reason: str) -> str:
+    """The reason without what it quotes, which may be of the answer: a token, a line of text, an error's words."""
+    return _QUOTED.sub("'...'", reason[:MAX_NOTE])
+
+
 def callers_id(given: str) -> str:
     """What a caller calls a request in `X-Request-ID`; empty for what is no such name."""
     return given if _CALLERS_ID.fullmatch(given) else ""
@@ -229,6 +239,10 @@ def read_tags(given: str) -> dict[str, str]:
     """Tags as a caller writes them: `task=faq, prompt=v7`. Raises `Refusal` (400) for anything else."""
     if not given.strip():
         return {}
+    if len(given) > MAX_TAGS_TEXT:
+        raise Refusal(
+            400, "invalid_tags", f"{TAGS_HEADER} has {len(given)} characters; expected {MAX_TAGS_TEXT} at most"
+        )
     tags = {}
     for part in given.split(","):
         found = _TAG.fullmatch("=".join(side.strip() for side in part.split("=", 2)))
@@ -239,6 +253,15 @@ def read_tags(given: str) -> dict[str, str]:
     if len(tags) > MAX_TAGS:
         raise Refusal(400, "invalid_tags", f"{TAGS_HEADER} holds {len(tags)} tags; at most {MAX_TAGS} are kept")
     return tags
+
+
+def _in_header(request: Request) -> str:
+    """The tags in the header. Most clients write them as UTF-8, and some as latin-1, as which headers are read."""
+    given = request.headers.get(TAGS_HEADER, "")
+    try:
+        return given.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        return given
 
 
 def _in_metadata(question: ChatRequest | None) -> str:

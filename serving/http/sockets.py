@@ -6,10 +6,11 @@ stream that goes on is never cut from here.
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from metaprobe.serving.http.offers import OffersLeftOut
 from metaprobe.serving.http.refusal import Refusal
@@ -66,13 +67,22 @@ _seldom = Seldom(logger)
 
 MAX_HEADER_BYTES = 64 << 10
 """Of a request's first line and header."""
+MAX_AHEAD = 16
+"""Requests that a connection may send before the one ahead of them is answered. Each takes two kilobytes, and hundreds
+fit into what is read at once."""
+MAX_AHEAD_BYTES = 64 << 10
+"""Bytes of a body that may come before its request's turn; beyond them reading would stop, and nobody would notice that
+the caller has gone."""
+STALLED_S = 2.0
+"""After which a caller who does not take a waiting answer makes room for a new connection, where no other can."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection, which ends when it says or reads nothing for too long, or when its place is needed.
 
     Where all places are taken, the connection that has been without a request for longest makes room; where every one
-    is being answered, the new one is refused with 503.
+    is being answered, the one whose answer has waited for its caller for longest, and where none waits, the new one is
+    refused with 503.
     """
 
     def __init__(self, *given: Any, bounds: Bounds, **named: Any) -> None:
@@ -86,6 +96,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Of a header that is not whole yet."""
         self._begun = False
         """Whether a request has begun of which something is still to come."""
+        self._header_is_whole = False
+        self._stalled_since: float | None = None
+        """Since when a part of the answer waits for the caller; None while everything that was written finds room."""
+        self._ahead: list[RequestResponseCycle] = []
+        """Requests before the last one that may not have been answered yet. uvicorn knows the last one only."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -111,17 +126,31 @@ class BoundedProtocol(HttpToolsProtocol):
         return not self.transport.is_closing()
 
     def on_message_begin(self) -> None:
-        self._begun = True
+        self._begun, self._header_is_whole = True, False
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer comes behind the body. As a header it could be a key, or a tag, that nobody in front has seen.
+        if not self._header_is_whole:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._header_bytes = 0
+        self._header_bytes, self._header_is_whole = 0, True
         self._offers.header_is_whole(self.headers)
+        if self.transport.is_closing():  # what else was read at once
+            return
+        self._ahead = [cycle for cycle in (*self._ahead, self.cycle) if cycle and not cycle.response_complete]
         super().on_headers_complete()
+        if len(self._ahead) > MAX_AHEAD:
+            self._drop(f"closed a connection that sent more than {MAX_AHEAD} requests ahead of their answers")
+        elif self._ahead:
+            self.flow.resume_reading()  # which uvicorn stopped: else it is not seen when the caller goes
 
     def on_body(self, body: bytes) -> None:
         self._header_bytes = 0
         super().on_body(body)
+        if self._ahead and len(self.cycle.body) > MAX_AHEAD_BYTES and not self._ahead[-1].response_complete:
+            self._drop(f"closed a connection that sent more than {MAX_AHEAD_BYTES} bytes ahead of their turn")
 
     def on_message_complete(self) -> None:
         self._begun, self._header_bytes = False, 0
@@ -139,13 +168,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_timer = _cancel(self._header_timer)
         self._send_timer = _cancel(self._send_timer)
         super().connection_lost(exc)
+        for cycle in self._ahead:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._stalled_since = time.monotonic()
         self._await_reader(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        self._send_timer = _cancel(self._send_timer)
+        self._send_timer, self._stalled_since = _cancel(self._send_timer), None
         super().resume_writing()
 
     def _answering(self) -> bool:
@@ -169,10 +202,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self._drop(f"closed a connection that read nothing of its answer for {self._bounds.send_timeout_s:g} s")
 
     def _make_room(self) -> None:
-        idle = [c for c in self.connections if isinstance(c, BoundedProtocol) and c is not self and not c._answering()]
-        if idle:
+        others = [c for c in self.connections if isinstance(c, BoundedProtocol) and c is not self]
+        if idle := [c for c in others if not c._answering()]:
             oldest = min(idle, key=lambda connection: connection._quiet_since)
             oldest._drop(f"all {self._bounds.connections} connections taken: closed the one idle for longest")
+            return
+        since = {c: c._stalled_since for c in others if c._stalled_since is not None}
+        if since and time.monotonic() - min(since.values()) >= STALLED_S:
+            longest = min(since, key=since.__getitem__)
+            longest._drop(f"all {self._bounds.connections} connections taken: closed one whose caller does not read")
             return
         _seldom(f"all {self._bounds.connections} connections are being answered: refused a new one")
         message = "all connections are in use; try again in a moment"

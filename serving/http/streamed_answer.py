@@ -1,5 +1,6 @@
 """A streamed answer on its way through: passed on as it comes, read along, and ended with a verdict."""
 
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from metaprobe.serving.http.plain_chunks import Outline, PlainChunks, without_lo
 from metaprobe.serving.http.refusal import error_object
 from metaprobe.serving.http.scorer import Scorer, log_unexpected
 from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
-from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide
+from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide, with_verdicts
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +141,8 @@ class ScoredStream:
                 return self._passed_plain(event, data, outline)
             self._look_closely()
         try:
-            chunk = msgspec.json.decode(data)
+            # Of what passes as it came, also NaN and half of a surrogate pair, which Python reads.
+            chunk = json.loads(data) if self._asked is None else msgspec.json.decode(data)
         except UNREADABLE:
             self._give_up(_NO_JSON)
             return event
@@ -174,7 +176,7 @@ class ScoredStream:
             return event
         self._said = self._over = True
         verdict = self._verdict(self._choices[0]) if self._choices else self._none()
-        return with_data(event, msgspec.json.encode({**held, "response": {**held["response"], VERDICT: verdict}}))
+        return with_data(event, _with_verdict(data_of(event), held, verdict))
 
     def _passed_plain(self, event: bytes, data: bytes, outline: Outline) -> bytes:
         if outline.is_usage and self._is_over():
@@ -298,12 +300,24 @@ class ScoredStream:
 
     def _chunk(self, choice: dict[str, Any], verdict: dict[str, Any]) -> bytes:
         kind = "text_completion" if self._kind == "text" else "chat.completion.chunk"
-        known = {"id": "metaprobe", "object": kind, "created": int(time.time()), "model": "", **self._known}
+        # Names as Python writes them: half of a surrogate pair can be read here, and msgspec would not write it.
+        named = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in self._known.items()}
+        known = {"id": "metaprobe", "object": kind, "created": int(time.time()), "model": "", **named}
         return _event({**known, "choices": [choice], VERDICT: verdict})
 
 
 def _event(value: object) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _with_verdict(data: bytes, held: dict[str, Any], verdict: dict[str, Any]) -> bytes:
+    """The JSON of a response's last event with a verdict, and all else as it came. `held`: what `data` holds."""
+    try:
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        fields["response"] = msgspec.Raw(with_verdicts(bytes(fields["response"]), [verdict]))
+        return msgspec.json.encode(fields)
+    except UNREADABLE:  # NaN or half of a surrogate pair, which Python reads and writes
+        return json.dumps({**held, "response": {**held["response"], VERDICT: verdict}}).encode()
 
 
 def is_unfinished(event: bytes) -> bool:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from yarl import URL
 
 from metaprobe.serving.http.headers import to_upstream
-from metaprobe.serving.http.keys import Keys
+from metaprobe.serving.http.keys import MIN_KEY_LENGTH, Keys
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.sse import EventSplitter
@@ -34,8 +34,10 @@ MAX_FIRST_EVENT = 1 << 16
 class UpstreamAnswer:
     """An answer whose header has come; `UpstreamClient.asking` closes it."""
 
-    def __init__(self, answer: aiohttp.ClientResponse, timeout_s: float) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse, timeout_s: float, key: str = "") -> None:
+        """`key`: what the upstream was asked with, which an error of it may repeat."""
         self._answer = answer
+        self._key = key.encode() if len(key) >= MIN_KEY_LENGTH else b""  # `EMPTY` may stand in any text
         self._timeout_s = timeout_s
         self._unread: list[bytes] = []
         self._over = False
@@ -56,7 +58,10 @@ class UpstreamAnswer:
         self._over = True
 
     async def whole(self, limit: int) -> bytes:
-        """The body, and closes it. Raises `Refusal` as `parts` does, and for more than `limit` bytes."""
+        """The body, and closes it; of an error without the upstream's key.
+
+        Raises `Refusal` as `parts` does, and for more than `limit` bytes.
+        """
         parts, size = [], 0
         try:
             async for part in self.parts():
@@ -66,7 +71,8 @@ class UpstreamAnswer:
                     raise Refusal(502, "upstream_too_large", f"the upstream's answer is larger than {limit} bytes")
         finally:
             self.close()
-        return b"".join(parts)
+        body = b"".join(parts)
+        return body.replace(self._key, b"***") if self._key and self.status >= 400 else body
 
     async def first_event(self) -> bytes:
         """The first event, as far as `MAX_FIRST_EVENT`; it stays to be read. Raises `Refusal` as `parts` does."""
@@ -125,7 +131,10 @@ class UpstreamClient:
                     answer = await self._opened().request(
                         method, URL(url, encoded=True), data=data, headers=headers, allow_redirects=False
                     )
-            yield UpstreamAnswer(answer, self._settings.timeout_s)
+            if not 200 <= answer.status < 600:
+                message = f"the upstream answered with status {answer.status}; expected one from 200 to 599"
+                raise Refusal(502, "upstream_status", message)
+            yield UpstreamAnswer(answer, self._settings.timeout_s, self._upstream_key)
         finally:
             if answer is not None:
                 answer.close()
