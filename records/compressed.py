@@ -21,7 +21,7 @@ SMALL = 1 << 10
 MOST_BYTES = 256 << 20
 """Bytes in memory that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
 BYTES_RATIO = 400
-"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on the disk."""
+"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
 MOST_COLUMNS = 10_000
 """Columns of a Parquet file, those within structs too; a run store has 80."""
 MOST_VALUES = 4_000_000

@@ -266,7 +266,7 @@ def test_lengths_of_no_tokens_are_damaged(extracted: RunStore, lengths: list[Any
     made = {"hidden": np.zeros((2, 2, WIDTH), np.float16), "lengths": np.array(lengths)}
     header = {"call_ids": '["call-3-1", "call-4-1"]', "layers": layers}
     save_file(made, extracted.path / "tokens-a-b.safetensors", header)
-    with pytest.raises(DamagedShard, match="tokens-a-b.safetensors is damaged"):
+    with pytest.raises(DamagedShard, match=r"tokens-a-b.safetensors is damaged"):
         extracted.token_states()
 
 
