@@ -203,7 +203,8 @@ def _listed(metadata: dict[str, str], key: str, kind: type) -> tuple[Any, ...]:
         values = json.loads(metadata[key])
     except RecursionError as error:
         raise ValueError(f"the header's {key!r} is nested too deeply") from error
-    if not isinstance(values, list) or any(type(value) is not kind or (kind is int and value < 0) for value in values):
+    listed = isinstance(values, list) and all(type(value) is kind for value in values)
+    if not listed or (kind is int and min(values, default=0) < 0):
         raise ValueError(f"the header's {key!r} is {metadata[key]:.80}; expected a list of {kind.__name__}")
     if key != "call_ids" and len(set(values)) < len(values):
         raise ValueError(f"the header's {key!r} names one twice: {metadata[key]:.80}")
