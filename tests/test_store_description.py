@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
+from metaprobe.collecting.collection_summary import summarize_stores
 from metaprobe.collecting.store_description import describe_store
+from metaprobe.records.errors import StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 
@@ -69,3 +71,6 @@ def test_damaged_settings_are_named(settings: bytes, tmp_path: Path) -> None:
     RunStore(tmp_path).append([run(1, Call(id="a"), outcome=1.0)])
     (tmp_path / "collection.json").write_bytes(settings)
     assert "collection.json is damaged" in describe_store(tmp_path)
+    if settings != b"[]":
+        with pytest.raises(StoreMismatch, match=r"collection.json is damaged"):
+            summarize_stores([tmp_path])
