@@ -222,7 +222,7 @@ def check_learners(system: System, policy: Policy, variants: Sequence[str], carr
 
 def carry(setup: Setup, folder: Path, profiles: ProfileStore) -> Setup:
     """The setup with profiles that hold what the file held when the collection into `folder` first began."""
-    pinned = _pin(folder / SETTINGS_FILE) or {}
+    pinned = read_settings(folder / SETTINGS_FILE) or {}
     before = profiles.next_time if pinned.get("profiles") is None else float(pinned["profiles"]["before"])
     past = profiles.observations(before)
     started = Profiles(past, initial=setup.profiles.initial, rate=setup.profiles.rate)
@@ -355,7 +355,7 @@ def note_failures(folder: Path, failed: Sequence[str]) -> None:
 
 def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any] | None = None) -> bool:
     """Returns whether a store says what it was collected with. Raises `StoreMismatch` where that is something else."""
-    pinned = _pin(folder / SETTINGS_FILE)
+    pinned = read_settings(folder / SETTINGS_FILE)
     before = {**(unsaid or {}), **(pinned or {})}
     if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
         was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)
@@ -376,13 +376,13 @@ def pin_settings(folder: Path, settings: dict[str, Any], unsaid: Mapping[str, An
         file.write((json.dumps(settings, indent=2) + "\n").encode())
 
 
-def _pin(path: Path) -> dict[str, Any] | None:
+def read_settings(path: Path) -> dict[str, Any] | None:
     """What a store says it is collected with; None where it says nothing."""
     if not path.is_file():
         return None
     try:
         found = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise StoreMismatch(
             f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
         ) from error

@@ -1,11 +1,10 @@
 """The numbers of any collection: what every system has, and what its paper asks of it; store after store."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from metaprobe.collecting.collect import SETTINGS_FILE
+from metaprobe.collecting.collect import SETTINGS_FILE, read_settings
 from metaprobe.eval.plain import plain
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
 from metaprobe.eval.systems.decisions import decisions_of
@@ -119,8 +118,7 @@ def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: in
     """For each store and each system and variant in it, its numbers beside what it was collected with."""
     found = []
     for folder in folders:
-        path = folder / SETTINGS_FILE
-        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        settings = read_settings(folder / SETTINGS_FILE) or {}
         with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
         summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
         found += [{"store": str(folder), **with_, **summary} for summary in summaries]

@@ -50,7 +50,7 @@ def read_labels(path: Path) -> dict[str, Label]:
             continue
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict) or not isinstance(line.get("call"), str) or "correct" not in line:
             raise RecordError(f"{path}, line {number}: {FORM}")

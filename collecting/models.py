@@ -165,7 +165,7 @@ def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

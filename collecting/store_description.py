@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from metaprobe.checkpoints.manifest import printable
 from metaprobe.collecting.collect import FAILURES_FILE, SETTINGS_FILE
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
@@ -34,7 +35,7 @@ def describe_store(path: Path) -> str:
     ]
     if store.damaged:
         lines.append(("damaged", f"{', '.join(store.damaged)}: not counted above; restore them from a copy"))
-    return "\n".join(f"{name:{WIDTH}}{text}".rstrip() for name, text in lines)
+    return "\n".join(printable(f"{name:{WIDTH}}{text}".rstrip()) for name, text in lines)
 
 
 SHOWN = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "outcomes", "not there")
@@ -81,13 +82,13 @@ def _settings(path: Path) -> Iterable[tuple[str, str]]:
         file = path / name
         if not file.is_file():
             continue
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8", errors="replace")
         if name == FAILURES_FILE:
             found.append((title, f"{len(text.splitlines()):,} runs, whose reasons stand in {name}"))
             continue
         try:
             settings = {key: value for key, value in json.loads(text).items() if key in ("policy", "signals", "seed")}
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             found.append((title, f"{name} is damaged, so that collecting cannot go on here"))
         else:
             found.append((title, ", ".join(f"{key} {value}" for key, value in settings.items() if value != {})))

@@ -189,7 +189,13 @@ def _unpack(text: Any, data: Any, digest: Any) -> Call | None:
     """The call, or None where the row is not what was written."""
     if not isinstance(text, str) or not isinstance(data, bytes) or _digest(text, data) != digest:
         return None
-    facts, file = json.loads(text), io.BytesIO(data)
+    try:
+        return _call(json.loads(text), io.BytesIO(data))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, MemoryError):
+        return None  # of a program that is not ours: its digest says nothing of its content
+
+
+def _call(facts: Any, file: io.BytesIO) -> Call:
     arrays = {name: np.lib.format.read_array(file, allow_pickle=False) for name in facts.pop("arrays")}
     hidden = None
     if "hidden" in facts:

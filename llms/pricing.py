@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from metaprobe.llms.base import LLMError
@@ -52,11 +53,13 @@ def read_prices(path: str | Path) -> dict[str, Price]:
     try:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
         prices = {str(model): Price(float(p["prompt"]), float(p["completion"])) for model, p in given.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LLMError(
             f"no prices in {path} ({type(error).__name__}: {error}); "
             'expected {"MODEL": {"prompt": USD, "completion": USD}}, for a million tokens each'
         ) from error
-    if wrong := [model for model, price in prices.items() if not (price.prompt >= 0 and price.completion >= 0)]:
-        raise LLMError(f"{path}: the prices of {', '.join(wrong)} are no numbers of at least 0")
+    if wrong := [
+        model for model, price in prices.items() if not (0 <= price.prompt < inf and 0 <= price.completion < inf)
+    ]:
+        raise LLMError(f"{path}: the prices of {', '.join(wrong)} are no finite numbers of at least 0")
     return prices

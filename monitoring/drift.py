@@ -317,7 +317,7 @@ class DriftWatch:
                     watch.streams[key] = _stream_from_json({**known, **anew, "times": times})
                 else:
                     watch.streams |= _by_version(key, known)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"this is no state of a drift watch ({error}); begin a new one") from error
         return watch
 

@@ -70,7 +70,7 @@ class LogWatch:
             watch = DriftWatch.from_json(stored.pop("watch"))
             counted = {str(mark) for mark in stored.pop("counted", ())}
             return cls(watch, **stored, counted=counted)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"{path} is no state of `metaprobe drift` ({error}); give another file") from error
 
     def save(self, path: Path) -> None:

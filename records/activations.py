@@ -129,9 +129,9 @@ class ActivationFile:
         self.path = path
         with _opened(path) as file:
             metadata = file.metadata() or {}
-            shape = file.get_slice("hidden").get_shape()
-        self.call_ids: tuple[str, ...] = tuple(json.loads(metadata["call_ids"]))
-        self.layout = Layout(tuple(json.loads(metadata["layers"])), tuple(json.loads(metadata["positions"])), shape[3])
+            shape = _shape(file, "hidden", "F16", 4)
+        self.call_ids: tuple[str, ...] = _listed(metadata, "call_ids", str)
+        self.layout = Layout(_listed(metadata, "layers", int), _listed(metadata, "positions", str), shape[3])
         self.model: str = metadata.get("model", "")
         """Which model read them, where it is another than the one that answered."""
         expected = [len(self.call_ids), len(self.layout.layers), len(self.layout.positions), self.layout.width]
@@ -158,15 +158,20 @@ class TokenFile:
         self.path = path
         with _opened(path) as file:
             metadata = file.metadata() or {}
+            _shape(file, "lengths", "I64", 1)
             lengths = file.get_tensor("lengths")
-            total, _, self.width = file.get_slice("hidden").get_shape()
-        self.call_ids: tuple[str, ...] = tuple(json.loads(metadata["call_ids"]))
-        self.layers: tuple[int, ...] = tuple(json.loads(metadata["layers"]))
+            total, layers, self.width = _shape(file, "hidden", "F16", 3)
+        self.call_ids: tuple[str, ...] = _listed(metadata, "call_ids", str)
+        self.layers: tuple[int, ...] = _listed(metadata, "layers", int)
         self.model: str = metadata.get("model", "")
         self._ends = np.cumsum(lengths)
         self._lengths = lengths
-        if len(lengths) != len(self.call_ids) or int(lengths.sum()) != total:
+        # None may exceed the total: a sum of larger ones can come round to it.
+        fits = not np.any((lengths < 0) | (lengths > total)) and int(lengths.sum()) == total
+        if len(lengths) != len(self.call_ids) or not fits:
             raise ValueError(f"{total} tokens, but lengths {lengths.tolist()} for {len(self.call_ids)} calls")
+        if layers != len(self.layers):
+            raise ValueError(f"the tensor has {layers} layers, its header speaks of {list(self.layers)}")
 
     def read(self, row: int, layers: Sequence[int]) -> NDArray[np.float16]:
         """(T, layers, width) of one call, layers by index; nothing else is read from the disk."""
@@ -181,7 +186,34 @@ class TokenFile:
         return out
 
 
+def _shape(file: Any, name: str, dtype: str, rank: int) -> list[int]:
+    """The lengths of a tensor's axes, read from the header. Raises `ValueError` for another type or number of axes."""
+    tensor = file.get_slice(name)
+    shape: list[int] = tensor.get_shape()
+    if tensor.get_dtype() != dtype or len(shape) != rank:
+        raise ValueError(
+            f"the tensor {name!r} is {tensor.get_dtype()} of shape {shape}; expected {dtype} with {rank} axes"
+        )
+    return shape
+
+
+def _listed(metadata: dict[str, str], key: str, kind: type) -> tuple[Any, ...]:
+    """The list that a header holds under a key. Raises `ValueError` where it is no list of strings or layer numbers."""
+    try:
+        values = json.loads(metadata[key])
+    except RecursionError as error:
+        raise ValueError(f"the header's {key!r} is nested too deeply") from error
+    listed = isinstance(values, list) and all(type(value) is kind for value in values)
+    if not listed or (kind is int and min(values, default=0) < 0):
+        raise ValueError(f"the header's {key!r} is {metadata[key]:.80}; expected a list of {kind.__name__}")
+    if key != "call_ids" and len(set(values)) < len(values):
+        raise ValueError(f"the header's {key!r} names one twice: {metadata[key]:.80}")
+    return tuple(values)
+
+
 def _opened(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError("it is no regular file")  # a pipe would be waited for
     return require("safetensors", "fit").safe_open(path, framework="numpy")
 
 

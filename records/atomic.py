@@ -15,7 +15,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # of a kill; or a link in a folder from elsewhere, to somebody's file
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -18,6 +18,18 @@ BLOCK = 1 << 16
 SMALL = 1 << 10
 """The same of Zstandard, of which four bytes may unpack to 128 kB."""
 
+MOST_BYTES = 256 << 20
+"""Bytes in memory that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
+BYTES_RATIO = 400
+"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
+MOST_COLUMNS = 10_000
+"""Columns of a Parquet file, those within structs too; a run store has 80."""
+MOST_VALUES = 4_000_000
+"""Values in all columns of any Parquet file; a larger file may hold `VALUES_RATIO` for each of its bytes. A value takes
+about 100 bytes as a Python object."""
+VALUES_RATIO = 30
+"""Recorded stores hold at most 1.02 values a byte."""
+
 OnBytes = Callable[[int], object]
 """Told how many bytes of the file, as it lies on the disk, are read so far."""
 
@@ -50,6 +62,26 @@ def is_damage(error: Exception) -> bool:
     """Returns whether it is what the unpackers raise for a compressed file that is damaged or cut off."""
     damaged = isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error))
     return damaged or type(error).__name__ == "ZstdError"
+
+
+def check_values(metadata: Any, size: int) -> None:
+    """Raises `ValueError` where a Parquet file's footer speaks of far more values than a file of `size` bytes holds."""
+    if metadata.num_columns > MOST_COLUMNS:
+        raise ValueError(f"it has {metadata.num_columns} columns; expected at most {MOST_COLUMNS}")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    count = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
+    if count > max(MOST_VALUES, VALUES_RATIO * size):
+        raise ValueError(
+            f"its {size} bytes hold {count} values; expected at most {max(MOST_VALUES, VALUES_RATIO * size)}"
+        )
+
+
+def check_memory(taken: int, size: int) -> None:
+    """Raises `ValueError` where rows of a Parquet file of `size` bytes take far more memory than such files do."""
+    if taken > max(MOST_BYTES, BYTES_RATIO * size):
+        raise ValueError(
+            f"its {size} bytes unpack to more than {max(MOST_BYTES, BYTES_RATIO * size)}; expected a store of answers"
+        )
 
 
 class _Telling(io.RawIOBase):

@@ -12,6 +12,9 @@ from metaprobe.records.line_fields import name_value
 MAX_LINE = 64 << 20
 """Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
 
+MAX_BLANK = 1_000_000
+"""Blank lines in a row; a few kilobytes of gzip can unpack to billions."""
+
 OnError = Callable[[ImportFileError], None]
 
 
@@ -52,7 +55,7 @@ def iter_json_lines(
 
 def _raw_lines(path: Path, on_bytes: OnBytes | None) -> Iterator[tuple[int, bytes]]:
     """Lines as bytes, so that what is not UTF-8 can be named with its line. A file that breaks off always raises."""
-    number = 0
+    number = blank = 0
     with opened(path, on_bytes) as file:
         try:
             for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
@@ -62,7 +65,10 @@ def _raw_lines(path: Path, on_bytes: OnBytes | None) -> Iterator[tuple[int, byte
                     )
                 # Some editors put a mark in front.
                 line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                if line.strip():
+                blank = 0 if line.strip() else blank + 1
+                if blank > MAX_BLANK:
+                    raise at_line(path, number, f"more than {MAX_BLANK} blank lines come before it; is it a log?")
+                if not blank:
                     yield number, line.rstrip(b"\r\n")
         except Exception as error:
             if not is_damage(error):

@@ -166,5 +166,5 @@ def mode_of(mode: object, unstated: LogprobsMode) -> LogprobsMode:
 
 def name_value(value: object) -> str:
     """A value as it stands in the file, short, with what it is."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)  # a table may hold dates and bytes
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

@@ -66,7 +66,14 @@ def _locked(path: Path, kept: Path) -> int:
     if sys.platform == "win32":
         return -1
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise StoreHeld(
+                f"{path} is a link, which a writer's lock never is; remove it if you trust {kept}"
+            ) from error
         try:
             _lock(descriptor, kept)
             if _is_at(descriptor, path):

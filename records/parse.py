@@ -227,6 +227,12 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
     if call.logprobs is None:
         raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
     logprobs, others = check_logprobs(call.logprobs), call.top_logprobs
+    for name, held in (("tokens", call.tokens or None), ("alternatives", others)):
+        if held is not None and len(held) != len(logprobs):
+            raise InvalidResponse(
+                f"call {call.id!r} was recorded with {len(logprobs)} log-probabilities and the {name} of {len(held)}"
+                " tokens; expected one for each token"
+            )
     refuse_placeholders(logprobs, logprobs, others)
     fault = implausible(logprobs, others) if others is not None else ""
     parsed = ParsedResponse(

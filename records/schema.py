@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.errors import InvalidResponse, RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.reading import without_surrogates
+from metaprobe.records.segments import check_segments
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Segment, Statement, Usage
 
 pa = require("pyarrow", "fit")
@@ -84,6 +85,18 @@ RUN = pa.schema(
 )
 
 
+_MAY_BE_NULL = frozenset(
+    (
+        *("run.outcome", "run.statements[].value", "run.item.fields"),
+        *(f"run.calls[].{name}" for name in (*_ARRAYS, "top_logprobs", "parent", "latency_ms", "cost_usd", "error")),
+        *(f"run.calls[].{name}" for name in ("segments", "reader", "note")),
+        *(f"run.calls[].sampling.{name}" for name in ("seed", "max_tokens", "stop", "json_schema")),
+    )
+)
+"""Fields that may have no value: those of `metaprobe.records.types` that may be None, and those that older shards lack
+(a program that joins old and new shards fills them with nulls)."""
+
+
 def check_format(metadata: dict[bytes, bytes] | None, name: str) -> None:
     """Raises `StoreMismatch` where a Parquet file was not written by this version's kind of store."""
     version = (metadata or {}).get(FORMAT_KEY)
@@ -105,9 +118,11 @@ def run_to_batch(run: Run) -> Any:
             decision[key] = [{"action": action, "value": value} for action, value in decision[key].items()]
     try:
         try:
-            return pa.RecordBatch.from_pylist([row], schema=RUN)
+            batch = pa.RecordBatch.from_pylist([row], schema=RUN)
         except UnicodeEncodeError:  # half a surrogate pair in a broken token must not cost the run
-            return pa.RecordBatch.from_pylist([without_surrogates(row)], schema=RUN)
+            batch = pa.RecordBatch.from_pylist([without_surrogates(row)], schema=RUN)
+        table_to_runs(pa.Table.from_batches([batch]))  # else it would make its whole shard unreadable
+        return batch
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RecordError(
             f"run {run.id!r} cannot be stored: {error}; expected the types of metaprobe.records.types"
@@ -127,12 +142,31 @@ def _check_fields(found: Any, expected: Any, name: str) -> None:
         raise ValueError(f"{name} is of type {found}; expected {expected}")
 
 
+def _check_values(array: Any, name: str) -> None:
+    """Raises `ValueError` where a value is missing that every run has."""
+    if array.null_count and name not in _MAY_BE_NULL:
+        raise ValueError(f"{name} has no value in {array.null_count} of {len(array)} places")
+    if pa.types.is_struct(array.type):
+        for field in array.type:
+            _check_values(array.field(field.name), f"{name}.{field.name}")
+    elif pa.types.is_list(array.type) and name != "run.calls[].logprobs" and not name.startswith("run.calls[].top"):
+        _check_values(array.flatten(), f"{name}[]")
+
+
+def _check_rows(columns: Any) -> None:
+    """The same of a table or record batch of runs."""
+    for name in columns.schema.names:
+        column = columns.column(name)
+        _check_values(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, f"run.{name}")
+
+
 def table_to_runs(table: Any) -> list[Run]:
     """The runs of a table of schema `RUN`. Token arrays are copies, which do not hold the shard in memory.
 
-    Raises `ValueError` where it is of another.
+    Raises `ValueError` where it is of another, or its values are none of a run.
     """
     _check_fields(pa.struct(list(table.schema)), pa.struct(list(RUN)), "run")
+    _check_rows(table)
     calls = _calls(table.column("calls").combine_chunks().flatten())
     counts = table.column("calls").combine_chunks().value_lengths().to_pylist()
     return [
@@ -187,8 +221,23 @@ def _calls(structs: Any) -> Iterator[Call]:
         row["messages"] = tuple(Message(**message) for message in row["messages"])
         row["tokens"] = tuple(row["tokens"])
         row["segments"] = tuple(Segment(**segment) for segment in row.get("segments") or ())
+        row |= {name: row.get(name) or "" for name in ("reader", "note")}
         row["sampling"], row["usage"] = _sampling(row["sampling"]), Usage(**row["usage"])
-        yield Call(**row, **dict(zip(arrays, values, strict=True)))
+        call = Call(**row, **dict(zip(arrays, values, strict=True)))
+        _check_tokens(call)
+        yield call
+
+
+def _check_tokens(call: Call) -> None:
+    """Raises `ValueError` where a call's segments are not of its tokens."""
+    if not call.segments:
+        return
+    held = (call.tokens or None, call.logprobs, call.token_ids)
+    tokens = max((len(one) for one in held if one is not None), default=call.segments[-1].end)
+    try:
+        check_segments(call.segments, tokens)
+    except InvalidResponse as error:
+        raise ValueError(f"call {call.id!r}: {error}") from error
 
 
 def _cut(lists: Any, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
@@ -219,12 +268,12 @@ def _spans(lists: Any) -> Iterator[tuple[int, int] | None]:
 
 def _item(row: dict[str, Any]) -> Item:
     # Shards of version 0.1 have no fields.
-    fields = {field["name"]: field["text"] for field in row.pop("fields", ())}
+    fields = {field["name"]: field["text"] for field in row.pop("fields", None) or ()}
     return Item(**{**row, "gold": tuple(row["gold"]), "choices": tuple(row["choices"])}, fields=fields)
 
 
 def _sampling(row: dict[str, Any]) -> Sampling:
-    return Sampling(**{**row, "stop": tuple(row.get("stop", ()))})
+    return Sampling(**{**row, "stop": tuple(row.get("stop") or ()), "json_schema": row.get("json_schema") or ""})
 
 
 def _decision(row: dict[str, Any]) -> Decision:

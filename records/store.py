@@ -16,6 +16,7 @@ from metaprobe.records.activations import (
     TokenStates,
     gather,
 )
+from metaprobe.records.compressed import check_memory, check_values
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.one_writer import OneWriter
@@ -219,9 +220,20 @@ class RunStore:
         return shard_paths(self.path) if self.path.exists() else []
 
     def _read(self, shard: Path, columns: list[str] | None = None) -> Any:
+        if not shard.is_file():
+            raise ValueError("it is no regular file")  # a pipe would be waited for
         with pq.ParquetFile(shard, page_checksum_verification=True) as file:
             check_format(file.schema_arrow.metadata, str(shard))
-            return file.read(columns=columns, use_threads=False)
+            size = shard.stat().st_size
+            check_values(file.metadata, size)
+            batches, taken = [], 0
+            for batch in file.iter_batches(32, columns=columns, use_threads=False):
+                batches.append(batch)
+                taken += batch.nbytes
+                check_memory(taken, size)
+            table = pa.Table.from_batches(batches) if batches else file.read(columns=columns)
+            table.validate(full=True)  # texts that are no UTF-8
+            return table
 
     def _activation_files(self, shards: Iterable[Path], *, extracted: bool = False) -> Iterator[ActivationFile]:
         yield from self._files(

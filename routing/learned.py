@@ -129,7 +129,7 @@ class LearnedRouter(Pretrained):
             self._pasts = read_pasts(json.loads(checkpoint.extra[AGENTS]))
             self.offered = tuple(manifest.contract["offered"])
             self.words = read_words(checkpoint.extra[WORDS], len(self.offered))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole router ({error!r}); train it again") from error
         if given.keys() & limits.keys():
             self.plan = plan_of(self.curve, rule, alone, budget=budget, seconds=seconds)

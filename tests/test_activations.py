@@ -1,6 +1,7 @@
 """Hidden states beside the runs."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,6 +234,40 @@ def test_a_file_whose_header_speaks_of_other_states_than_it_holds_is_damaged(ext
         save_file(made, tokens_file, {"call_ids": '["call-3-1"]', "layers": "[2, 3]"})
         with pytest.raises(DamagedShard, match=r"2 tokens, but lengths .* for 1 calls"):
             extracted.token_states()
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "what"),
+    [
+        ({"call_ids": "5"}, np.float16, "'call_ids' is 5; expected a list of str"),
+        ({"call_ids": "[[1]]"}, np.float16, "'call_ids' is .*; expected a list of str"),
+        ({"layers": "null"}, np.float16, "'layers' is null; expected a list of int"),
+        ({"layers": "[-1, 2]"}, np.float16, "'layers' is .*; expected a list of int"),
+        ({"layers": "[2, 2]"}, np.float16, "'layers' names one twice"),
+        ({"layers": "[" * 100_000}, np.float16, "'layers' is nested too deeply"),
+        ({"positions": '"ab"'}, np.float16, "'positions' is .*; expected a list of str"),
+        ({}, np.float64, "'hidden' is F64 .*; expected F16 with 4 axes"),
+        ({}, np.int64, "'hidden' is I64 .*; expected F16 with 4 axes"),
+    ],
+)
+def test_a_header_that_no_writer_of_ours_wrote_is_damaged(
+    extracted: RunStore, changes: dict[str, str], dtype: type, what: str
+) -> None:
+    header = {"call_ids": '["call-3-1"]', "layers": "[2, 3]", "positions": '["answer_mean", "before_exact"]'} | changes
+    save_file({"hidden": np.zeros((1, 2, 2, WIDTH), dtype)}, extracted.path / "states-a-b.safetensors", header)
+    with pytest.raises(DamagedShard, match=what):
+        extracted.activations()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "layers"), [([-1, 3], "[2, 3]"), ([1.5, 0.5], "[2, 3]"), ([[1], [1]], "[2, 3]"), ([1, 1], "[1, 2, 3]")]
+)
+def test_lengths_of_no_tokens_are_damaged(extracted: RunStore, lengths: list[Any], layers: str) -> None:
+    made = {"hidden": np.zeros((2, 2, WIDTH), np.float16), "lengths": np.array(lengths)}
+    header = {"call_ids": '["call-3-1", "call-4-1"]', "layers": layers}
+    save_file(made, extracted.path / "tokens-a-b.safetensors", header)
+    with pytest.raises(DamagedShard, match=r"tokens-a-b.safetensors is damaged"):
+        extracted.token_states()
 
 
 def test_states_from_several_files_are_joined_only_where_every_call_has_all_of_them(extracted: RunStore) -> None:

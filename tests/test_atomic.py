@@ -25,6 +25,17 @@ def test_a_full_disk_names_the_file_and_leaves_what_was_there(tmp_path: Path) ->
     assert path.read_bytes() == b"before"
 
 
+def test_a_link_at_the_temporary_name_leads_nowhere(tmp_path: Path) -> None:
+    """A folder from elsewhere may hold a link of this name to a file of whoever works in it."""
+    other = tmp_path / "other"
+    other.write_bytes(b"kept")
+    (tmp_path / ".runs.parquet.tmp").symlink_to(other)
+    with atomic_write(tmp_path / "runs.parquet") as file:
+        file.write(b"whole")
+    assert (other.read_bytes(), (tmp_path / "runs.parquet").read_bytes()) == (b"kept", b"whole")
+    assert not (tmp_path / "runs.parquet").is_symlink()
+
+
 def test_what_was_written_is_on_the_disk_before_it_takes_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

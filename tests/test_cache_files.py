@@ -1,6 +1,7 @@
 """The file of the call cache: killed writers, several processes, damage."""
 
 import asyncio
+import hashlib
 import os
 import signal
 import sqlite3
@@ -108,3 +109,22 @@ def test_a_closed_cache_says_so(cache: CallCache) -> None:
     cache.close()
     with pytest.raises(LLMError, match="closed"):
         len(cache)
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("[" * 100_000, b""),
+        ("[]", b""),
+        ("null", b""),
+        ('{"arrays": [], "unknown": 1}', b""),
+        ('{"arrays": ["logprobs"]}', b"no array"),
+        ('{"arrays": [], "messages": 5}', b""),
+    ],
+)
+def test_a_row_of_another_program_is_asked_again(cache: CallCache, text: str, data: bytes) -> None:
+    """Its digest is right, as whoever writes the row can make it so."""
+    digest = hashlib.sha256(text.encode() + b"\0" + data).hexdigest()
+    with sqlite3.connect(cache.path) as database:
+        database.execute("INSERT INTO calls VALUES (?, ?, ?, ?)", ("key", text, data, digest))
+    assert cache.get("key") is None

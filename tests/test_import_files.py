@@ -3,9 +3,12 @@
 import gzip
 import json
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -135,6 +138,57 @@ def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(
     assert path.stat().st_size < 100_000
     with pytest.raises(ImportFileError, match=r"bomb\.jsonl\.zst:1: the line is longer than"):
         next(iter_json_lines(path))
+
+
+def test_a_table_that_unpacks_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    many = pa.array([np.zeros(5_000_000, np.int8)], pa.list_(pa.int8()))
+    pq.write_table(pa.table({"id": ["a"], "more": many}), tmp_path / "many.parquet", compression="zstd")
+    with pytest.raises(ImportFileError, match=r"many.parquet: its \d+ bytes hold 5000001 values"):
+        told(tmp_path / "many.parquet")
+    pq.write_table(pa.table({"id": ["a"], "more": ["x" * (65 << 20)]}), tmp_path / "long.parquet", compression="zstd")
+    with pytest.raises(ImportFileError, match=r"long.parquet:1: the row is larger than"):
+        told(tmp_path / "long.parquet")
+
+
+def test_blank_lines_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaprobe.records.json_lines.MAX_BLANK", 1000)
+    path = tmp_path / "blank.jsonl"
+    path.write_bytes(b"\n" * 1000 + json.dumps(line(0)).encode())
+    assert len(told(path)) == 1
+    path.write_bytes(b"\n" * 1001 + json.dumps(line(0)).encode())
+    with pytest.raises(ImportFileError, match="blank lines"):
+        told(path)
+
+
+@pytest.mark.parametrize(
+    "ids", [pa.array([b"\xff"]), pa.array([datetime(2026, 1, 1, tzinfo=UTC)]), pa.array([Decimal("1.5")])]
+)
+def test_a_value_that_json_has_not_is_named_with_its_type(ids: pa.Array, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ids, "response": [json.dumps(line(0)["response"])]}), tmp_path / "odd.parquet")
+    with pytest.raises(ImportFileError, match=r'odd.parquet:1: "id" is .* \((bytes|datetime|Decimal)\)'):
+        told(tmp_path / "odd.parquet")
+
+
+@pytest.mark.parametrize("offset", [2**31 - 1, -100])
+def test_a_table_whose_offsets_lead_out_of_it_is_damaged(offset: int, tmp_path: Path) -> None:
+    """Arrow believes the offsets of a file, and would read memory that is not its own."""
+    table = pa.table({"id": ["abc", "def"], "response": ["{}", "{}"]})
+    path = tmp_path / "lines.arrow"
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    data = path.read_bytes()
+    offsets = np.array([0, 3, 6], np.int32).tobytes()
+    assert offsets in data
+    path.write_bytes(data.replace(offsets, np.array([0, 3, offset], np.int32).tobytes()))
+    with pytest.raises(ImportFileError, match="is damaged or no such table"):
+        told(path)
+
+
+def test_a_table_of_texts_that_are_no_utf8_is_damaged(tmp_path: Path) -> None:
+    buffers = [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    pq.write_table(pa.table({"id": pa.Array.from_buffers(pa.string(), 1, buffers)}), tmp_path / "odd.parquet")
+    with pytest.raises(ImportFileError, match="is damaged or no such table"):
+        told(tmp_path / "odd.parquet")
 
 
 def test_bad_lines_go_aside_with_their_reasons_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -146,8 +146,9 @@ def test_prices_are_known_where_they_are_billed(tmp_path: Path) -> None:
     table = tmp_path / "prices.json"
     table.write_text('{"m": {"prompt": 1, "completion": 2}}')
     assert price_of("m", "127.0.0.1", read_prices(table)) == Price(1.0, 2.0)
-    for wrong in ('{"m": 3}', "[]", "{", '{"m": {"prompt": -1, "completion": 2}}', '{"m": {"prompt": 1}}'):
-        table.write_text(wrong)
+    wrong = ('{"m": 3}', "[]", "{", '{"m": {"prompt": -1, "completion": 2}}', '{"m": {"prompt": 1}}')
+    for text in (*wrong, '{"m": {"prompt": 1e999, "completion": 2}}', "[" * 100_000):
+        table.write_text(text)
         with pytest.raises(LLMError, match=r"prices"):
             read_prices(table)
 

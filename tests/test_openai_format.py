@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,9 @@ def test_a_call_and_what_was_parsed_before_are_responses() -> None:
     parsed = parse_response(call)
     assert (parsed.text, parsed.tokens, parsed.finish_reason, parsed.model) == ("a b", ("a", " b"), "length", "m")
     assert parse_response(parsed) is parsed
+    for other in (replace(call, tokens=("a",)), replace(call, top_logprobs=np.zeros((1, 2), np.float32))):
+        with pytest.raises(InvalidResponse, match=r"2 log-probabilities and the .* of 1 tokens"):
+            parse_response(other)
     with pytest.raises(InvalidResponse, match="call 'd' was recorded without log-probabilities"):
         parse_response(Call(id="d"))
 

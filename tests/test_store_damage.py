@@ -1,9 +1,11 @@
 """No interruption, damage, kill or second writer costs the store more than what it names."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from metaprobe.records import schema
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Run, Statement
+from metaprobe.records.types import Label, Run, Segment, Statement
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -109,6 +111,85 @@ def test_a_column_of_another_type_is_named(tmp_path: Path) -> None:
     pq.write_table(table.set_column(table.schema.get_field_index("outcome"), "outcome", [["good", "bad"]]), shard)
     with pytest.raises(DamagedShard, match=r"run.outcome is of type string; expected double"):
         list(store.runs())
+
+
+def spoilt(path: Path, change: Callable[[dict[str, Any]], object]) -> RunStore:
+    """A store as a program that is not ours may have written it: its second row is changed."""
+    store = filled(path, 3)
+    rows = pq.read_table(store.shards()[0]).to_pylist()
+    change(rows[1])
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema.RUN), store.shards()[0])
+    return store
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda row: row.update(id=None), r"run.id has no value in 1 of 3"),
+        (lambda row: row.update(item=None), r"run.item has no value"),
+        (lambda row: row.update(calls=[None]), r"run.calls\[\] has no value"),
+        (lambda row: row.update(labels=[None]), r"run.labels\[\] has no value"),
+        (lambda row: row["calls"][0].update(messages=None), r"run.calls\[\].messages has no value"),
+        (lambda row: row["calls"][0].update(usage=None), r"run.calls\[\].usage has no value"),
+        (lambda row: row["calls"][0].update(text=None), r"run.calls\[\].text has no value"),
+        (lambda row: row["labels"][0].update(value=None), r"run.labels\[\].value has no value"),
+        (
+            lambda row: row["calls"][0].update(segments=[{"kind": "answer", "start": -5, "end": 10**9}]),
+            r"a segment is 'answer' from token -5",
+        ),
+    ],
+)
+def test_values_that_no_run_has_are_named(tmp_path: Path, change: Any, what: str) -> None:
+    """A shard from elsewhere is whole Parquet of the right types, and lacks what every run has."""
+    store = spoilt(tmp_path, change)
+    with pytest.raises(DamagedShard, match=what):
+        list(store)
+    assert list(RunStore(tmp_path, damaged="skip")) == []
+
+
+def test_a_run_that_could_not_be_read_again_is_not_stored(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    call = dataclasses.replace(example(0).calls[0], segments=(Segment("answer", 0, 9),))
+    for bad in (example(0, labels=(Label("call-0", "correct", None, "human"),)), example(0, calls=(call,))):  # type: ignore[arg-type]
+        with pytest.raises(RecordError, match="run 'run-000' cannot be stored"):
+            store.append([bad])
+    store.append([example(1)])
+    assert len(list(store)) == 1
+
+
+def test_nulls_where_older_shards_have_no_column_are_read_as_absent(tmp_path: Path) -> None:
+    """Programs that join old and new shards write such nulls."""
+    store = spoilt(tmp_path, lambda row: row["calls"][0].update(reader=None, note=None, segments=None))
+    call = list(store)[1].calls[0]
+    assert (call.reader, call.note, call.segments) == ("", "", ())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_a_pipe_among_the_shards_is_not_waited_for(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    os.mkfifo(tmp_path / "runs-00001-00000000.parquet")
+    os.mkfifo(tmp_path / "states-a-b.safetensors")
+    for read in (list[Run], RunStore.activations):
+        with pytest.raises(DamagedShard, match="no regular file"):
+            read(RunStore(tmp_path))
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path, 3, shard_runs=3)
+    rows = pq.read_table(store.shards()[0]).to_pylist()
+    for row in rows:
+        row["calls"][0] |= {"tokens": [], "top_logprobs": None, "logprobs": np.zeros(2_000_000, np.float32)}
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema.RUN), store.shards()[0], compression="zstd")
+    with pytest.raises(DamagedShard, match=r"bytes hold 60\d+ values; expected at most"):
+        list(store)
+    for row in rows:
+        row["calls"][0]["logprobs"] = None
+        row["final_answer"] = "x" * 300_000
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema.RUN), store.shards()[0], compression="zstd")
+    monkeypatch.setattr("metaprobe.records.compressed.MOST_BYTES", 1 << 19)
+    monkeypatch.setattr("metaprobe.records.compressed.BYTES_RATIO", 1)
+    with pytest.raises(DamagedShard, match=r"unpack to more than"):
+        list(store)
 
 
 def test_a_flipped_bit_in_the_numbers_is_found(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """What `metaprobe inspect RUNS` says of a run store is what the store holds, counted."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from metaprobe.cli import main
+from metaprobe.collecting.collection_summary import summarize_stores
 from metaprobe.collecting.store_description import describe_store
+from metaprobe.records.errors import StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement
 
@@ -42,3 +47,30 @@ def test_runs_calls_and_what_is_not_there_are_counted(lines: dict[str, str]) -> 
     assert lines["labels"] == "correct by program 2"
     assert lines["stated"] == "confidence 2"
     assert lines["not there"] == "log-probabilities 1, texts 1"
+
+
+HOSTILE = "m\x1b]0;title\x07\x1b[2J\u202e\rruns   9"
+
+
+def test_names_from_elsewhere_do_not_command_the_terminal(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    store.append([run(1, Call(id="a", model=HOSTILE, stage=HOSTILE), outcome=1.0, variant=HOSTILE, task=HOSTILE)])
+    shown = describe_store(tmp_path)
+    assert [line for line in shown.splitlines() if not line.isprintable()] == []
+    assert r"m\x1b]0;title\x07\x1b[2J\x202e\x0druns   9" in shown
+    (tmp_path / "bad.jsonl").write_text(json.dumps({"id": HOSTILE, "labels": {HOSTILE: "x"}}))
+    result = CliRunner().invoke(
+        main, ["import", str(tmp_path / "bad.jsonl"), "--out", str(tmp_path / HOSTILE[:1])], color=True
+    )
+    assert result.exit_code == 1
+    assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize("settings", [b"\xff\xfe", b"[" * 100_000, b"[]", b"{"])
+def test_damaged_settings_are_named(settings: bytes, tmp_path: Path) -> None:
+    RunStore(tmp_path).append([run(1, Call(id="a"), outcome=1.0)])
+    (tmp_path / "collection.json").write_bytes(settings)
+    assert "collection.json is damaged" in describe_store(tmp_path)
+    if settings != b"[]":
+        with pytest.raises(StoreMismatch, match=r"collection.json is damaged"):
+            summarize_stores([tmp_path])

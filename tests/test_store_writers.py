@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from stored_runs import example
+from stored_runs import example, filled
 
 from metaprobe.records.errors import StoreHeld, Unwritable
 from metaprobe.records.one_writer import HELD
@@ -98,6 +98,17 @@ def test_a_writer_of_the_same_process_is_kept_out_as_well_and_one_store_may_nest
     with RunStore(tmp_path / "nothing").alone():
         pass
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    """In a folder from elsewhere it could lead to a file of whoever writes there, which the lock would empty."""
+    other = tmp_path / "other"
+    other.write_text("kept")
+    store = filled(tmp_path / "runs", 1)
+    (store.path / ".writer").symlink_to(other)
+    with pytest.raises(StoreHeld, match="is a link"):
+        store.append([example(2)])
+    assert other.read_text() == "kept"
 
 
 def test_a_lock_file_that_its_holder_takes_away_meanwhile_is_made_again(

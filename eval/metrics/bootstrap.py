@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction
+from metaprobe.records.errors import RecordError
 
 NORMAL = NormalDist()
 MOST_SKEW = 0.25
@@ -95,7 +96,7 @@ def mean_interval(values: ArrayLike, weights: NDArray[np.integer], *, level: flo
     numbers = np.asarray(values, dtype=np.float64)
     missing = np.count_nonzero(~np.isfinite(numbers))
     if missing:
-        raise ValueError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
+        raise RecordError(f"{missing} of {numbers.size} values are not finite: leave these answers out")
     return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights, level=level)
 
 

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from metaprobe.records.compressed import check_values
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
-from metaprobe.records.json_lines import at_line, iter_json_lines
+from metaprobe.records.json_lines import MAX_LINE, at_line, iter_json_lines
 from metaprobe.records.logs.sample import LogOptions
 
 PARQUET, ARROW = b"PAR1", b"ARROW1"
@@ -41,9 +42,11 @@ def _rows(path: Path, options: LogOptions) -> Iterator[tuple[int, dict[str, Any]
     size = path.stat().st_size
     with _batches(path) as (batches, total):
         for batch in batches:
-            for row in batch.to_pylist():
+            for index in range(batch.num_rows):
                 number += 1
+                row: dict[str, Any] = {}
                 try:
+                    row = _row(batch.slice(index, 1))
                     yield number, _record(row)
                 except ValueError as problem:
                     error = at_line(path, number, str(problem), row)
@@ -52,6 +55,14 @@ def _rows(path: Path, options: LogOptions) -> Iterator[tuple[int, dict[str, Any]
                     options.on_error(error)
             if options.on_bytes is not None and total:
                 options.on_bytes(size * number // total)
+
+
+def _row(one: Any) -> dict[str, Any]:
+    """The one row of a batch. Raises `ValueError` where it is larger than a line may be."""
+    if one.nbytes > MAX_LINE:
+        raise ImportFileError(f"the row is larger than {MAX_LINE} bytes; expected one response a row")
+    found: dict[str, Any] = one.to_pylist()[0]
+    return found
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +89,7 @@ def _batches(path: Path) -> Iterator[tuple[Iterator[Any], int]]:
             start = file.read(6)
         if start.startswith(PARQUET):
             with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:
+                _check(parquet.metadata, path)
                 yield _small(parquet.iter_batches(_ROWS, use_threads=False)), parquet.metadata.num_rows
             return
         with arrow.memory_map(str(path)) as source:
@@ -94,8 +106,16 @@ def _batches(path: Path) -> Iterator[tuple[Iterator[Any], int]]:
         ) from error
 
 
+def _check(metadata: Any, path: Path) -> None:
+    try:
+        check_values(metadata, path.stat().st_size)
+    except ValueError as error:
+        raise ImportFileError(f"{path}: {error}") from error
+
+
 def _small(batches: Any) -> Iterator[Any]:
-    """The same in batches of few rows: as Python objects they take much more room."""
+    """The same in batches of few rows, which hold what Arrow says of them: others could end the process."""
     for batch in batches:
+        batch.validate(full=True)
         for start in range(0, batch.num_rows, _ROWS):
             yield batch.slice(start, _ROWS)

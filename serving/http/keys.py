@@ -124,7 +124,7 @@ def _from_file(settings: Settings) -> Iterator[Caller]:
         return
     try:
         tables = tomllib.loads(Path(path).read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"the file of keys {path} is no TOML ({error}); expected [NAME] and key = ...") from error
     for name, given in tables.items():
         yield _caller(name, given, settings)

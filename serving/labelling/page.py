@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.page.done.set()
                 return
             self.page.store(given)
-        except (ValueError, TypeError, AttributeError, RecordError) as error:
+        except (ValueError, TypeError, AttributeError, RecordError, RecursionError) as error:
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
             return
         self._answer(b"{}", "application/json")

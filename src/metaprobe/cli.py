@@ -14,6 +14,7 @@ from metaprobe import __version__
 from metaprobe.assist_cli import assist
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
 from metaprobe.checkpoints import CheckpointError, FlagOptions
+from metaprobe.checkpoints.manifest import printable
 from metaprobe.collect_cli import collect
 from metaprobe.doctor_cli import doctor
 from metaprobe.extract_cli import extract
@@ -61,7 +62,8 @@ class Command(click.Group):
         except WrongOptions as error:
             raise click.UsageError(str(error)) from error
         except (RecordError, CheckpointError, MissingExtra) as error:
-            raise click.ClickException(str(error)) from error
+            # Names in a file from elsewhere could command the terminal.
+            raise click.ClickException("\n".join(map(printable, str(error).split("\n")))) from error
         except UnicodeEncodeError as error:  # of an argument's bytes Python makes halves of surrogate pairs
             if not 0xDC80 <= ord(error.object[error.start]) <= 0xDCFF:
                 raise

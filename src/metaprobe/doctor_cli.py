@@ -16,7 +16,7 @@ from metaprobe.records.extras import require
 def _object(ctx: click.Context, param: click.Parameter, value: str | None) -> dict[str, Any]:
     try:
         held = json.loads(value or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         held = None
     if not isinstance(held, dict):
         raise click.BadParameter(f"{value!r} is no JSON object; expected one, such as '{{\"top_k\": 0}}'")

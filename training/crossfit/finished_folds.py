@@ -109,5 +109,5 @@ def _read(path: Path) -> FoldFit | None:
         sweep = tuple(SweepPoint(**point) for point in known.pop("sweep"))
         layers = tuple(known.pop("layers"))
         return FoldFit(scores, selected, LinearProbe(**known, **arrays, layers=layers, sweep=sweep))
-    except (OSError, EOFError, BadZipFile, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, BadZipFile, ValueError, KeyError, TypeError, RecursionError):
         return None
