@@ -221,7 +221,6 @@ WRITERS = (
             "docs/research/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
             "docs/research/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
             "docs/research/probes.md#efficiency": probes("qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0),
-            "docs/research/probes.md#transfer": probes("smollm2-135m/transfer", "auroc", 0, 1, 0),
             "docs/research/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
         },
     ),
@@ -276,10 +275,6 @@ WRITERS = (
     Writer(
         "research/routing/sources.py",
         {"docs/research/routing.md#routing-sources": number("FIGURES", "routing_sources", "auroc", "stated", 0, 0)},
-    ),
-    Writer(
-        "research/stages/page.py",
-        {"research/stages/README.md#stages": number("FIGURES", "stages", "gsm8k-mgv", "token_price")},
     ),
     Writer(
         "research/systems/page.py",

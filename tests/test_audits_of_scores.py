@@ -20,7 +20,6 @@ from metaprobe.eval.audits.simpler_predictors import (
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.strongest_control import against_controls
@@ -224,23 +223,6 @@ def fit_on(X, y):
     return fit
 
 
-def test_what_is_learned_on_one_set_is_judged_on_the_other():
-    table = made_up(400).table
-    X = np.random.default_rng(0).normal(size=(400, 5))
-    X[:, 0] += 1.5 * table.y
-    first = np.isin(table.groups, np.unique(table.groups)[::2])
-    sets = {"a": np.flatnonzero(first), "b": np.flatnonzero(~first)}
-    same = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
-    assert (same.auroc > 0.75).all()
-    assert all(cell.low <= cell.estimate <= cell.high for row in same.intervals for cell in row)
-    X[~first, 0] *= -1
-    turned = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
-    assert np.diagonal(turned.auroc).min() > 0.75
-    assert turned.elsewhere.high < 0.3
-    again = transfer_matrix(table, sets, fit_on(X, table.y), resamples=200)
-    assert again.elsewhere == turned.elsewhere
-
-
 def in_domains(n=400):
     """Answers of two large tasks and a small one, in groups that stay within a task."""
     table = made_up(n).table
@@ -284,24 +266,6 @@ def test_of_one_task_the_dimensions_are_its_domains_and_of_one_domain_there_is_n
     assert judge_left_out(made_up(400).table, lambda rows: (rows, rows), np.zeros(400)) is None
     lopsided = dataclasses.replace(table, y=np.where(table.tasks == "red", 1, table.y))
     assert domains_of(lopsided) == ("", {}), "a task of one class tells nothing"
-
-
-def test_no_answer_is_judged_by_what_saw_its_group():
-    table = made_up(200).table
-    # "b" shares half its groups with "a": off the diagonal, too, what they share must be left out.
-    sets = {"a": np.arange(0, 120), "b": np.arange(80, 200)}
-
-    def fit(rows):
-        seen = set(table.groups[rows].tolist())
-
-        def score(judged):
-            assert not seen & set(table.groups[judged].tolist())
-            return np.zeros(len(judged))
-
-        return score
-
-    result = transfer_matrix(table, sets, fit, resamples=50)
-    np.testing.assert_array_equal(result.auroc, 0.5)
 
 
 def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import made_up
 from test_caelf_analysis import graded, rated
 from test_compare import answers, judges
 from test_compare_runs import observed
@@ -18,7 +17,6 @@ from test_routing_eval import matrix_of
 
 from metaprobe.eval.audits.domains import judge_left_out
 from metaprobe.eval.audits.training_data import label_noise
-from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.compare import auroc_gain, method_results
 from metaprobe.eval.compare_details import add_details, ordinal_outcome
 from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
@@ -153,15 +151,6 @@ def test_audits_follow_their_seed() -> None:
     other = np.where(rng.uniform(size=80) < 0.2, 1 - one, one)
     groups = np.arange(80).astype(str)
     assert len({label_noise({"a": one, "b": other}, groups, seed=seed)[0].detail for seed in (0, 1, 2)}) > 1
-    table = made_up(200).table
-    X = rng.normal(size=200) + table.y
-    sets = {"a": np.arange(100), "b": np.arange(100, 200)}
-
-    def found(**drawn: int) -> Any:
-        return transfer_matrix(table, sets, lambda rows: lambda judged: X[judged], **drawn)
-
-    assert differ(found(resamples=20, seed=0), found(resamples=20, seed=1), found(resamples=20, seed=2)) == []
-    assert differ(found(resamples=20, seed=0), found(resamples=30, seed=0), found(resamples=41, seed=0)) == []
 
 
 def test_a_gain_over_another_method_follows_its_seed() -> None:

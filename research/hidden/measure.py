@@ -21,7 +21,6 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.eval.audits.transfer import transfer_matrix
 from metaprobe.eval.compare import auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.calibration import stated_calibration
@@ -39,18 +38,10 @@ from metaprobe.training.crossfit.methods import (
     standard_methods,
 )
 from metaprobe.training.crossfit.study import BLENDED
-from metaprobe.training.linear.fit_block import fit_linear
 from metaprobe.training.linear.probe import KINDS
 from research.blocks import write
 from research.hidden.controls import over_strongest, packed, says, with_joined
-from research.hidden.tables import (
-    calibration,
-    discrimination,
-    efficiency,
-    elsewhere,
-    kinds,
-    transfer,
-)
+from research.hidden.tables import calibration, discrimination, efficiency, kinds
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "probes.md"
@@ -100,7 +91,7 @@ def collect_command(names: tuple[str, ...], models: Path, data: Path, out: Path)
 @click.argument("names", nargs=-1)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
 def measure_command(names: tuple[str, ...], out: Path) -> None:
-    """Cross-fit every method on every store; judge each task by what was learned on another."""
+    """Cross-fits every method on every store."""
     figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for model in MODELS:
         stores = {task: out / f"{model}-{task}" for task in TASKS if (out / f"{model}-{task}").is_dir()}
@@ -111,9 +102,6 @@ def measure_command(names: tuple[str, ...], out: Path) -> None:
             before = figures.get(f"{model}/{task}", {})
             kept = {name: value for name, value in before.items() if name == "efficiency"}
             figures[f"{model}/{task}"] = measured(store) | kept
-            keep(figures)
-        if len(stores) > 1 and (not names or f"{model}-transfer" in names):
-            figures[f"{model}/transfer"] = transferred(stores)
             keep(figures)
 
 
@@ -181,8 +169,6 @@ def page_command() -> None:
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
     write(PAGE, "efficiency", [*efficiency(rows), ""])
-    matrices = {k: v for k, v in figures.items() if "auroc" in v}
-    write(PAGE, "transfer", [*transfer(matrices), elsewhere(matrices, rows), ""])
 
 
 def speed() -> list[str]:
@@ -252,31 +238,6 @@ def measured(store: Path) -> dict[str, Any]:
             for name, found in probes.items()
         },
         "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
-    }
-
-
-def transferred(stores: dict[str, Path]) -> dict[str, Any]:
-    """AUROC of an answer probe (middle layer, logistic) trained on one task and used on the others."""
-    evidence = load_evidence(list(stores.values()))
-    assert evidence.states is not None
-    table, states = evidence.table, evidence.states
-    layer, position = states.layers[2 * len(states.layers) // 3], "answer_last"
-    block, y = states.read(layer, position), table.y.astype(np.float64)
-    task_of = {call.id: task for task, store in stores.items() for run in RunStore(store) for call in run.calls}
-    tasks = np.array([task_of[call_id] for call_id in table.call_ids.tolist()])
-    sets = {task: np.flatnonzero(tasks == task) for task in stores}
-
-    def fit(rows: np.ndarray) -> Any:
-        learned = fit_linear(block[rows], y[rows], "logistic", (1.0,))
-        return lambda others: learned.score(block[others].astype(np.float64))[:, 0]
-
-    found = transfer_matrix(table, sets, fit)
-    return {
-        "layer": layer,
-        "position": position,
-        "names": list(found.names),
-        "auroc": [[packed(interval) for interval in row] for row in found.intervals],
-        "elsewhere": None if found.elsewhere is None else packed(found.elsewhere),
     }
 
 
