@@ -155,7 +155,7 @@ def answer(found: dict[str, dict[str, Any]]) -> str:
         f"Of {len(timed)} comparisons with other programs and with simpler code, this package is faster in "
         f"{len(timed) - len(slower)}. It is slower where it does more than the other side, which "
         f"is a bare ONNX call or a simpler score ({len(slower)} rows). On {above} of {len(sets)} data sets, trees on "
-        "log-probabilities (the quality predictor of version 0.1) are shown to be above the mean log-probability, "
+        "log-probabilities are shown to be above the mean log-probability, "
         "which is free."
     )
 

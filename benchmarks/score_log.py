@@ -125,8 +125,8 @@ def fill(path: Path, rows: int) -> None:
     db.execute(
         f"WITH RECURSIVE k (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM k WHERE i < {rows - 1}), "
         "r AS (SELECT i, ((random() & 65535) + (random() & 65535) + (random() & 65535)) / 196608.0 AS u FROM k) "
-        "INSERT INTO scores (request_id, time, context, score, flagged, in_support, tokens, cost_usd) "
-        f"SELECT printf('r%09d', i), {start} + i * {365 * DAY / rows}, 1 + (i * 7919) % 6, u, u < 0.3, 1, "
+        "INSERT INTO scores (request_id, time, context, score, flagged, tokens, cost_usd) "
+        f"SELECT printf('r%09d', i), {start} + i * {365 * DAY / rows}, 1 + (i * 7919) % 6, u, u < 0.3, "
         "20 + (random() & 255), 0.0001 FROM r"
     )
     db.commit()
@@ -135,7 +135,7 @@ def fill(path: Path, rows: int) -> None:
         joined = "FROM scores s JOIN contexts c ON c.id = s.context GROUP BY 1, 2, 3, 4"
         run(
             "INSERT INTO hours SELECT CAST(s.time / 3600 AS INT), c.model, c.checkpoint, c.task, 0, count(*), "
-            f"count(*), sum(score), sum(score * (1 - score)), sum(flagged), 0, 0, 0, 0, 0, sum(tokens), "
+            f"count(*), sum(score), sum(score * (1 - score)), sum(flagged), 0, 0, 0, 0, sum(tokens), "
             f"0, sum(cost_usd), count(cost_usd), 0 {joined}"
         )
         run(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
     from metaprobe.checkpoints.onnx_guard import check_model
     from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
-    from metaprobe.checkpoints.save import check_target, save_checkpoint, seal
+    from metaprobe.checkpoints.save import check_target, save_checkpoint
 
 __all__ = [
     "Audit",
@@ -87,7 +87,6 @@ __all__ = [
     "push",
     "save_checkpoint",
     "save_copy",
-    "seal",
 ]
 _LATER = {
     "bundled_names": "metaprobe.checkpoints.bundle",
@@ -104,7 +103,6 @@ _LATER = {
     "push": "metaprobe.checkpoints.publish",
     "save_checkpoint": "metaprobe.checkpoints.save",
     "save_copy": "metaprobe.checkpoints.publish",
-    "seal": "metaprobe.checkpoints.save",
 }
 """Imported when they are asked for: whoever scores a folder writes, compares, publishes and lists nothing."""
 

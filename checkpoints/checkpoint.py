@@ -166,7 +166,7 @@ class Checkpoint:
         """Returns a new session on raw.onnx, which takes `logprobs` float32 (n, T), padded, and `lengths` int64 (n,).
 
         Its outputs are those of `run`. Raises `ContractMismatch` where the checkpoint has no such file, or it gives
-        other outputs, and `GoldenMismatch` where they differ from those recorded in raw_golden.json, if there is one.
+        other outputs, and `GoldenMismatch` where they differ from those recorded in raw_golden.json.
         """
         if RAW not in self.extra:
             raise ContractMismatch(f"{self.path} holds no {RAW}; train it again with `--raw-graph`")
@@ -175,8 +175,7 @@ class Checkpoint:
             raise ContractMismatch(
                 f"{MODEL} has outputs {_list(self.manifest.outputs)}; {RAW} has {_list(session.outputs)}"
             )
-        if RAW_GOLDEN in self.extra:
-            golden.replay(self.extra[RAW_GOLDEN], session, RAW_GOLDEN)
+        golden.replay(self.extra[RAW_GOLDEN], session, RAW_GOLDEN)
         session.end_trial()
         return session
 

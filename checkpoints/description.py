@@ -6,10 +6,10 @@ from typing import Any
 
 from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table
-from metaprobe.checkpoints.manifest import CARD, RAW, RAW_GOLDEN, Manifest, TensorSpec, printable
+from metaprobe.checkpoints.manifest import CARD, RAW, Manifest, TensorSpec, printable
 
 MAX_VALUE = 100
-"""Characters shown of a value of the contract or the support."""
+"""Characters shown of a value of the contract."""
 
 
 def describe(checkpoint: Checkpoint) -> str:
@@ -24,31 +24,24 @@ def describe(checkpoint: Checkpoint) -> str:
 def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
     """What was verified of it when it was loaded, and now of raw.onnx; `pinned`: against a digest from elsewhere.
 
-    Says what a checkpoint of version 0.1 lacks, and how to add it. Raises as `Checkpoint.raw_session`.
+    Raises as `Checkpoint.raw_session`.
     """
     manifest = checkpoint.manifest
-    missing = [] if manifest.manifest_sha256 else ["its manifest has no digest of itself"]
     raw = []
     if RAW in manifest.files:
         checkpoint.raw_session()
-        if RAW_GOLDEN in manifest.files:
-            raw = [f"{RAW:<11} passed the guard; its outputs and golden rows are as recorded"]
-        else:
-            missing.append(f"{RAW} has no golden rows")
+        raw = [f"{RAW:<11} passed the guard; its outputs and golden rows are as recorded"]
     size = sum(entry.bytes for entry in manifest.files.values())
     lines = [
         f"whole       {manifest.kind} checkpoint {checkpoint.path}: every size and hash is as its manifest says",
         f"files       {', '.join(manifest.files)} ({size:,} bytes)",
-        *(["manifest    every field is as its own digest says"] if manifest.manifest_sha256 else []),
+        "manifest    every field is as its own digest says",
         "model       passed the guard; its inputs, outputs and golden rows are as recorded",
         *raw,
         f"digest      {checkpoint.digest}",
         "            as expected" if pinned else "            held against nothing: only --sha256 shows who made it",
         f"audits      {manifest.distrust or ('none failed' if manifest.audits else 'none made')}",
     ]
-    if missing:
-        lines.append(f"lacks       {', and '.join(missing)}, so that damage there may go unnoticed: add it with")
-        lines.append(f"            metaprobe seal {checkpoint.path} --out NEW")
     return "\n".join(printable(line) for line in lines)
 
 
@@ -65,7 +58,6 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield from _section("inputs", [_tensor(spec) for spec in manifest.inputs])
     yield from _section("outputs", [_tensor(spec) for spec in manifest.outputs])
     yield from _section("contract", [f"{name}: {_short(value)}" for name, value in manifest.contract.items()])
-    yield from _section("support", [f"{name}: {_short(value)}" for name, value in manifest.support.items()])
     yield from _section("thresholds", [f"{name} = {value:g}" for name, value in manifest.thresholds.items()])
     if "adapted_from" in manifest.contract and FLAG not in manifest.thresholds:
         yield f"            so many labels do not carry a threshold; {CARD} says what it takes"

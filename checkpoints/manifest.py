@@ -26,7 +26,7 @@ LISTED = (MODEL, GOLDEN, CARD)
 RAW = "raw.onnx"
 """An extra file of some checkpoints: the same outputs from other inputs, the features computed inside."""
 RAW_GOLDEN = "raw_golden.json"
-"""Recorded rows of `RAW`, as `GOLDEN` has of the model. Checkpoints of version 0.1 have none."""
+"""Recorded rows of `RAW`, as `GOLDEN` has of the model."""
 MAX_FILES = 16
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -58,7 +58,7 @@ class Generator:
     dtype: str = ""
     tokenizer: str = ""
     logprobs_mode: Literal["raw", "processed", "unknown"] = "unknown"
-    others: tuple[str, ...] = field(default=(), metadata=strict_json.OPTIONAL)
+    others: tuple[str, ...] = ()
     """Further models whose responses it was trained on; revision, dtype and tokenizer are then not stated."""
 
     @property
@@ -100,7 +100,7 @@ class Training:
     """Distinct groups among them."""
     seed: int
     command: str
-    regrouped: str = field(default="", metadata=strict_json.OPTIONAL)
+    regrouped: str = ""
     """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
 
 
@@ -108,8 +108,8 @@ class Training:
 class Audit:
     passed: bool
     detail: str
-    severity: Severity = field(default="weak", metadata=strict_json.OPTIONAL)
-    """What it means where it failed. Absent from older manifests, all of whose audits were of the weak kind."""
+    severity: Severity = "weak"
+    """What it means where it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +178,12 @@ class Draft:
     metrics: dict[str, Metric] = field(default_factory=dict)
     training: Training | None = None
     audits: dict[str, Audit] = field(default_factory=dict)
-    support: dict[str, Any] = field(default_factory=dict)
-    """What the training data looked like, to see whether a new row looks alike; read by the kind."""
-    flagging: tuple[FlagPoint, ...] = field(default=(), metadata=strict_json.OPTIONAL)
-    """The curve of flag rates, rising; empty in manifests of version 0.1, and where answers are not right or wrong."""
-    promises: tuple[Promise, ...] = field(default=(), metadata=strict_json.OPTIONAL)
-    """Thresholds for `catch` and `risk`, each rising by value; absent from older manifests."""
-    operating: OperatingPoint | None = field(default=None, metadata=strict_json.OPTIONAL)
-    """What `thresholds["flag"]` does; None where it was not measured, and in older manifests."""
+    flagging: tuple[FlagPoint, ...] = ()
+    """The curve of flag rates, rising; empty where answers are not right or wrong."""
+    promises: tuple[Promise, ...] = ()
+    """Thresholds for `catch` and `risk`, each rising by value."""
+    operating: OperatingPoint | None = None
+    """What `thresholds["flag"]` does; None where it was not measured."""
     versions: dict[str, str] = field(default_factory=dict)
     """Package to version. Saving adds those of metaprobe, numpy and onnxruntime."""
 
@@ -241,8 +239,8 @@ class Manifest(Draft):
     outputs: tuple[TensorSpec, ...]
     files: dict[str, FileEntry]
     """Every file of the checkpoint but manifest.json itself."""
-    manifest_sha256: str = field(default="", metadata=strict_json.OPTIONAL)
-    """Of everything else in the manifest: see `own_digest`. Absent from those of version 0.1."""
+    manifest_sha256: str = ""
+    """Digest of everything else in the manifest: see `own_digest`. Empty until the manifest is written."""
 
     def __post_init__(self) -> None:
         Draft.__post_init__(self)
@@ -259,6 +257,8 @@ class Manifest(Draft):
             raise UnsafeModel(f"files: lists {len(self.files)}; at most {MAX_FILES} are read")
         if absent := [name for name in LISTED if name not in self.files]:
             raise ContractMismatch(f"files: does not list {', '.join(absent)}")
+        if RAW in self.files and RAW_GOLDEN not in self.files:
+            raise ContractMismatch(f"files: lists {RAW} without {RAW_GOLDEN}, the rows recorded of it")
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -266,7 +266,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
     Raises `NotACheckpoint` where they are not JSON, `ContractMismatch` for an unknown format version and for fields
     that are missing, unknown or of the wrong type, `UnsafeModel` for file names that lead out of the folder, and
-    `TamperedCheckpoint` where the manifest has a digest of itself that is another one.
+    `TamperedCheckpoint` where the manifest's digest of itself is another one.
     """
     value = strict_json.loads(data, MANIFEST)
     version = value.get("format_version") if isinstance(value, dict) else None
@@ -277,7 +277,7 @@ def parse_manifest(data: bytes) -> Manifest:
             f"{'upgrade metaprobe' if version > FORMAT_VERSION else 'export the checkpoint again'}"
         )
     manifest = strict_json.build(Manifest, value, MANIFEST)
-    if OWN in value and manifest.manifest_sha256 != (found := own_digest(value)):
+    if manifest.manifest_sha256 != (found := own_digest(value)):
         raise TamperedCheckpoint(
             f"{MANIFEST} was changed: its fields have SHA-256 {found}, and it says {manifest.manifest_sha256!r}."
             " Copy it again"
@@ -291,8 +291,9 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     Raises `ContractMismatch` where `parse_manifest` would refuse to read them back.
     """
     value = strict_json.plain(manifest, MANIFEST)
+    value[OWN] = own_digest(value)
     strict_json.build(Manifest, value, MANIFEST)
-    return strict_json.dumps(value | {OWN: own_digest(value)})
+    return strict_json.dumps(value)
 
 
 def own_digest(value: Mapping[str, Any]) -> str:

@@ -66,37 +66,12 @@ def save_checkpoint(
     files = {MODEL: model, GOLDEN: golden.record(session, golden_inputs, tolerance), CARD: card.encode()}
     if extra and (taken := extra.keys() & {*files, MANIFEST, RAW_GOLDEN}):
         raise ContractMismatch(f"extra files cannot be called {', '.join(sorted(taken))}; give them other names")
-    files = with_raw_rows(files | dict(extra or {}))
+    files |= dict(extra or {})
+    if RAW in files:
+        guard(RAW, files[RAW], RAW_GRAPH)
+        files[RAW_GOLDEN] = golden.record_raw(GraphSession(files[RAW], kind=RAW_GRAPH))
     checkpoint = place(target, {**files, MANIFEST: manifest_bytes(_manifest(draft, session, files))})
     return dataclasses.replace(checkpoint, path=Path(path))
-
-
-def seal(checkpoint: Checkpoint, path: str | os.PathLike[str], *, overwrite: bool = False) -> Checkpoint:
-    """The same checkpoint at `path`, with what those of version 0.1 lack: the manifest's own digest, rows of raw.onnx.
-
-    All other files are the same bytes. What lacks nothing keeps its digest; else those who pin it need the new one.
-    Raises as `save_checkpoint`.
-    """
-    target = Path(path).resolve()
-    check_target(target, checkpoint.manifest.kind, overwrite=overwrite)
-    files = with_raw_rows(checkpoint.files())
-    if not checkpoint.manifest.manifest_sha256 or files.keys() - {MANIFEST} != checkpoint.manifest.files.keys():
-        entries = entries_of({name: data for name, data in files.items() if name != MANIFEST})
-        files[MANIFEST] = manifest_bytes(dataclasses.replace(checkpoint.manifest, files=entries))
-    return dataclasses.replace(place(target, files), path=Path(path))
-
-
-def with_raw_rows(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """These files and, where raw.onnx is among them and has none, the rows recorded of it."""
-    if RAW not in files or RAW_GOLDEN in files:
-        return dict(files)
-    guard(RAW, files[RAW], RAW_GRAPH)
-    return {**files, RAW_GOLDEN: golden.record_raw(GraphSession(files[RAW], kind=RAW_GRAPH))}
-
-
-def entries_of(files: Mapping[str, bytes]) -> dict[str, FileEntry]:
-    """What a manifest says of these files."""
-    return {name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
 
 
 def _check_writable(target: Path) -> None:
@@ -147,7 +122,7 @@ def _manifest(draft: Draft, session: GraphSession, files: dict[str, bytes]) -> M
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         inputs=session.inputs,
         outputs=session.outputs,
-        files=entries_of(files),
+        files={name: FileEntry(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()},
     )
 
 

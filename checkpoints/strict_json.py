@@ -14,9 +14,6 @@ from metaprobe.checkpoints.errors import CheckpointError, ContractMismatch, NotA
 
 T = TypeVar("T")
 
-OPTIONAL = {"optional": True}
-"""Metadata of a dataclass field that files written before it was introduced do not have."""
-
 _NAMES = {
     str: "a string",
     int: "an integer",
@@ -67,7 +64,7 @@ def plain(value: Any, where: str) -> Any:
 def build(kind: type[T], value: Any, where: str) -> T:
     """`value`, as `plain` or `loads` gives it, as an instance of the dataclass `kind`.
 
-    Every field must be there (but those marked `OPTIONAL`), none may be unknown, and each must have the annotated type
+    Every field must be there, none may be unknown, and each must have the annotated type
     (an integer passes for a number, a boolean does not). Errors name the path to the field, beginning with `where`.
     """
     return cast(T, _build(kind, value, where))
@@ -114,12 +111,11 @@ def _build_dataclass(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         _fail(where, _NAMES[dict], value)
     hints = _hints(kind)
-    optional = {f.name for f in dataclasses.fields(kind) if f.metadata.get("optional")}
-    if missing := [name for name in hints if name not in value and name not in optional]:
+    if missing := [name for name in hints if name not in value]:
         raise ContractMismatch(f"{where}: missing {', '.join(map(repr, missing))}")
     if unknown := [name for name in value if name not in hints]:
         raise ContractMismatch(f"{where}: unknown field {', '.join(map(repr, unknown))}; known are {', '.join(hints)}")
-    arguments = {name: _build(hint, value[name], f"{where}.{name}") for name, hint in hints.items() if name in value}
+    arguments = {name: _build(hint, value[name], f"{where}.{name}") for name, hint in hints.items()}
     try:
         return kind(**arguments)
     except CheckpointError as error:

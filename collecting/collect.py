@@ -310,7 +310,7 @@ def all_settings(
 
 
 def unsaid(system: System) -> dict[str, Any]:
-    """The settings to assume of an older store, which does not record them."""
+    """Settings to assume where a store does not record them, as most of recorded/ do not."""
     return {"tokens": {}, "constants": {constant.name: constant.default for constant in system.constants}}
 
 
@@ -386,8 +386,6 @@ def read_settings(path: Path) -> dict[str, Any] | None:
         raise StoreMismatch(
             f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
         ) from error
-    if "items at once" in found:  # what version 0.1 called it
-        found["wave"] = found.pop("items at once")
     return found
 
 

@@ -6,7 +6,7 @@ alarm of any stream is at most `false_alarms`. (The mean of the streams' evidenc
 about the same cases; its promise would need the ranks of one stream to be independent of the past of the others.)
 After an alarm that stream begins anew, with what came after it as what is usual.
 
-What a checkpoint says (score, in_support, and whether labels agree) has a stream for each version of it. Scores of two
+What a checkpoint says (score, and whether labels agree) has a stream for each version of it. Scores of two
 versions are never judged together. The promise above is for one version and what all have in common; each further
 version adds its own streams, at the same threshold.
 
@@ -35,16 +35,14 @@ REFERENCE = 200
 TOLERANCE = 0.05
 """By how much scores may be off on average before labels count against them."""
 LABEL = "label"
-STREAMS = ("score", "tokens", "in_support", "finish_reason", "task", LABEL)
+STREAMS = ("score", "tokens", "finish_reason", "task", LABEL)
 """What is watched. `task` is the mix of tasks; `label` is whether labels are what scores say."""
 NAMES = ("finish_reason", "task")
-BY_VERSION = ("score", "in_support", LABEL)
+BY_VERSION = ("score", LABEL)
 """What another checkpoint says otherwise of the same answers: a stream for each version."""
 LATEST = 256
 """Times of values that are kept, for saying when a change began."""
 FORMAT = 2
-POOLED = 1
-"""The format in which streams of all versions were one."""
 MORE, FEWER, MIXED = "more wrong answers", "fewer wrong answers", "mixed"
 """Which way labels are off what scores say; the last where it is not known."""
 LABELS_SAY = {"too high": MORE, "too low": FEWER}
@@ -115,7 +113,7 @@ class Stream:
     """Values of the batch that is not full."""
     version: str = ""
     first: float | None = None
-    """Time of the first value; None before it, and where an earlier version of the state did not keep it."""
+    """Time of the first value, in seconds since 1970; None before it."""
     missed: float = 0.0
     """Of labels: sum of label less score."""
     told: str = ""
@@ -297,26 +295,15 @@ class DriftWatch:
 
     @classmethod
     def from_json(cls, text: str) -> "DriftWatch":
-        """Raises `RecordError` for a text that `to_json` has not written.
-
-        A state of before streams were by version goes on with what it knows of each version's values, and with new
-        evidence.
-        """
+        """Returns the watch of a text that `to_json` has written. Raises `RecordError` for any other text."""
         try:
             stored = json.loads(text)
-            if stored["format"] not in (FORMAT, POOLED):
+            if stored["format"] != FORMAT:
                 raise RecordError(f"the state has format {stored['format']}; expected {FORMAT}: begin a new one")
-            watch = cls(stored.get("names") or list(stored["streams"]), **stored["settings"])
+            watch = cls(stored["names"], **stored["settings"])
             watch._ties.bit_generator.state = stored["ties"]
             for key, known in stored["streams"].items():
-                if stored["format"] == FORMAT:
-                    watch.streams[key] = _stream_from_json(known)
-                elif key not in BY_VERSION:
-                    anew = {"name": key, "version": "", "first": None, "told": "", "missed": 0.0}
-                    times = [[at, when, 0.0] for at, when in known["times"]]
-                    watch.streams[key] = _stream_from_json({**known, **anew, "times": times})
-                else:
-                    watch.streams |= _by_version(key, known)
+                watch.streams[key] = _stream_from_json(known)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"this is no state of a drift watch ({error}); begin a new one") from error
         return watch
@@ -344,17 +331,6 @@ def _stream_from_json(known: Mapping[str, Any]) -> Stream:
         stream.ranks[stratum] = ranks_from_json(_empty_ranks(stream.name), ranks)
     stream.rows, stream.times, stream.waiting = known["rows"], known["times"], known["waiting"]
     return stream
-
-
-def _by_version(name: str, known: Mapping[str, Any]) -> dict[str, Stream]:
-    """Returns the streams of each version, of one stream whose strata were named `VERSION|STRATUM`."""
-    found: dict[str, Stream] = {}
-    for key, ranks in known["ranks"].items():
-        version, _, stratum = key.rpartition("|")
-        stream = found.setdefault(key_of(name, version), _begin(name, version))
-        stream.ranks[stratum] = ranks_from_json(_empty_ranks(name), ranks)
-        stream.rows += sum(ranks["counts"].values())
-    return found
 
 
 def _empty_ranks(name: str) -> Ranks:

@@ -20,7 +20,6 @@ from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move, say_ala
 from metaprobe.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import Floats, LogColumns
-from metaprobe.monitoring.log_numbers import of_id
 from metaprobe.monitoring.versions import version_names
 from metaprobe.records.errors import RecordError
 from metaprobe.records.one_writer import OneWriter
@@ -29,9 +28,9 @@ DRIFT = "drift"
 """The kind of the events."""
 HOUR = "hour"
 """In place of a tag: the hour of the day, in UTC."""
-STREAMS = ("score", "tokens", "in_support", "finish_reason", "task")
+STREAMS = ("score", "tokens", "finish_reason", "task")
 """What is read of every answer."""
-_KEPT = ("model", "checkpoint", "within", "read_to", "stored_until", "read_until", "labels_until", "log")
+_KEPT = ("model", "checkpoint", "within", "read_to", "log")
 
 
 @dataclass(slots=True)
@@ -45,16 +44,10 @@ class LogWatch:
     """Digest of the version whose answers are watched; None for all, each by itself."""
     within: str = ""
     """A tag, or `hour`: answers are compared with earlier ones of the same."""
-    read_to: int | None = None
-    """Number up to which all answers were read (`ScoreLog.settled`); None before the first reading."""
-    stored_until: int = 0
-    """Of a state from before `read_to`: id of the last row that was read."""
-    read_until: float = -1.0
-    """Of a state from before `stored_until`: time of the last answer that was read."""
+    read_to: int = 0
+    """Number up to which all answers were read (`ScoreLog.settled`); 0 before the first reading."""
     counted: set[str] = field(default_factory=set)
     """Marks of the answers whose label was read. No time says that: people date a label as they like."""
-    labels_until: float = -1.0
-    """Of a state from before `counted`: until when labels were read."""
     log: str = ""
     """Identity of the log that is watched; empty before the first reading."""
     pending: list[dict[str, Any]] = field(default_factory=list)
@@ -68,7 +61,7 @@ class LogWatch:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
             watch = DriftWatch.from_json(stored.pop("watch"))
-            counted = {str(mark) for mark in stored.pop("counted", ())}
+            counted = {str(mark) for mark in stored.pop("counted")}
             return cls(watch, **stored, counted=counted)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"{path} is no state of `metaprobe drift` ({error}); give another file") from error
@@ -90,19 +83,17 @@ class LogWatch:
         if self.log not in ("", identity):
             raise RecordError("the state is of another log than the one given; give this log a state file of its own")
         self.log = identity
-        first, last = self._begin(log), log.settled()
+        first, last = self.read_to, log.settled()
         if last < first:
             raise RecordError(
                 f"the state has read up to number {first}, and the log has numbers up to {last} only: it was put back "
-                "to an earlier copy, or pruned by an earlier version of metaprobe, and its new answers would be taken "
-                "for read; begin a new state file"
+                "to an earlier copy, and its new answers would be taken for read; begin a new state file"
             )
-        since = None if self.read_until < 0 else float(np.nextafter(self.read_until, np.inf))
-        found = log.columns(since=since, model=self.model, checkpoint=self.checkpoint, stored=(first, last))
+        found = log.columns(model=self.model, checkpoint=self.checkpoint, stored=(first, last))
         columns = {name: _column(found, name) for name in STREAMS}
         versions = found.checkpoint.astype(np.str_)
         alarms = self.watch.update(found.time, columns, within=self._strata(found), version=versions)
-        self.read_to, self.stored_until, self.read_until = last, 0, -1.0
+        self.read_to = last
         [(waiting,)] = log.tables.read(
             f"SELECT count(*) FROM scores s WHERE {log.tables.number} > :last", {"last": last}
         )
@@ -110,12 +101,6 @@ class LogWatch:
         alarms = sorted(alarms, key=lambda alarm: alarm.time) + self._labels(log)
         names = version_names(log) if alarms else {}
         return [self._tell(log, alarm, names) for alarm in alarms]
-
-    def _begin(self, log: ScoreLog) -> int:
-        """The number up to which answers were read."""
-        if self.read_to is not None:
-            return self.read_to
-        return of_id(self.stored_until, alone=log.tables.alone)
 
     def _strata(self, found: LogColumns) -> Any:
         if self.within == HOUR:
@@ -126,8 +111,8 @@ class LogWatch:
         """Of labels that came since the last reading, in the order in which they came."""
         said = self._labelled(log)
         marks = [_mark(name) for name in said.names]
-        new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_) & (said.time > self.labels_until)
-        self.counted, self.labels_until = set(marks), -1.0
+        new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
+        self.counted = set(marks)
         return self.watch.update_labels(said.time[new], said.score[new], said.label[new], version=said.version[new])
 
     def _labelled(self, log: ScoreLog) -> "_Labelled":

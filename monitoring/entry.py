@@ -19,7 +19,6 @@ class Entry:
     score: float | None
     """In [0, 1]; None where there was no verdict, for `reason`."""
     flagged: bool | None = None
-    in_support: bool | None = None
     critical: float | None = None
     heads: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""

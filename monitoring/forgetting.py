@@ -28,10 +28,8 @@ def drop_sheets(tables: "Tables") -> None:
             tables, model=model or None, checkpoint=checkpoint or None, tags=json.loads(tags) or None
         )
         where, values = conditions(since, until, shadow=False)
-        if stored_until is not None:
-            where.append(f"{tables.number} <= :last")
-            values["last"] = stored_until
-        where.append(in_contexts(contexts))
+        where += [f"{tables.number} <= :last", in_contexts(contexts)]
+        values["last"] = stored_until
         if not contexts or not tables.read(f"SELECT 1 FROM scores s WHERE {' AND '.join(where)} LIMIT 1", values):
             with tables.transaction() as run:
                 run("DELETE FROM sheets WHERE sheet = :sheet", {"sheet": sheet})

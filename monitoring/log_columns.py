@@ -15,10 +15,8 @@ from metaprobe.monitoring.tables import Row, Tables
 Floats = NDArray[np.float64]
 Texts = NDArray[np.object_]
 
-NUMBERS = (
-    "time score flagged in_support critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s"
-).split()
-"""Columns that are float64, NaN where there is no value; flagged, in_support and label are 0 or 1."""
+NUMBERS = ("time score flagged critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s").split()
+"""Columns that are float64, NaN where there is no value; flagged and label are 0 or 1."""
 
 STRENGTH = "CASE source WHEN 'judge' THEN 2 WHEN 'program' THEN 1 ELSE 0 END"
 """Rank of a label by who gave it: 0 for a person, and for labels that do not say."""
@@ -54,7 +52,6 @@ class LogColumns:
     """Seconds since 1970."""
     score: Floats
     flagged: Floats
-    in_support: Floats
     critical: Floats
     label: Floats
     """0 or 1; NaN where nobody has said, or whoever looked was unsure."""

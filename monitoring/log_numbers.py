@@ -1,8 +1,8 @@
 """The numbers of a log's answers, by which a reader knows what it has read. No number is given twice, and none is late.
 
 In a SQLite file one process writes at a time, so that the row's own `id` is in the order of commits. SQLite would give
-the highest numbers again after their rows were deleted; two triggers in the file keep every program from that, also an
-earlier version of this one. The numbers of contexts, which processes remember, are kept from that in the same way.
+the highest numbers again after their rows were deleted; two triggers in the file keep every program from
+that. The numbers of contexts, which processes remember, are kept from that in the same way.
 
 In PostgreSQL a row may be committed after rows with higher ids. There a row's number is that of its transaction, in
 the column `written`. A number is settled once every transaction up to it has ended.
@@ -35,22 +35,19 @@ WHEN NEW.id <= (SELECT value FROM marks WHERE name = '{{mark}}') BEGIN
 END
 """
 
-_EARLIER = 1 << 62
-"""Rows that were stored before `written` was kept are numbered by their ids less this, below all others."""
 _EPOCH = 1 << 48
 """Numbers of one server's transactions. A restored database is on another server, which counts from the beginning."""
 
-_NUMBER = f"COALESCE(written, id - {_EARLIER})"
-OF_COMMIT = f"COALESCE(s.written, s.id - {_EARLIER})"
-_INDEX = f"CREATE INDEX IF NOT EXISTS scores_by_number ON scores (({_NUMBER}))"
-_HIGHEST = f"SELECT GREATEST((SELECT MAX({_NUMBER}) FROM scores), (SELECT value FROM marks WHERE name = '{TOLD}'))"
+OF_COMMIT = "s.written"
+_INDEX = "CREATE INDEX IF NOT EXISTS scores_by_number ON scores (written)"
+_HIGHEST = f"SELECT GREATEST((SELECT MAX(written) FROM scores), (SELECT value FROM marks WHERE name = '{TOLD}'))"
 _BEGUN = "SELECT value FROM marks WHERE name = :name"
 _SET = "INSERT INTO marks (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 _TOLD = f"UPDATE marks SET value = :value WHERE name = '{TOLD}' AND value < :value"
 
 
 def never_again(run: "Execute") -> None:
-    """Sees to it that a SQLite file gives no number twice. Changes no row, however old the file is."""
+    """Sees to it that a SQLite file gives no number twice. Changes no row."""
     for table, mark in _NUMBERED:
         run(_FIRST_MARKS, {"name": mark})
         run(_REMEMBER.format(table=table, mark=mark))
@@ -74,7 +71,6 @@ def by_commit(run: "Execute", *, begun: bool) -> None:
         run(_SET, {"name": BASE, "value": base})
     if not begun:
         run("ALTER TABLE scores ADD COLUMN written BIGINT")
-        run(f"UPDATE sheets SET stored_until = stored_until - {_EARLIER}")  # which said ids
     if restored or not begun:
         run(f"ALTER TABLE scores ALTER COLUMN written SET DEFAULT {base} + txid_current()")
     run(_INDEX)
@@ -86,8 +82,3 @@ def settled_by_commit(run: "Execute") -> int:
     last = base + int(run("SELECT txid_snapshot_xmin(txid_current_snapshot())")[0][0]) - 1
     run(_TOLD, {"value": last})
     return last
-
-
-def of_id(number: int, *, alone: bool) -> int:
-    """Returns the number of the row of that id, stored before numbers were kept. `alone`: as `Tables.alone`."""
-    return number if alone else number - _EARLIER

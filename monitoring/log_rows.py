@@ -22,7 +22,7 @@ MAX_TIME = 1e11
 """Seconds since 1970: milliseconds are no times."""
 
 COLUMNS = (
-    "request_id time context score flagged in_support critical heads reason prompt_tokens tokens tokens_saved cost_usd "
+    "request_id time context score flagged critical heads reason prompt_tokens tokens tokens_saved cost_usd "
     "latency_s shadow_of callers_id key_name logprobs question answer"
 ).split()
 _INTO = f"INSERT INTO scores ({', '.join(COLUMNS)}) VALUES "
@@ -52,7 +52,6 @@ def row_of(entry: Entry) -> dict[str, Any]:
         "time": float(entry.time),
         "score": _number(entry.score),
         "flagged": _bit(entry.flagged),
-        "in_support": _bit(entry.in_support),
         "critical": _number(entry.critical),
         "heads": json.dumps({name: _number(value) for name, value in entry.heads.items()}) if entry.heads else None,
         "reason": text_of(entry.reason, MAX_NOTE) or None,
@@ -85,7 +84,6 @@ def entry_of(row: Sequence[Any]) -> Entry:
         **given
         | {
             "flagged": None if known["flagged"] is None else bool(known["flagged"]),
-            "in_support": None if known["in_support"] is None else bool(known["in_support"]),
             "heads": json.loads(known["heads"] or "{}"),
             "reason": known["reason"] or "",
             "shadow_of": known["shadow_of"] or "",

@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS contexts (
 _SCORES = """
 CREATE TABLE IF NOT EXISTS scores (
     id {serial}, request_id TEXT NOT NULL, time DOUBLE PRECISION NOT NULL, context BIGINT NOT NULL,
-    score DOUBLE PRECISION, flagged SMALLINT, in_support SMALLINT, critical DOUBLE PRECISION, heads TEXT, reason TEXT,
+    score DOUBLE PRECISION, flagged SMALLINT, critical DOUBLE PRECISION, heads TEXT, reason TEXT,
     prompt_tokens BIGINT, tokens BIGINT, tokens_saved BIGINT, cost_usd DOUBLE PRECISION, latency_s DOUBLE PRECISION,
     shadow_of TEXT, logprobs BYTEA, question TEXT, answer TEXT, callers_id TEXT, key_name TEXT NOT NULL DEFAULT ''
 )
@@ -40,7 +40,7 @@ _SHEETS = """
 CREATE TABLE IF NOT EXISTS sheets (
     sheet TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, since DOUBLE PRECISION NOT NULL,
     until DOUBLE PRECISION NOT NULL, model TEXT NOT NULL, tags TEXT NOT NULL, base DOUBLE PRECISION NOT NULL,
-    slope DOUBLE PRECISION NOT NULL, stored_until BIGINT, checkpoint TEXT NOT NULL DEFAULT ''
+    slope DOUBLE PRECISION NOT NULL, stored_until BIGINT NOT NULL, checkpoint TEXT NOT NULL DEFAULT ''
 )
 """
 """By which rule a sheet was drawn, so that a later one over the same answers knows how likely they had been before.
@@ -63,24 +63,10 @@ CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value BIGINT NOT NULL)
 """Numbers that outlive the rows they are of: see `monitoring.log_numbers` and `monitoring.pruning`."""
 
 SUMS = (
-    "answers scored score_sum doubt_sum flagged abstained outside stopped escalated cut tokens tokens_saved cost_usd "
+    "answers scored score_sum doubt_sum flagged abstained stopped escalated cut tokens tokens_saved cost_usd "
     "priced spared"
 ).split()
 """What is added up by the hour; `priced` are answers whose cost is known, `spared` those with `tokens_saved`."""
-
-LATER = {
-    "hours": dict.fromkeys(("priced", "spared"), "DOUBLE PRECISION NOT NULL DEFAULT 0"),
-    "sheets": {"stored_until": "BIGINT", "checkpoint": "TEXT NOT NULL DEFAULT ''"},
-    "scores": {"callers_id": "TEXT", "key_name": "TEXT NOT NULL DEFAULT ''"},
-    "labels": dict.fromkeys(("source", "key_name"), "TEXT NOT NULL DEFAULT ''") | {"waits": "DOUBLE PRECISION"},
-}
-"""Table -> columns that logs made before them lack, and what they are."""
-
-LAST = (
-    "CREATE INDEX IF NOT EXISTS scores_by_callers_id ON scores (callers_id) WHERE callers_id IS NOT NULL",
-    "CREATE INDEX IF NOT EXISTS labels_waiting ON labels (waits) WHERE waits IS NOT NULL",
-)
-"""What needs those columns."""
 
 _HOURS = f"""
 CREATE TABLE IF NOT EXISTS hours (
@@ -113,4 +99,6 @@ FURTHER = (
     _MARKS,
     _HOURS,
     _BINS,
+    "CREATE INDEX IF NOT EXISTS scores_by_callers_id ON scores (callers_id) WHERE callers_id IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS labels_waiting ON labels (waits) WHERE waits IS NOT NULL",
 )

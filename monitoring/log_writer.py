@@ -36,7 +36,7 @@ _COUNT = (
 )
 
 _EMPTY = row_of(Entry(request_id="", time=0.0, model="", checkpoint="", score=None))
-"""Stands in for what a file of an earlier version does not hold."""
+"""Values of the columns that a line of the file does not hold."""
 
 
 class BackgroundWriter:

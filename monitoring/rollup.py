@@ -19,7 +19,7 @@ NO_SCORE = -1
 """The bin of answers without a score."""
 
 READ = (
-    "s.time, c.model, c.checkpoint, c.task, s.shadow_of, s.score, s.flagged, s.in_support, c.action, c.finish_reason, "
+    "s.time, c.model, c.checkpoint, c.task, s.shadow_of, s.score, s.flagged, c.action, c.finish_reason, "
     "s.tokens, s.tokens_saved, s.cost_usd"
 )
 """What a row must hold, as columns of `scores s JOIN contexts c`."""
@@ -57,7 +57,6 @@ def add_rows(run: "Execute", rows: Iterable[Mapping[str, Any]], *, sign: int = 1
             0.0 if score is None else score * (1 - score),
             flagged,
             score is None and not gated,
-            row["in_support"] == 0,
             row["action"] == "stop",
             row["action"] == "escalate",
             row["finish_reason"] == "length",
@@ -91,56 +90,6 @@ def drop_empty(run: "Execute") -> None:
     """Takes away sums over no answers."""
     run("DELETE FROM hours WHERE answers <= 0")
     run("DELETE FROM bins WHERE answers <= 0")
-
-
-_SCORE = "CASE WHEN c.action = '' THEN s.score END"
-"""The score of an answer that the gate did not end."""
-_VALUES = {
-    "answers": "count(*)",
-    "scored": f"count({_SCORE})",
-    "score_sum": f"sum(coalesce({_SCORE}, 0))",
-    "doubt_sum": f"sum(coalesce({_SCORE} * (1 - {_SCORE}), 0))",
-    "flagged": "sum(coalesce(s.flagged, 0))",
-    "abstained": "sum(CASE WHEN s.score IS NULL AND c.action = '' THEN 1 ELSE 0 END)",
-    "outside": "sum(CASE WHEN s.in_support = 0 THEN 1 ELSE 0 END)",
-    "stopped": "sum(CASE WHEN c.action = 'stop' THEN 1 ELSE 0 END)",
-    "escalated": "sum(CASE WHEN c.action = 'escalate' THEN 1 ELSE 0 END)",
-    "cut": "sum(CASE WHEN c.finish_reason = 'length' THEN 1 ELSE 0 END)",
-    "tokens": "sum(coalesce(s.tokens, 0))",
-    "tokens_saved": "sum(coalesce(s.tokens_saved, 0))",
-    "cost_usd": "sum(coalesce(s.cost_usd, 0))",
-    "priced": "count(s.cost_usd)",
-    "spared": "count(s.tokens_saved)",
-}
-"""Each of `SUMS` in SQL, over rows of `scores s JOIN contexts c`."""
-_SHADOW = "CASE WHEN coalesce(s.shadow_of, '') = '' THEN 0 ELSE 1 END"
-_BIN = (
-    f"CASE WHEN {_SCORE} IS NULL THEN {NO_SCORE} WHEN s.score >= 1 THEN {BINS - 1} WHEN s.score <= 0 THEN 0 "
-    f"ELSE CAST(floor(s.score * {BINS}) AS INTEGER) END"
-)
-
-
-def rebuild(run: "Execute") -> None:
-    """Makes all sums anew from the rows. Nothing may be written meanwhile. Needs SQL's `floor`, as PostgreSQL has."""
-    for table, unit, key, values in (
-        ("hours", HOUR, "", _VALUES),
-        ("bins", DAY, _BIN, {name: _VALUES[name] for name in _BIN_SUMS}),
-    ):
-        names = [*(_BIN_KEY if key else _HOUR_KEY), *values]
-        chosen = [
-            f"CAST(floor(s.time / {unit}) AS BIGINT)",
-            "c.model",
-            "c.checkpoint",
-            "c.task",
-            _SHADOW,
-            *filter(None, [key]),
-        ]
-        grouped = ", ".join(str(place + 1) for place in range(len(chosen)))
-        run(f"DELETE FROM {table}")
-        run(
-            f"INSERT INTO {table} ({', '.join(names)}) SELECT {', '.join([*chosen, *values.values()])} "
-            f"FROM scores s JOIN contexts c ON c.id = s.context GROUP BY {grouped}"
-        )
 
 
 def bin_of(score: float | None) -> int:

@@ -275,8 +275,7 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
     ):
         fitting = _Choice(model or None, checkpoint or None, _tags(tags)).contexts(log)
         covered = (candidates.times[places] >= since) & (candidates.times[places] < until)
-        if stored_until is not None:  # which logs of before do not say
-            covered &= candidates.numbers[places] <= stored_until
+        covered &= candidates.numbers[places] <= stored_until
         covered &= np.isin(candidates.contexts[places], list(fitting))
         likely = DrawRule(float(base), float(slope)).propensities(candidates.doubts[places])
         spared *= np.where(covered, 1 - likely, 1.0)

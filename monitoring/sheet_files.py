@@ -11,7 +11,7 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.json_lines import iter_json_lines
 
 ANSWERED = "answered"
-"""When the answer was given, in seconds since 1970; sheets of before call it `time`."""
+"""When the answer was given, in seconds since 1970."""
 
 
 def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:
@@ -33,7 +33,7 @@ def read_sheet(path: str | Path) -> list[SheetRow]:
         rows.append(
             SheetRow(
                 held["request_id"],
-                float(held.get(ANSWERED) or held.get("time") or 0.0),
+                float(held.get(ANSWERED) or 0.0),
                 str(held.get("model") or ""),
                 held.get("tags") or {},
                 held.get("question"),

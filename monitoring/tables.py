@@ -9,9 +9,9 @@ from pathlib import Path
 from sqlite3 import OperationalError
 from typing import Any, Protocol
 
-from metaprobe.monitoring import log_numbers, rollup
+from metaprobe.monitoring import log_numbers
 from metaprobe.monitoring.database_errors import kind_of
-from metaprobe.monitoring.log_schema import FIRST, FURTHER, LAST, LATER
+from metaprobe.monitoring.log_schema import FIRST, FURTHER
 from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -35,7 +35,6 @@ ERASE_S = 60.0
 CHUNK = 50_000
 """Rows fetched at a time."""
 
-_SQLITE_COLUMNS = "SELECT name FROM pragma_table_info(:name)"
 _URL_COLUMNS = (
     "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = :name"
 )
@@ -123,7 +122,6 @@ class SqliteTables:
         with self._db.named(), self._db.transaction():
             for statement in FURTHER:
                 self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
-            _add_later(self._run, _SQLITE_COLUMNS)
             log_numbers.never_again(self._run)
         self._file = _file_at(self._path)
 
@@ -204,11 +202,7 @@ class UrlTables:
         with self.transaction(alone=True) as run:  # two that make the tables at once wait for each other
             for statement in (FIRST, *FURTHER):
                 run(statement.format(serial="BIGSERIAL PRIMARY KEY"))
-            _add_later(run, _URL_COLUMNS)
-            numbered = ("written",) in [tuple(row) for row in run(_URL_COLUMNS, {"name": "scores"})]
-            log_numbers.by_commit(run, begun=numbered)
-            if not numbered:  # whose sums two that pruned or wrote at once may have spoilt
-                rollup.rebuild(run)
+            log_numbers.by_commit(run, begun=("written",) in map(tuple, run(_URL_COLUMNS, {"name": "scores"})))
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
@@ -277,14 +271,3 @@ def _file_at(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _add_later(run: Execute, asked: str) -> None:
-    """Gives a log that an earlier version made the columns that it lacks. `asked`: for the columns of a table."""
-    for table, columns in LATER.items():
-        there = {row[0] for row in run(asked, {"name": table})}
-        for name, kind in columns.items():
-            if name not in there:
-                run(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-    for statement in LAST:
-        run(statement)

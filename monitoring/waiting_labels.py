@@ -19,7 +19,7 @@ MAX_ID = 256
 """Characters of the id of an answer that is not in the log: 10,000 such labels then take some megabytes."""
 
 _CHUNK = 500
-_PREPARED, DROPPED = "labels_waiting", "labels_dropped"
+DROPPED = "labels_dropped"
 _ANSWERED = "EXISTS (SELECT 1 FROM scores s WHERE s.request_id = labels.request_id)"
 _OF = "WHERE request_id = :request_id"
 _ADD = (
@@ -49,9 +49,6 @@ def let_wait(run: "Execute", request_ids: Sequence[str], now: float) -> int:
 
 def drop_waiting(run: "Execute", now: float) -> int:
     """Drops the labels that have waited for `DAYS` days, and the oldest beyond `MOST`; returns how many they were."""
-    if not run("SELECT 1 FROM marks WHERE name = :name", {"name": _PREPARED}):  # of logs before labels waited
-        run(f"UPDATE labels SET waits = :now WHERE waits IS NULL AND NOT {_ANSWERED}", {"now": now})
-        run(_ADD, {"name": _PREPARED, "value": 1})
     before = now - DAYS * 86400
     [(count, oldest)] = run("SELECT count(*), min(waits) FROM labels WHERE waits IS NOT NULL")
     if count <= MOST and (oldest is None or oldest >= before):

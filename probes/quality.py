@@ -18,7 +18,6 @@ from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
-from metaprobe.probes.support import Support
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from metaprobe.probes.signals import Signals
 
 DEFAULT = f"{BUNDLED}quality"
-UNLIKE = "unlike the training data"
 FEW_TOKENS = 2
 """A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
 
@@ -93,7 +91,6 @@ class QualityPredictor(Pretrained):
             )
         try:
             self._scales = _scales(contract.get("scales", {}))
-            self._support = Support.from_manifest(checkpoint.manifest.support, width=len(self.schema.names))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole predictor ({error!r}); train it again") from error
         names = [output.name for output in checkpoint.manifest.outputs]
@@ -115,8 +112,6 @@ class QualityPredictor(Pretrained):
                 "that no threshold can lie on it: leave the option out"
             )
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
-        # One feature of many, but an answer of another length is another kind of answer.
-        self._length = self.schema.names.index("length") if "length" in self.schema.names else None
 
     @classmethod
     def load(
@@ -249,9 +244,8 @@ class QualityPredictor(Pretrained):
             logprobs, tops, thinking, models, notes = zip(*read, strict=True)
             X = features(self.schema, logprobs, tops if self.schema.uses_top else None, thinking)
             outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
-            supported = self._support.contains(X, decisive=self._length)
             return [
-                self._verdict({name: values[i] for name, values in outputs.items()}, supported[i], models[i], note)
+                self._verdict({name: values[i] for name, values in outputs.items()}, models[i], note)
                 for i, note in enumerate(notes)
             ]
 
@@ -285,23 +279,21 @@ class QualityPredictor(Pretrained):
     def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
         """From features (d,)."""
         heads = {name: value.item() for name, value in self.checkpoint.run({INPUT: row[None]}).items()}
-        return self._verdict(heads, self._support.contains_one(row, decisive=self._length), model, note)
+        return self._verdict(heads, model, note)
 
-    def _verdict(self, heads: dict[str, float], in_support: bool | None, model: str | None, note: str) -> Verdict:
+    def _verdict(self, heads: dict[str, float], model: str | None, note: str) -> Verdict:
         known = True
         if self._rates is not None:
             known = self._rates.add_to(heads, self._run, model)
             note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
         score = self._share(self._main, heads[self._main]) if self._main is not None else None
-        if in_support is False:
-            note = f"{note}; {UNLIKE}" if note else UNLIKE
         # A score that the caller chose is compared whatever the run: it promises nothing about shares.
         compared = known or self._asked.flag_below is not None
         flagged = None if self._threshold is None or score is None or not compared else score < self._threshold
         critical = heads.get(CRITICAL)
         if self._critical is not None and critical is not None and known:
             flagged = critical >= self._critical or bool(flagged)
-        return Verdict(score, heads, critical, flagged, in_support, self.checkpoint.digest, note)
+        return Verdict(score, heads, critical, flagged, self.checkpoint.digest, note)
 
     def _share(self, name: str, value: float) -> float:
         """Where a head's value lies on its scale, in [0, 1]; a probability is its own."""

@@ -13,11 +13,11 @@ from metaprobe.records.json_lines import iter_json_lines
 from metaprobe.records.reading import error_message
 from metaprobe.records.types import Call, Run
 
-FIELDS = ("score", "heads", "critical", "flagged", "in_support", "reason")
+FIELDS = ("score", "heads", "critical", "flagged", "reason")
 
 
 def score_lines(predictor: QualityPredictor, path: Path, *, by_run: bool = True) -> Iterator[dict[str, Any]]:
-    """One object for each line of an OpenAI-format file: line, id, score, heads, critical, flagged, in_support, reason.
+    """One object for each line of an OpenAI-format file: line, id, score, heads, critical, flagged, reason.
 
     A line that cannot be scored has null for all that is unknown, and the reason; the other lines are scored all the
     same, and their reason is empty where all is well. Blank lines are passed over. Raises `ImportFileError` for a file

@@ -31,9 +31,6 @@ class Verdict:
     """Whether the score lies below the predictor's threshold, or the probability of a critical failure reaches the
     threshold `critical`. None where the predictor has neither threshold, and where it does not know how often answers
     of this run are right."""
-    in_support: bool | None
-    """Whether the features lie in the range of the training data, for checkpoints of version 0.1; None for later ones,
-    because on models and tasks left out, answers inside the range were judged less well than those outside."""
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
@@ -41,8 +38,8 @@ class Verdict:
 
     def __repr__(self) -> str:
         score = "None" if self.score is None else f"{self.score:.3f}"
-        said = f", reason={self.reason!r}" if self.reason else ""
-        return f"Verdict(score={score}, flagged={self.flagged}, in_support={self.in_support}{said})"
+        reason = f", reason={self.reason!r}" if self.reason else ""
+        return f"Verdict(score={score}, flagged={self.flagged}{reason})"
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
@@ -50,7 +47,7 @@ class Verdict:
         shown = {"score": "none" if self.score is None else f"{self.score:.3f}", **heads}
         if self.critical is not None:
             shown["critical"] = f"{self.critical:.3f}"
-        rows = [*shown.items(), ("flagged", self.flagged), ("in support", self.in_support), ("reason", self.reason)]
+        rows = [*shown.items(), ("flagged", self.flagged), ("reason", self.reason)]
         return html_table("Verdict", [*rows, ("checkpoint", f"{self.checkpoint[:12]}...")])
 
     def to_dict(self) -> dict[str, Any]:

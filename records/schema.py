@@ -214,7 +214,7 @@ def _calls(structs: Any) -> Iterator[Call]:
     """Calls of a struct array. The token arrays are cut out of Arrow's buffers: number by number would be slow."""
     arrays = {name: _cut(structs.field(name), dtype) for name, dtype in _ARRAYS.items()}
     arrays["top_logprobs"] = _cut_matrices(structs.field("top_logprobs"))
-    # Shards of version 0.1 have no segments, older ones no reader and no note.
+    # A shard may lack the columns of segments, reader and note: those of recorded/ have not all of them.
     rest = [field.name for field in structs.type if field.name not in arrays]
     rows = pa.StructArray.from_arrays([structs.field(name) for name in rest], names=rest).to_pylist()
     for row, *values in zip(rows, *arrays.values(), strict=True):
@@ -267,7 +267,7 @@ def _spans(lists: Any) -> Iterator[tuple[int, int] | None]:
 
 
 def _item(row: dict[str, Any]) -> Item:
-    # Shards of version 0.1 have no fields.
+    # A shard may lack the column of fields: not all of recorded/ have it.
     fields = {field["name"]: field["text"] for field in row.pop("fields", None) or ()}
     return Item(**{**row, "gold": tuple(row["gold"]), "choices": tuple(row["choices"])}, fields=fields)
 

@@ -258,7 +258,7 @@ def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, wh
 
     Empty where nothing is, or where one of the two is not known. A router that learned from two sources joined takes
     either alone, for one answer, where the other gave nothing, as it did in training; but not as the only source of a
-    `whole` collection. For such a one, a router that names no source (of version 0.1, or learned from lines that name
+    `whole` collection. For such a one, a router that names no source (learned from lines that name
     none) is taken to have learned from what the models stated.
     """
     learned = sources.get(agent, "stated" if whole else "")

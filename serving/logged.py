@@ -46,7 +46,6 @@ def entry_of_scored(scored: Scored, *, tags: Mapping[str, str], texts: bool, log
         checkpoint=verdict.checkpoint if verdict else "",
         score=verdict.score if verdict else None,
         flagged=verdict.flagged if verdict else None,
-        in_support=verdict.in_support if verdict else None,
         critical=verdict.critical if verdict else None,
         heads=verdict.heads if verdict else {},
         reason=scored.as_metadata()["reason"],

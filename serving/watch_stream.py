@@ -258,7 +258,7 @@ class _Watcher:
     def gate_fired(self) -> Scored:
         value, reason, _ = self.gated.verdict()
         digest = self._predictor.checkpoint.digest
-        verdict = Verdict(value, {}, critical=None, flagged=True, in_support=None, checkpoint=digest, reason=reason)
+        verdict = Verdict(value, {}, critical=None, flagged=True, checkpoint=digest, reason=reason)
         return Scored(verdict, reason, action=self.gated.action, **self._of())
 
     def unfinished(self, why: str) -> Scored:

@@ -36,7 +36,6 @@ def entry(number: int, **more: object) -> Entry:
         "checkpoint": "c" * 64,
         "score": (number % 10) / 10,
         "flagged": number % 10 < 3,
-        "in_support": True,
         "finish_reason": "stop",
         "tokens": 7,
     }
@@ -50,7 +49,6 @@ WHOLE = Entry(
     checkpoint="d" * 64,
     score=0.125,
     flagged=True,
-    in_support=False,
     critical=0.5,
     heads={"evidence": 2.5},
     reason="the base rate is unknown",

@@ -129,9 +129,6 @@ WRITERS = (
             "docs/research/travel.md#travel-samples": number(
                 "MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"
             ),
-            "docs/research/travel.md#travel-support": number(
-                "MEASURED", "travel", "support", "rows", 0, "inside", "answers"
-            ),
         },
     ),
     Writer(
@@ -174,11 +171,6 @@ WRITERS = (
         },
     ),
     Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
-    Writer(
-        "research/claims/corrections.py",
-        {"docs/research/corrections.md": number("MEASURED", "claims_systems", 0, "after")},
-        "main",
-    ),
     Writer(
         "research/demo/page.py",
         {

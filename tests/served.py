@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import Checkpoint, Draft, Generator, save_checkpoint
-from metaprobe.probes.support import Support
 from metaprobe.training.common.graphs import linear_graph
 from metaprobe.training.crossfit.methods import Evidence
 
@@ -46,7 +45,6 @@ def small_checkpoint(path: Path, evidence: Evidence, *, model: str = "m") -> Che
         contract={"schema": evidence.schema, "features": list(evidence.feature_names)},
         generator=Generator(model=model),
         thresholds={"flag": 0.5},
-        support=Support.fit(X, X).to_manifest(),
     )
     expected = fitted.predict_proba(Z)[:, 1:].astype(np.float32)
     return save_checkpoint(

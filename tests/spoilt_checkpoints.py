@@ -30,7 +30,6 @@ DRAFT = Draft(
     metrics={"auroc": Metric(0.75, 0.71, 0.79, 1200)},
     training=Training("sha256:0123", 4000, 700, 42, "metaprobe train quality"),
     audits={"length only": Audit(True, "0.61 < 0.75"), "cut answers": Audit(False, "0.71 from being cut alone")},
-    support={"n_tokens": [1, 512]},
     versions={"lightgbm": "4.6.0"},
 )
 

@@ -92,11 +92,11 @@ def test_models_are_named_with_their_revision_where_there_is_one() -> None:
 
 
 def test_what_is_written_is_what_was_exported(tmp_path: Any) -> None:
-    given = export(audits=[("length", False, "as good")], support={"low": [0]}, extra={"more.txt": b"x"})
+    given = export(audits=[("length", False, "as good")], extra={"more.txt": b"x"})
     made = write_checkpoint(tmp_path / "c", given)
     manifest = made.manifest
     assert (manifest.kind, manifest.contract, manifest.generator) == ("quality", {"schema": "full"}, given.generator)
-    assert (manifest.thresholds, manifest.training, manifest.support) == ({"flag": 0.25}, given.training, {"low": [0]})
+    assert (manifest.thresholds, manifest.training) == ({"flag": 0.25}, given.training)
     assert manifest.calibration is not None
     assert (manifest.calibration.method, manifest.calibration.fitted_on) == (
         "platt",

@@ -1,13 +1,11 @@
-"""`metaprobe inspect`, `verify`, `seal`, `diff`, `promote`: what they say, and what their exit codes mean."""
+"""`metaprobe inspect`, `verify`, `diff`, `promote`: what they say, and what their exit codes mean."""
 
 import dataclasses
 import json
-import re
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from spoilt_checkpoints import rewrite
 from test_hidden_probe import WIDTH, hidden_checkpoint
 from test_router import planted
 from tiny import tiny_quality
@@ -61,18 +59,6 @@ def test_verify_says_what_was_verified_and_what_was_not(made):
     assert made.digest in result.stdout
     assert "held against nothing" in result.stdout
     assert "as expected" in run("verify", made.path, "--sha256", made.digest).stdout
-
-
-def test_verify_says_what_an_old_checkpoint_lacks_and_seal_adds_it(made, tmp_path):
-    old = QualityPredictor(made).save_pretrained(tmp_path / "old").path
-    rewrite(old, lambda manifest: manifest.pop("manifest_sha256"))
-    said = run("verify", old)
-    assert said.exit_code == 0
-    command = re.search(r"its manifest has no digest of itself, .* add it with\n +metaprobe (.*) NEW\n", said.stdout)
-    sealed = run(*command[1].split(), tmp_path / "new")
-    assert sealed.stdout == f"{made.digest}\n"
-    assert "every field is as its own digest says" in run("verify", tmp_path / "new").stdout
-    assert run(*command[1].split(), tmp_path / "new").exit_code == 1  # nothing is replaced
 
 
 def test_verify_fails_for_a_damaged_checkpoint_and_for_another_digest(made, tmp_path):
@@ -158,9 +144,9 @@ def test_features_that_only_one_has_are_named(made, tmp_path):
 
 def test_long_lists_are_counted_and_at_most_five_of_their_own_values_are_named(made):
     def sides(a, b):
-        texts = (dataclasses.replace(made.manifest, support={"x": values}) for values in (a, b))
+        texts = (dataclasses.replace(made.manifest, contract={"x": values}) for values in (a, b))
         lines = compare(*(dataclasses.replace(made, manifest=manifest) for manifest in texts)).as_text().splitlines()
-        at = lines.index("support.x")
+        at = lines.index("contract.x")
         return [line[4:] for line in lines[at + 1 : at + 3]]
 
     names = ["a", "b", "c", "d", "e", "f"]

@@ -153,17 +153,6 @@ def test_an_invalid_checkpoint_warns_exactly_once(tmp_path):
     assert [(warning.category, warning.filename) for warning in caught] == [(UntrustedCheckpoint, __file__)]
 
 
-def test_a_manifest_from_before_severities_still_loads_as_weak(folder):
-    def forget(manifest):
-        for audit in manifest["audits"].values():
-            del audit["severity"]
-
-    rewrite(folder, forget)
-    loaded = load_checkpoint(folder)
-    assert (loaded.trust, loaded.weaknesses) == ("weak", ("cut answers",))
-    assert loaded.manifest.audits["cut answers"].severity == "weak"
-
-
 def test_an_unknown_severity_is_refused(folder):
     rewrite(folder, lambda m: m["audits"]["cut answers"].update(severity="fine"))
     with pytest.raises(ContractMismatch, match="'invalid' or 'weak', got 'fine'"):

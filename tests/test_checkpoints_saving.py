@@ -65,9 +65,9 @@ def test_a_router_without_generator_calibration_or_training_round_trips(tmp_path
 
 def test_numpy_scalars_in_a_draft_are_written_as_numbers(tmp_path):
     draft = dataclasses.replace(
-        DRAFT, thresholds={"t": np.float64(0.25)}, support={"low": np.arange(2), "n": np.int64(3)}
+        DRAFT, thresholds={"t": np.float64(0.25)}, contract={"low": np.arange(2), "n": np.int64(3)}
     )
-    assert save(tmp_path / "c", draft).manifest.support == {"low": [0, 1], "n": 3}
+    assert save(tmp_path / "c", draft).manifest.contract == {"low": [0, 1], "n": 3}
 
 
 def test_golden_rows_keep_missing_values_as_null_and_at_most_sixteen_rows(folder):
@@ -198,9 +198,9 @@ def test_rows_beyond_the_kept_ones_are_compared_too(tmp_path):
         ({"golden_inputs": {"features": rows()[:, :1]}}, ContractMismatch, "shape"),
         ({"tolerance": 1e-3}, ContractMismatch, "tolerance is 0.001"),
         ({"model": b"nothing"}, UnsafeModel, "not an ONNX model"),
-        ({"draft": Draft(kind="q", support={"x": float("nan")})}, ContractMismatch, "support.x: expected a finite"),
-        ({"draft": Draft(kind="q", support={1: 2})}, ContractMismatch, "keys of an object are strings"),
-        ({"draft": Draft(kind="q", support={"x": object()})}, ContractMismatch, "support.x: a object cannot be"),
+        ({"draft": Draft(kind="q", contract={"x": float("nan")})}, ContractMismatch, "contract.x: expected a finite"),
+        ({"draft": Draft(kind="q", contract={1: 2})}, ContractMismatch, "keys of an object are strings"),
+        ({"draft": Draft(kind="q", contract={"x": object()})}, ContractMismatch, "contract.x: a object cannot be"),
         ({"draft": Draft(kind="q", thresholds={"t": "0.5"})}, ContractMismatch, "thresholds.t: expected a number"),
     ],
 )

@@ -51,7 +51,6 @@ def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded
         answer = run.calls[1]
         verdict = predictor.predict(answer)
         assert verdict.score is not None
-        assert verdict.in_support is None
         assert 0 < before.difficulty(answer) < 1
         (right if run.outcome else wrong).append(after.confidence(answer))
         decision = decide.decide(State(run.id, "ask-again", signals_of(answer)), (ACCEPT, AGAIN))

@@ -272,32 +272,3 @@ def test_each_version_has_a_stream_of_what_it_says_and_all_share_what_it_does_no
         "tokens": 600,
         "finish_reason": 600,
     }
-
-
-def test_a_state_of_before_versions_were_apart_keeps_what_each_version_has_said() -> None:
-    rng = np.random.default_rng(13)
-    score, time = rng.beta(5, 2, 800), np.arange(800)
-    version = np.where(time % 2 == 0, "a", "b")
-    score = np.where(version == "a", score, score**3)
-    held = json.loads(DriftWatch(("score", "tokens", LABEL)).to_json())
-    before = DriftWatch(("score", "tokens"))
-    before.update(time, {"score": score, "tokens": np.full(800, 9.0)}, version=version)
-    kept = json.loads(before.to_json())["streams"]
-    ranks = {f"{one}|{stratum}": held for one in "ab" for stratum, held in kept[f"score|{one}"]["ranks"].items()}
-    pooled = {**kept["score|a"], "ranks": ranks, "rows": 800}
-    label = {**kept["tokens"], "ranks": {}, "rows": 30}
-    streams = {"score": pooled, "tokens": kept["tokens"], "label": label}
-    for stream in streams.values():
-        for name in ("name", "version", "first", "told", "missed"):
-            del stream[name]
-        stream["times"] = [one[:2] for one in stream["times"]]
-    held |= {"format": 1, "streams": streams}
-    del held["names"]
-    watch = DriftWatch.from_json(json.dumps(held))
-    assert {key: stream.rows for key, stream in watch.streams.items()} == {
-        "score|a": 400,
-        "score|b": 400,
-        "tokens": 800,
-    }
-    changed = watch.update(800 + time, {"score": np.where(version == "a", score**2, score)}, version=version)
-    assert [(alarm.checkpoint, alarm.moved) for alarm in changed] == [("a", "lower")]

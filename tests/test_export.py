@@ -117,9 +117,7 @@ def test_a_response_a_call_and_a_list_get_the_same_score(quality: Path) -> None:
 def test_nothing_is_said_of_being_like_the_training_data_for_that_was_no_sign_of_anything(quality: Path) -> None:
     for unlike in ([-40.0, -50.0, -60.0, -45.0, -70.0], -np.abs(np.random.default_rng(0).normal(1.0, 0.7, 5000))):
         verdict = QualityPredictor.load(quality).predict(unlike)
-        assert verdict.in_support is None
         assert "unlike" not in verdict.reason
-    assert load_checkpoint(quality).manifest.support == {}
 
 
 def test_another_model_or_mode_is_warned_about_or_refused(quality: Path) -> None:
@@ -164,7 +162,7 @@ def test_scoring_a_file_gives_a_line_for_each_line(quality: Path, tmp_path: Path
     assert [line["line"] for line in out] == [1, 2, 3, 4, 6]
     assert [line["score"] is None for line in out] == [False, False, True, True, False]
     assert "responses.jsonl:3" in out[2]["reason"]
-    assert set(out[0]) == {"line", "id", "score", "heads", "critical", "flagged", "in_support", "reason"}
+    assert set(out[0]) == {"line", "id", "score", "heads", "critical", "flagged", "reason"}
     json.dumps(out, allow_nan=False)
 
 

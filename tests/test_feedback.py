@@ -277,18 +277,6 @@ def test_values_mean_what_the_user_says(maps: list[str], where: Path, tmp_path: 
     assert "stored 3 labels: 1 right, 2 wrong" in done.stdout
 
 
-def test_a_log_of_before_takes_labels_and_their_sources(where: Path) -> None:
-    with ScoreLog.open(where) as log:
-        log.label("r1", 0, who="ada")
-        with log.tables.transaction() as execute:
-            execute("ALTER TABLE labels DROP COLUMN source")
-    with ScoreLog.open(where) as log:
-        log.label("r1", 1, who="gpt", source="judge")
-        log.label("r2", 1, who="gpt", source="judge")
-        found = {one.request_id: (one.value, one.source) for one in log.current_labels()}
-    assert found == {"r1": (0, ""), "r2": (1, "judge")}
-
-
 @pytest.mark.parametrize("empty", [False, True])
 def test_labels_for_a_log_that_is_none_are_refused_and_none_is_made(tmp_path: Path, empty: bool) -> None:
     path, none = written(tmp_path / "labels.jsonl", [{"request_id": "r1", "label": 1}]), tmp_path / "typo.sqlite"

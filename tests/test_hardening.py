@@ -318,7 +318,7 @@ def test_weights_that_are_stated_and_not_there_are_refused_before_anything_is_al
 def test_a_predictor_of_any_contract_is_refused_or_works(made, victim, data):
     files = made.files()
     manifest = json.loads(files["manifest.json"])
-    part = data.draw(st.sampled_from(["contract", "support", "thresholds", "generator"]))
+    part = data.draw(st.sampled_from(["contract", "thresholds", "generator"]))
     key = data.draw(st.sampled_from([*(manifest[part] or {}), "scales", "low", "high", "allowed", "critical"]))
     manifest[part] = (manifest[part] or {}) | {key: data.draw(ANYTHING)}
     write(victim, {**files, "manifest.json": json.dumps(manifest).encode()})

@@ -1,6 +1,5 @@
 """Several processes on one log: sums, cursors and counts are those of a plain list, whatever came and went at once."""
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logged_entries import DAY, START, entry
 
-from metaprobe.monitoring import log_writer, retention, rollup
+from metaprobe.monitoring import log_writer, retention
 from metaprobe.monitoring.drift_of_log import LogWatch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
@@ -251,83 +250,6 @@ def test_thousands_from_three_writers_are_each_read_once_by_who_reads_meanwhile(
             for log in logs:
                 log.close()
     assert len(seen) == len(set(seen)) == 3 * 6 * 300
-
-
-def test_a_log_of_an_earlier_version_is_brought_up_to_date_with_the_sums_that_its_prunes_spoilt(where: str) -> None:
-    with ScoreLog.open(where) as log:
-        store(log, [answer(number) for number in range(30)])
-        before = log.settled()
-        with log.tables.transaction() as run:
-            if log.tables.alone:
-                for name in ("scores_deleted", "scores_numbered"):
-                    run(f"DROP TRIGGER {name}")
-            else:
-                run("DROP INDEX scores_by_number")
-                run("ALTER TABLE scores DROP COLUMN written")
-                run("UPDATE hours SET answers = answers - 1")
-                run("UPDATE bins SET answers = answers - 1")
-            run("DROP TABLE marks")
-    with ScoreLog.open(where) as log:
-        assert sums(log) == expected([answer(number) for number in range(30)])
-        after = log.settled()
-        seen: list[str] = []
-        read_on(log, -(1 << 62), seen)
-        assert len(seen) == 30
-        store(log, [answer(31)])
-        assert log.columns(stored=(after, log.settled()), ids=True).request_id.tolist() == ["r31"]
-        if log.tables.alone:
-            assert after == before
-
-
-def test_a_state_of_an_earlier_version_goes_on_after_the_row_that_it_had_read(where: str, tmp_path: Path) -> None:
-    state = tmp_path / "drift.json"
-    LogWatch().save(state)
-    held = json.loads(state.read_text(encoding="utf-8"))
-    for name in ("read_to", "pending", "checkpoint"):
-        del held[name]
-    with ScoreLog.open(where) as log:
-        store(log, [answer(number) for number in range(10)])
-        state.write_text(json.dumps(held | {"stored_until": 6, "log": log.identity()}), encoding="utf-8")
-        with log.tables.transaction() as run:  # what an earlier version has made
-            if log.tables.alone:
-                for name in ("scores_deleted", "scores_numbered"):
-                    run(f"DROP TRIGGER {name}")
-            else:
-                run("DROP INDEX scores_by_number")
-                run("ALTER TABLE scores DROP COLUMN written")
-            run("DROP TABLE marks")
-    with ScoreLog.open(where) as log:
-        watch = LogWatch.load(state)
-        watch.read(log)
-        assert watch.watch.streams["tokens"].rows == 4
-        store(log, [answer(10)])
-        watch.save(state)
-        watch = LogWatch.load(state)
-        watch.read(log)
-        assert watch.watch.streams["tokens"].rows == 5
-
-
-def test_sums_that_are_made_anew_are_those_that_were_kept(server: str) -> None:
-    odd = [
-        entry(1, score=None, flagged=None, reason="nothing to score", cost_usd=0.1),
-        entry(2, score=1.0, action="stop", tokens_saved=9, tokens=None, in_support=False),
-        entry(3, score=0.0, action="escalate", finish_reason="length", time=START + 5 * DAY + 3599.5),
-        entry(4, score=0.29, shadow_of="r1", model="other", tags={"task": "faq"}),
-        entry(5, score=0.999999, checkpoint="d" * 64, cost_usd=0.0),
-    ]
-    with ScoreLog.open(database(server)) as log:
-        store(log, odd + [answer(number) for number in range(10, 30)])
-        tables = {
-            "hours": "hour, model, checkpoint, task, shadow",
-            "bins": "day, model, checkpoint, task, shadow, bin",
-        }
-        asked = [f"SELECT * FROM {name} ORDER BY {key}" for name, key in tables.items()]
-        kept = [log.tables.read(one) for one in asked]
-        with log.tables.transaction() as run:
-            rollup.rebuild(run)
-        for one, before in zip(asked, kept, strict=True):
-            for new, old in zip(log.tables.read(one), before, strict=True):
-                assert list(new) == pytest.approx(list(old))
 
 
 def test_a_database_that_was_restored_on_a_younger_server_numbers_on_from_where_it_was(server: str) -> None:

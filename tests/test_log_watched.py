@@ -248,26 +248,6 @@ def test_labels_count_once_whenever_they_came_and_however_they_are_dated(url: Pa
     assert later[2] not in state.read_text(encoding="utf-8")
 
 
-def test_a_state_of_before_counts_no_label_twice(url: Path) -> None:
-    watch, state = LogWatch(), url.with_name("drift.json")
-    with ScoreLog.open(url) as log:
-        watch.read(log)
-        before, last = watch.watch.streams[LABELS].rows, max(one.time or 0.0 for one in log.current_labels())
-        watch.save(state)
-        held = json.loads(state.read_text(encoding="utf-8"))
-        del held["counted"]
-        state.write_text(json.dumps({**held, "labels_until": last}), encoding="utf-8")
-        write(log, 5, first=2000, labels=1.0)
-        kept = LogWatch.load(state)
-        kept.read(log)
-        assert kept.watch.streams[LABELS].rows == before + 5
-        labelled = {one.request_id for one in log.current_labels()}
-        name = next(f"r{i}" for i in range(1000) if f"r{i}" not in labelled)
-        log.label(name, 1, time=BEGIN)
-        kept.read(log)
-        assert kept.watch.streams[LABELS].rows == before + 6
-
-
 def test_lines_of_json_are_all_that_stands_on_stdout(url: Path, tmp_path: Path) -> None:
     done = run("estimate", "--json", "--log", url, "--model", "nobody")
     assert done.exit_code == 0
@@ -355,16 +335,6 @@ def test_a_log_that_was_put_back_to_an_earlier_copy_is_refused(url: Path) -> Non
         watch.log = log.identity()
         with pytest.raises(RecordError, match=r"up to number 1010, .*up to 1000 only"):
             watch.read(log)
-
-
-def test_a_state_of_before_goes_on_after_the_time_that_it_has_read(url: Path) -> None:
-    state = url.with_name("drift.json")
-    watch = LogWatch(read_until=BEGIN + 60 * 989)
-    watch.save(state)
-    kept = LogWatch.load(state)
-    with ScoreLog.open(url) as log:
-        kept.read(log)
-    assert kept.watch.streams[SCORES].rows == 10
 
 
 def test_who_reads_at_the_same_time_is_refused_and_nothing_rings_twice(url: Path) -> None:

@@ -44,13 +44,13 @@ def test_a_watched_stream_is_logged_under_its_servers_id(
 
 
 def test_all_that_a_verdict_says_is_in_its_entry(log: ScoreLog) -> None:
-    verdict = Verdict(0.25, {"brief": 0.75}, critical=0.5, flagged=True, in_support=False, checkpoint="c" * 64)
+    verdict = Verdict(0.25, {"brief": 0.75}, critical=0.5, flagged=True, checkpoint="c" * 64)
     log_verdicts(log)(Scored(verdict, "", "r", "m"))
     assert log.flush()
     entry = log.entry("r")
     assert entry is not None
     assert entry.heads == verdict.heads
-    for name in ("score", "critical", "flagged", "in_support", "checkpoint"):
+    for name in ("score", "critical", "flagged", "checkpoint"):
         assert getattr(entry, name) == getattr(verdict, name), name
 
 

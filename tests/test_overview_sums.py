@@ -33,11 +33,7 @@ def log(tmp_path: Path) -> ScoreLog:
     right."""
     log = ScoreLog.open(tmp_path / "scores.sqlite")
     for number in range(2 * DAYS):
-        log.write(
-            entry(
-                number, time=START + number * DAY / 2, score=number / (2 * DAYS), flagged=number < 12, in_support=True
-            )
-        )
+        log.write(entry(number, time=START + number * DAY / 2, score=number / (2 * DAYS), flagged=number < 12))
     assert log.flush()
     rows = draw_sheet(log, 2 * DAYS, seed=1).rows
     assert len(rows) == 2 * DAYS
@@ -99,11 +95,10 @@ def test_a_log_that_is_read_in_pieces_is_the_log(log: ScoreLog, monkeypatch: pyt
 
 def test_sums_over_no_answers_are_taken_away(tmp_path: Path) -> None:
     with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        log.write(entry(1, in_support=False))
-        log.write(entry(2, in_support=True))
-        log.write(entry(3, in_support=True))
+        for number in (1, 2, 3):
+            log.write(entry(number))
         assert log.flush()
-        assert log.tables.read("SELECT sum(outside) FROM hours") == [(1,)]
+        assert log.tables.read("SELECT sum(answers) FROM hours") == [(3,)]
         for name in ("r1", "r2", "r3"):
             log.delete(name)
         assert [log.tables.read(f"SELECT count(*) FROM {name}") for name in ("hours", "bins")] == [[(0,)], [(0,)]]

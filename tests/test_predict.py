@@ -19,7 +19,6 @@ from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.support import Support
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs, float_list
 from metaprobe.records.parse import parse_response
@@ -53,7 +52,6 @@ def predictor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         contract={"schema": read.name, "features": list(read.names)},
         generator=Generator("m"),
         thresholds={"flag": 0.5},
-        support=Support.fit(X[:400], X[400:]).to_manifest(),
     )
     path: Path = tmp_path_factory.mktemp("checkpoints") / "quality"
     inputs = {"features": X[:20]}
@@ -88,7 +86,6 @@ def test_one_response_and_many_get_the_same_verdicts_to_the_bit(predictor: Quali
     responses += [json.dumps(chat(x)).encode() for x in random_logprobs(10, 3)]
     together = predictor.predict_many(responses)
     assert together == [predictor.predict(response) for response in responses]
-    assert {verdict.in_support for verdict in together} == {True, False}
     assert len({verdict.score for verdict in together}) > 5
 
 
@@ -244,41 +241,6 @@ def test_a_list_that_cannot_be_scored_is_refused(predictor: QualityPredictor, ba
         predictor.predict(bad)
 
 
-def test_support_of_one_row_is_that_of_many() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 12)).astype(np.float32)
-    X[rng.random(X.shape) < 0.2] = np.nan
-    X[:200, 5] = np.nan  # never defined in training
-    support = Support.fit(X[:200], X[200:])
-    rows = np.concatenate([X, 3 * X, np.full((1, 12), np.nan, np.float32)])
-    for decisive in (None, 3, 5):
-        expected = support.contains(rows, decisive=decisive)
-        assert [support.contains_one(row, decisive=decisive) for row in rows] == expected
-        assert decisive == 5 or {True, False} == set(expected)
-
-
-def test_support_is_the_range_of_99_per_cent_and_what_99_per_cent_keep_to() -> None:
-    train = np.tile(np.arange(1001, dtype=np.float32)[:, None], (1, 4))  # 0 ... 1000: 5 lie beyond at each end
-    calibration = np.full((100, 4), 500, np.float32)
-    calibration[:2, 0] = 2000  # 2 of 100 rows have a quarter of their features outside
-    support = Support.fit(train, calibration)
-    assert (support.low.tolist(), support.high.tolist()) == ([5.0] * 4, [995.0] * 4)
-    assert support.allowed == 0.25
-    inside, edge, one, two = ([500, 500, 500, v] for v in (500, 995, 996, 996))
-    two[0] = 4
-    rows = np.array([inside, edge, one, two], np.float32)
-    assert support.contains(rows) == [True, True, True, False]
-    assert support.contains(rows, decisive=3) == [True, True, False, False]
-    assert Support.fit(train, calibration[2:]).contains(rows) == [True, True, False, False]
-
-
-def test_never_more_than_a_quarter_of_the_features_may_lie_outside() -> None:
-    train = np.tile(np.arange(1001, dtype=np.float32)[:, None], (1, 4))
-    odd = Support.fit(train, train + 5000)
-    assert odd.allowed == 0.25
-    assert odd.contains(np.array([[500, 500, 2000, 2000], [500, 500, 500, 2000]], np.float32)) == [False, True]
-
-
 def test_a_checkpoint_made_for_other_features_is_refused(tmp_path: Path) -> None:
     names = list(FULL.names)
     for number, stated in enumerate((names[::-1], names[:-1], [*names[:-1], "full.modes"], None)):
@@ -339,7 +301,7 @@ def test_thresholds_count_for_the_head_that_is_there(tmp_path: Path) -> None:
     lower = headed(tmp_path / "lower", output="correct", thresholds={"flag": 0.500001}).predict([-0.5] * 3)
     assert lower.flagged is True
     none = headed(tmp_path / "none", output="correct", thresholds={}).predict([-0.5] * 3)
-    assert (none.flagged, none.in_support) == (None, None)
+    assert none.flagged is None
 
 
 @pytest.mark.parametrize("scale", [[3, 3], [3, 1], [1], None])
@@ -347,16 +309,3 @@ def test_a_scale_that_is_none_is_refused(tmp_path: Path, scale: Any) -> None:
     with pytest.raises(ContractMismatch, match="is no whole predictor"):
         headed(tmp_path / "c", output="correct", thresholds={}, scales={"quality": scale})
     headed(tmp_path / "d", output="correct", thresholds={}, scales={"quality": [1, 3]})
-
-
-def test_a_support_of_another_width_is_refused_and_its_json_reads_back() -> None:
-    found = Support.fit(np.array([[1.0, np.nan], [2.0, np.nan]], np.float32), np.array([[1.5, 3.0]], np.float32))
-    again = Support.from_manifest(json.loads(json.dumps(found.to_manifest())), width=2)
-    assert isinstance(again, Support)
-    np.testing.assert_array_equal(again.low, found.low)
-    np.testing.assert_array_equal(again.high, found.high)
-    assert again.allowed == found.allowed
-    for width in (1, 3):
-        with pytest.raises(ValueError, match=rf"support has .*; expected twice \({width},\)"):
-            Support.from_manifest(found.to_manifest(), width=width)
-    assert Support.from_manifest({}, width=2).contains(np.zeros((3, 2), np.float32)) == [None] * 3

@@ -1,7 +1,6 @@
 """The features inside the graph against their definition in NumPy, and its outputs against the features-in graph."""
 
 import json
-import shutil
 from importlib.metadata import version
 
 import lightgbm
@@ -21,7 +20,6 @@ from metaprobe.checkpoints import (
     describe_verified,
     load_checkpoint,
     save_checkpoint,
-    seal,
 )
 from metaprobe.checkpoints.golden import record_raw
 from metaprobe.checkpoints.graph_session import GraphSession
@@ -270,6 +268,9 @@ def test_the_raw_graph_is_held_against_its_own_golden_rows(saved, forest, respon
     for look in (other.raw_session, lambda: describe_verified(other, pinned=False)):
         with pytest.raises(GoldenMismatch, match=r"raw_golden\.json: output '\w+' of row \d+ differs by"):
             look()
+    rewrite(checkpoint.path, lambda m: m["files"].pop(RAW_GOLDEN))
+    with pytest.raises(ContractMismatch, match=r"lists raw\.onnx without raw_golden\.json"):
+        load_checkpoint(checkpoint.path)
 
 
 def test_rows_of_a_raw_graph_with_alternatives_are_recorded_and_never_missing(saved, responses):
@@ -281,28 +282,6 @@ def test_rows_of_a_raw_graph_with_alternatives_are_recorded_and_never_missing(sa
     assert rows["inputs"].keys() == {"logprobs", "lengths", "top_logprobs"}
     assert len(set(rows["outputs"]["correct"]["values"])) > 4
     assert None not in rows["outputs"]["correct"]["values"]
-
-
-def test_a_checkpoint_of_version_0_1_says_what_it_lacks_and_gets_it_by_sealing(saved, forest, responses, tmp_path):
-    new = saved({RAW: build_raw_graph(forest, "full", responses[:9])})
-    old = shutil.copytree(new.path, tmp_path / "old")
-
-    def as_before(manifest):
-        del manifest["manifest_sha256"], manifest["files"][RAW_GOLDEN]
-
-    rewrite(old, as_before)
-    (old / RAW_GOLDEN).unlink()
-    found = load_checkpoint(old)
-    found.raw_session()
-    lacks = (
-        "its manifest has no digest of itself, and raw.onnx has no golden rows, so that damage there may go unnoticed"
-    )
-    said = describe_verified(found, pinned=False)
-    assert f"lacks       {lacks}: add it with\n            metaprobe seal {old} --out NEW" in said
-    sealed = seal(found, tmp_path / "sealed")
-    assert sealed.files() == new.files()
-    assert "lacks" not in describe_verified(sealed, pinned=False)
-    assert seal(sealed, tmp_path / "again").digest == sealed.digest
 
 
 def test_extra_graph_is_held_to_the_same_guard(saved, forest):

@@ -246,7 +246,7 @@ def test_a_version_that_has_scored_answers_of_a_log_is_never_replaced(
         lines = tmp_path / "runs"
         done = run("train", "quality", stored(lines, {"m": (60, 0.5)}), "--out", tmp_path / "c", "--replace", *option)
         assert "may be in service" in done.output, done.output
-    done = run("seal", base, "--out", tmp_path / "c", "--replace", "--log", tmp_path / "no.sqlite")
+    done = run("train", "quality", lines, "--out", tmp_path / "c", "--replace", "--log", tmp_path / "no.sqlite")
     assert "cannot be read" in done.output
     assert not (tmp_path / "no.sqlite").exists()
     assert run(*words, "--replace").exit_code == 0, "nothing that is named knows it"

@@ -229,23 +229,6 @@ def test_labels_without_an_answer_wait_for_seven_days(where: str, monkeypatch: p
         assert log.dropped_labels == 1
 
 
-def test_labels_of_a_log_before_are_bounded_as_well(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_labels, "MOST", 20)
-    with ScoreLog.open(where) as log:
-        log.write(entry(1))
-        assert log.flush()
-        with log.tables.transaction() as run:
-            run("DROP INDEX labels_waiting")
-            run("ALTER TABLE labels DROP COLUMN waits")
-            given = [{"request_id": name, "time": START} for name in ("r1", *(f"never-{i}" for i in range(50)))]
-            run("INSERT INTO labels (request_id, value, who, time) VALUES (:request_id, 1, '', :time)", given)
-    with ScoreLog.open(where) as log:
-        assert len(log.current_labels()) == 51
-        log.label("new", 1)
-        assert len(log.current_labels()) == 21
-        assert {one.request_id for one in log.current_labels()} >= {"r1", "new"}
-
-
 def test_every_text_of_a_label_is_bounded(where: str) -> None:
     long = "x" * 300
     with ScoreLog.open(where) as log:

@@ -41,25 +41,6 @@ def test_sums_are_those_of_the_rows_whatever_came_and_went(where: str) -> None:
         assert totals(log) == [expected, expected[:3]]
 
 
-def test_a_log_of_an_earlier_version_gets_the_sums_that_it_lacks_and_keeps_the_others(where: str) -> None:
-    with ScoreLog.open(where) as log:
-        log.write(entry(1))
-        assert log.flush()
-        with log.tables.transaction() as run:
-            for name in ("priced", "spared"):
-                run(f"ALTER TABLE hours DROP COLUMN {name}")
-    with ScoreLog.open(where) as log:
-        log.write(entry(2, cost_usd=0.0))
-        log.write(entry(3, tokens_saved=5))
-        assert log.flush()
-        assert log.dropped == 0
-        [sums] = log.tables.read("SELECT sum(answers), sum(priced), sum(spared), sum(tokens_saved) FROM hours")
-        assert list(sums) == [3, 1, 1, 5]
-        log.delete("r3")
-        [sums] = log.tables.read("SELECT sum(answers), sum(priced), sum(spared), sum(tokens_saved) FROM hours")
-        assert list(sums) == [2, 1, 0, 0]
-
-
 def test_prune_takes_away_what_is_older_and_its_labels_and_nothing_else(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ def test_an_answer_carries_its_verdict_and_no_logprobs_that_were_not_asked_for(
     expected = predictor.predict(LOGPROBS)
     verdict = verdict_of(answer)
     assert verdict["score"] == pytest.approx(expected.score)
-    assert set(verdict) == {"score", "heads", "critical", "flagged", "in_support", "reason", "checkpoint"}
+    assert set(verdict) == {"score", "heads", "critical", "flagged", "reason", "checkpoint"}
     assert verdict["checkpoint"] == predictor.checkpoint.digest
 
 

@@ -56,7 +56,7 @@ def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
 def gain_of(row: dict[str, Any]) -> dict[str, Any]:
     """The blend over the strongest control.
 
-    Measurements of version 0.1 hold no paired difference to it. Then the two are taken as if they were of different
+    Where a kept measurement holds no paired difference to it, the two are taken as if they were of different
     answers: on the same ones they vary together, so that interval and p-values are wider than paired ones.
     """
     found = row["methods"]

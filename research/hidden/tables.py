@@ -59,7 +59,7 @@ def discrimination(rows: dict[str, Any]) -> list[str]:
 def calibration(rows: dict[str, Any]) -> list[str]:
     """Calibration error, Brier skill and AURC of the methods named beforehand, recalibrated; and ECE as stated."""
     names = (STATED, MEAN_LOGPROB, AFTER, BLEND)
-    # Measurements of version 0.1 hold the debiased root mean square only.
+    # Where a kept measurement holds no ECE, its root-mean-square error is shown for all.
     error = "ece" if all("ece" in row["methods"][BLEND] for row in rows.values()) else "rms_calibration_error"
     titles = {error: ERRORS[error], "brier_skill": "Brier skill", "aurc": "AURC"}
     head = ["model, task", f"{STATED}, as stated: ECE", "its mean, share right"]

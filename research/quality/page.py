@@ -150,7 +150,7 @@ def answer(sets: Figures) -> str:
     ahead, behind, of = against_controls(measured, TREES, "over_strongest")
     inside, loses, runs = against_controls(several, TREES, "within_over_strongest")
     return (
-        "Trees on log-probabilities, the quality predictor of version 0.1, are shown to be ahead of the mean "
+        "Trees on log-probabilities are shown to be ahead of the mean "
         f"log-probability in {over_mean.count('holds')} of {len(measured)} sets and behind it in "
         f"{over_mean.count('does not hold')}. They are shown to be ahead of every "
         "free "
@@ -301,7 +301,7 @@ def one_set(found: Figures) -> Lines:
         row = [name, plain(m["auroc"]), maybe_signed(m["over_mean"]), gain(m.get("over_strongest"))]
         if several:
             row += [plain(m["within"]), maybe_signed(m["within_over_mean"]), gain(m.get("within_over_strongest"))]
-        ece = plain(m["ece"]) if m.get("ece") else "-"  # of version 0.1 another error is kept
+        ece = plain(m["ece"]) if m.get("ece") else "-"  # the kept figures of some sets have none
         rows.append([*row, plain(m["auprc"]), ece, plain(m["brier_skill"])])
     head = ["method", "AUROC", "over the mean", "over the strongest control"]
     head += ["within runs", "over the mean within", "over the strongest within"] if several else []

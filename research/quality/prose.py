@@ -22,7 +22,7 @@ marks a paired difference above 0 to every control after Holm's correction. The 
 fold and has a row, but decides nothing. AUPRC, ECE and Brier skill are computed on the calibrated probabilities; ECE
 is the expected calibration error over 15 bins of equal mass, given from 1,000 answers on.
 
-**Methods.** *LightGBM on logprobs* is the predictor that version 0.1 of `metaprobe train quality` fitted (full
+**Methods.** *LightGBM on logprobs* are trees on all windows and statistics (full
 schema). *LightGBM held back* has small trees with random thresholds whose score may only rise with the level of any
 window. *Logistic on six terms* reads mean, minimum, first, sum, worst three in a row and length. *Blend* joins the
 latter two by weights fitted on calibration rows. *+ run* adds the run's identity. *Best single feature* is one
@@ -89,7 +89,7 @@ critical flag."""
 
 DEBATES = """\
 **Two ways of asking.** *Zero-shot* is the paper's way and the default: the debaters get their role, and nothing says
-how an argument begins. The *scaffold* of version 0.1 showed an example and prescribed the opening, which is exactly
+how an argument begins. The variant *scaffold* shows an example and prescribes the opening, which is exactly
 what early windows read. The zero-shot arguments are judged by the program only: in a small trial the 1.5B judge gave
 almost all arguments the same grades, even where its own reasons contradicted them.
 

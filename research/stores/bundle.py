@@ -1,7 +1,6 @@
 """Makes the bundled checkpoints again from the recorded runs, and says how far they differ from those that are there.
 
     python -m research.stores.bundle [--models MODELS] [NAME ...]         # write checkpoints/bundled/
-    python -m research.stores.bundle --seal [NAME ...]                    # add digest and rows to those that are there
     python -m research.stores.bundle --check [--models MODELS] [NAME ...] # make them in out/bundle, compare
 
 Predictors, gate and router come from files in this folder alone. The probes need hidden states, which are read again
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.checkpoints import load_checkpoint, seal
+from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.bundle import FOLDER, bundled_names
 from metaprobe.checkpoints.golden import difference
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
@@ -41,7 +40,6 @@ ELSEWHERE = tuple(
         ("auroc", ".3f", "auroc"),
         (MEAN_GAIN, "+.3f", "auroc_gain_over_mean_log_probability"),
         ("ECE", ".3f", "ece"),
-        ("debiased root-mean-square calibration error", ".3f", "ece_debiased"),  # of version 0.1
     )
     for by in ("task", "dimension")
 )
@@ -122,14 +120,9 @@ COMMANDS = {
 @click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
 @click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--check", is_flag=True, help="Compare with what is there, and leave both.")
-@click.option("--seal", "only_seal", is_flag=True, help="Add what checkpoints of version 0.1 lack, and make none anew.")
-def main(names: tuple[str, ...], models: Path | None, check: bool, only_seal: bool) -> None:
+def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
     """Make the named checkpoints, or all."""
     worst = []
-    if only_seal:
-        for name in names or COMMANDS:
-            click.echo(f"{name}: {seal(load_checkpoint(FOLDER / name), FOLDER / name, overwrite=True).digest}")
-        return
     for name in names or COMMANDS:
         of_states = str(STATES) in COMMANDS[name]
         if of_states:
@@ -245,26 +238,14 @@ def ceilings(manifests: Mapping[str, Manifest]) -> list[str]:
 def notes(manifests: Mapping[str, Manifest]) -> list[str]:
     """What has to be known of the table's columns."""
     turned = [f"`{name}`" for name, one in manifests.items() if HIGH_IS_BAD & {output.name for output in one.outputs}]
-    old = [
-        f"`{name}`"
-        for name, one in manifests.items()
-        if any(audit.endswith("beats length of the answer") for audit in one.audits)
-        and not any(audit.endswith("beats mean log-probability") for audit in one.audits)
+    if not turned:
+        return []
+    return [
+        f"The table gives no gain over the mean log-probability for {', '.join(turned)}. The mean would be read as "
+        "confidence, but in the debates the faulty arguments have the highest log-probabilities, so it ranks them "
+        "in the wrong order. Most of such a gain would come from the sign alone: a score has to beat the reversed "
+        "mean."
     ]
-    lines = []
-    if turned:
-        lines.append(
-            f"The table gives no gain over the mean log-probability for {', '.join(turned)}. The mean would be read as "
-            "confidence, but in the debates the faulty arguments have the highest log-probabilities, so it ranks them "
-            "in the wrong order. Most of such a gain would come from the sign alone: a score has to beat the reversed "
-            "mean."
-        )
-    if old:
-        lines.append(
-            f"`trust` of {', '.join(old)} follows from the audits of version 0.1, which compared a score with lengths, "
-            "prompts and tables, but not with each free log-probability. It is valid until they are made again."
-        )
-    return lines
 
 
 def format_metric(manifest: Manifest, figures: Sequence[tuple[str, str, str]]) -> str:

@@ -6,8 +6,7 @@
 From recorded/gsm8k-mgv (point `iterate`: all three cycles were run) and recorded/metacog-every-agent (points `assess`
 and `assign`: every agent was asked). No model is asked. The questions are halved by group; the quality predictor that
 reads one half was trained on the other. `measure` keeps its numbers in docs/measured/operating_points.json (a minute or
-two of one core); `page` writes the section `operating-points` of docs/research/systems.md, and
-claims_decisions.json.
+two of one core); `page` writes the section `operating-points` of docs/research/systems.md.
 """
 
 import json
@@ -53,32 +52,6 @@ PROMISED = FlagOptions(catch=0.9)
 MEASURED = ROOT / "docs" / "measured" / "operating_points.json"
 
 
-CLAIMS = ROOT / "docs" / "measured" / "claims_decisions.json"
-REFUSED = [
-    {"before": "no number was given", "verdict": "fell", "script": "tests/test_contract.py", **row}
-    for row in (
-        {
-            "statement": "`quality` may be replaced in the debate by any predictor, probe or adapter",
-            "page": "docs/research/systems.md",
-            "after": "one checkpoint must have the heads instruction, justification, evidence and critical; others "
-            "left the run without the judge's fields, and are refused",
-        },
-        {
-            "statement": "MetaCrit takes the signals difficulty, confidence and quality",
-            "page": "docs/research/systems.md",
-            "after": "its papers' rule reads none and no policy read confidence: difficulty and quality are taken "
-            "with learned stages that were trained on them, all else is refused",
-        },
-        {
-            "statement": "`--policy learned:CHECKPOINT` may be given to any system; elsewhere the papers' rules decide",
-            "page": "docs/research/systems.md",
-            "after": "a policy for points at which the system or the variant decides nothing is refused",
-        },
-    )
-]
-"""Statements that fell without a figure: what is refused now."""
-
-
 @click.group()
 def main() -> None:
     """Measure, write the page."""
@@ -108,10 +81,9 @@ def point_of(runs: Sequence[Run], rows: Sequence[Row], own: str, groups: Sequenc
 
 @main.command("page")
 def page_command() -> None:
-    """Write the tables, and what the numbers leave of version 0.1."""
+    """Writes the tables."""
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
     write(PAGE, "operating-points", section(measured))
-    CLAIMS.write_text(json.dumps(statements(measured), indent=1) + "\n", encoding="utf-8")
 
 
 def section(measured: dict[str, Any]) -> list[str]:
@@ -140,36 +112,6 @@ def section(measured: dict[str, Any]) -> list[str]:
         "",
         assess["told"],
         "",
-    ]
-
-
-def statements(measured: dict[str, Any]) -> list[dict[str, str]]:
-    """What version 0.1 said of replaced numbers and of policies, and what is left of it."""
-    at = {point: {row["name"]: row for row in found["rows"]} for point, found in measured.items()}
-    fixed = {point: at[point]["checkpoint, the paper's threshold"] for point in at}
-    own = {"iterate": at["iterate"][OWN_ITERATE], "assess": at["assess"][OWN_FLAG]}
-
-    def told(row: dict[str, str], says: str) -> str:
-        return f"says {says} in {row['says']} of the decisions, accuracy {row['accuracy']}, {row['tokens']} tokens"
-
-    common = {"page": "docs/research/systems.md", "script": "research/systems/operating_points.py"}
-    return [
-        {
-            "statement": "A checkpoint takes the place of Monitor-Generate-Verify's scores, at the paper's 0.85",
-            **common,
-            "before": told(fixed["iterate"], "stop"),
-            "after": f"at the checkpoint's own threshold {told(own['iterate'], 'stop')}. {measured['iterate']['told']}",
-            "verdict": "changed: it saves tokens, and is no better than stopping at once",
-        },
-        {
-            "statement": "A checkpoint takes the place of MetaCogAgent's stated confidence, at the paper's 0.5",
-            **common,
-            "before": told(fixed["assess"], "execute"),
-            "after": f"at the checkpoint's own threshold {told(own['assess'], 'execute')}. "
-            f"{measured['assess']['told']}",
-            "verdict": "changed: the threshold is the checkpoint's, and the best agent alone is better",
-        },
-        *REFUSED,
     ]
 
 

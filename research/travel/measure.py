@@ -1,7 +1,6 @@
 """What a predictor is worth on models and tasks that it was not made on, and what labels of these add.
 
     python -m research.travel.measure strangers --data DATA   # one model left out, one task left out
-    python -m research.travel.measure support --data DATA     # is an answer like ours judged better?
     python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: minutes
     python -m research.travel.measure ceiling --data DATA     # what calibration fifty labels could reach at best
     python -m research.travel.page                            # writes docs/research/travel.md from the kept numbers
@@ -19,13 +18,11 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from sklearn.neighbors import NearestNeighbors
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.probes.support import Support
 from metaprobe.probes.terms import TERMS
 from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.offsets import fit_offsets
@@ -224,38 +221,6 @@ def _over_runs(
 def shown(found: Interval) -> list[float]:
     """Estimate, low and high, to three decimals."""
     return [round(float(value), 3) for value in (found.estimate, found.low, found.high)]
-
-
-@main.command("support")
-@data_option
-def support_command(data: Path) -> None:
-    """Whether an answer that looks like ours is judged better: by the ranges of the terms, and by their density."""
-    ours, theirs = recorded(ROOT), others(data)
-    known, new = ours.features().astype(np.float64), theirs.features().astype(np.float64)
-    calibration = np.random.default_rng(0).random(len(known)) < 0.3
-    centre, spread = known.mean(axis=0), known.std(axis=0)
-    neighbours = NearestNeighbors(n_neighbors=10).fit((known[~calibration] - centre) / spread)
-    far = [neighbours.kneighbors((rows - centre) / spread)[0][:, -1] for rows in (known[calibration], new)]
-    support = Support.fit(known[~calibration].astype(np.float32), known[calibration].astype(np.float32))
-    inside = {"ranges that hold 99 %": np.array(support.contains(new.astype(np.float32)), dtype=np.bool_)}
-    for level in (0.9, 0.99):
-        inside[f"tenth neighbour, {level:.0%} at home"] = far[1] <= np.quantile(far[0], level)
-    score, found = -(new[:, TERMS.index("mean")] + 0.5 * new[:, TERMS.index("length")]), []
-    for name, within in inside.items():
-        for source in np.unique(theirs.source):
-            here = theirs.source == source
-            parts = {side: _inside_run(theirs, score, here & rows) for side, rows in ((1, within), (0, ~within))}
-            found.append({"test": name, "source": str(source), "inside": parts[1], "outside": parts[0]})
-    keep("support", {"rows": found})
-
-
-def _inside_run(answers: Answers, score: Floats, rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """How many answers, and the AUROC within their runs; none where there are too few of either kind."""
-    y = answers.y[rows]
-    if min(y.sum(), len(y) - y.sum()) < LEAST:
-        return {"answers": len(y)}
-    weights = cluster_weights(answers.group[rows].tolist(), RESAMPLES)
-    return {"answers": len(y), "auroc": shown(interval(StratifiedAuroc(answers.run[rows]), y, score[rows], weights))}
 
 
 @main.command()

@@ -42,7 +42,6 @@ def page_command() -> None:
     write(PAGE, "travel-ceiling", [*ceiling(found["ceiling"], found["curve"]), ""])
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
     write(PAGE, "travel-blend-home", [*blend_at_home(found["blend"]), ""])
-    write(PAGE, "travel-support", [*support(found["support"]), ""])
     write(PAGE, "travel-alternatives", [*alternatives(found["alternatives"]), ""])
     write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
 
@@ -302,17 +301,6 @@ def blend_at_home(found: dict[str, Any]) -> list[str]:
             rows.append([model, shown, f"{one[among]['scaled']['auroc']:.3f}", *cells])
     head = ["model", "among", "scaled total", "probe, family left out", "family known"]
     return markdown([*head, "probe + scaled, family left out", "family known"], rows)
-
-
-def support(found: dict[str, Any]) -> list[str]:
-    """AUROC of answers that look like ours, and of those that do not."""
-
-    def cell(part: dict[str, Any]) -> str:
-        count = f"{part['answers']} answers"
-        return f"{interval(part['auroc'], '.3f')}, {count}" if "auroc" in part else f"{count}: too few"
-
-    rows = [[row["test"], row["source"], cell(row["inside"]), cell(row["outside"])] for row in found["rows"]]
-    return markdown(["inside is", "source", "inside", "outside"], rows)
 
 
 if __name__ == "__main__":

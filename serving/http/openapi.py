@@ -9,13 +9,12 @@ _ERROR = {"type": "object", "properties": {"error": {"type": "object", "required
 _VERDICT = {
     "type": "object",
     "description": "What the checkpoint says of one answer.",
-    "required": ["score", "heads", "critical", "flagged", "in_support", "checkpoint", "reason"],
+    "required": ["score", "heads", "critical", "flagged", "checkpoint", "reason"],
     "properties": {
         "score": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
         "heads": {"type": "object", "additionalProperties": {"type": "number"}},
         "critical": {"type": ["number", "null"]},
         "flagged": {"type": ["boolean", "null"]},
-        "in_support": {"type": ["boolean", "null"]},
         "checkpoint": {"type": "string", "description": "Digest."},
         "reason": {"type": "string"},
     },

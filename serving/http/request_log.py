@@ -183,7 +183,6 @@ class RequestLog:
                 checkpoint=shown["checkpoint"],
                 score=shown["score"],
                 flagged=shown["flagged"],
-                in_support=shown["in_support"],
                 critical=shown["critical"],
                 heads=shown["heads"],
                 reason=shown["reason"] if settings.log_texts else without_quotes(shown["reason"]),

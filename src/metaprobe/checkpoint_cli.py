@@ -15,11 +15,8 @@ from metaprobe.terminal import (
     CHECKPOINT,
     CHECKPOINT_OR_RUNS,
     FILE,
-    FOLDER,
     agent_option,
     is_store,
-    replace_options,
-    replacing_given,
     seed_option,
     stage_option,
 )
@@ -60,23 +57,6 @@ def verify(checkpoint: str, sha256: str | None) -> None:
     from metaprobe.checkpoints import describe_verified, load_checkpoint
 
     click.echo(describe_verified(load_checkpoint(checkpoint, sha256=sha256), pinned=sha256 is not None))
-
-
-@click.command(short_help="Add what a checkpoint of version 0.1 lacks.")
-@click.argument("checkpoint", type=CHECKPOINT)
-@click.option("--out", type=FOLDER, required=True, help="Folder of the new checkpoint.")
-@replace_options()
-@digest_option
-def seal(checkpoint: str, out: Path, sha256: str | None, **named: Any) -> None:
-    """The same checkpoint with what those of version 0.1 lack: a digest of the manifest in it, rows of raw.onnx.
-
-    Its manifest is then another one: prints the digest to give to those who load it.
-    """
-    from metaprobe.checkpoints import load_checkpoint
-    from metaprobe.checkpoints import seal as sealed
-
-    with replacing_given(named).replacing():
-        click.echo(sealed(load_checkpoint(checkpoint, sha256=sha256), out).digest)
 
 
 @click.command(short_help="How two checkpoints differ.")

@@ -12,7 +12,7 @@ import click
 
 from metaprobe import __version__
 from metaprobe.assist_cli import assist
-from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, seal, verify
+from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, verify
 from metaprobe.checkpoints import CheckpointError, FlagOptions
 from metaprobe.checkpoints.manifest import printable
 from metaprobe.collect_cli import collect
@@ -262,7 +262,6 @@ main.add_command(collect)
 main.add_command(import_)
 main.add_command(inspect)
 main.add_command(verify)
-main.add_command(seal)
 main.add_command(diff)
 main.add_command(promote)
 main.add_command(push_command)

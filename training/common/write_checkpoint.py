@@ -69,7 +69,6 @@ class Export:
     """Thresholds for `catch` and `risk`."""
     operating: OperatingPoint | None = None
     """What the threshold `flag` does on held-out answers."""
-    support: Mapping[str, Any] = field(default_factory=dict)
     packages: Sequence[str] = ("scikit-learn",)
     extra: Mapping[str, bytes] = field(default_factory=dict)
     """Further files of the checkpoint, by name."""
@@ -101,7 +100,6 @@ def write_checkpoint(path: str | Path, export: Export, *, overwrite: bool = Fals
         metrics=metrics,
         training=export.training,
         audits={a.name: Audit(a.passed, a.detail, a.severity) for a in export.findings},
-        support=dict(export.support),
         versions={package: version(package) for package in export.packages},
     )
     return save_checkpoint(

@@ -294,7 +294,6 @@ def _write(
             flagging=stored.flagging,
             promises=stored.promises,
             operating=stored.operating,
-            support=dict(manifest.support),
             packages=("onnx",),
             extra={RAW: graphs[RAW]} if RAW in graphs else {},
             heads=[_line(found) + stored.lacking],
