@@ -1,7 +1,6 @@
 """What is not given is the same wherever it can be given: read off every function and class of a room.
 
-Each file is executed anew, so that nothing which other tests have changed is read, and so that `scripts/mutants.py`
-knows that a default is held here.
+Each file is executed anew, so that nothing which other tests have changed is read.
 """
 
 import inspect

@@ -116,15 +116,11 @@ WRITERS = (
             "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
             "docs/research/travel.md#travel-powers": number("MEASURED", "travel", "powers", "rows", "all", "runs"),
             "docs/research/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
-            "docs/research/travel.md#travel-ceiling": number("MEASURED", "travel", "ceiling", "50", "rates_known"),
             "docs/research/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
             ),
             "docs/research/travel.md#travel-blend-home": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "at_home", "all", "probe", "auroc"
-            ),
-            "docs/research/travel.md#travel-alternatives": number(
-                "MEASURED", "travel", "alternatives", "smollm2-135m", "answers"
             ),
             "docs/research/travel.md#travel-samples": number(
                 "MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"
@@ -170,7 +166,6 @@ WRITERS = (
             "docs/research/loop.md#loop-drift": number("MEASURED", "loop", "drift", "before"),
         },
     ),
-    Writer("research/systems/carried_profiles.py", {"docs/research/systems.md#carried": another_run}, "main"),
     Writer(
         "research/demo/page.py",
         {
@@ -251,22 +246,8 @@ WRITERS = (
                 "metacog-every-agent, rule", "rows", 0, "methods", "domain table", "cost", 0
             ),
             "docs/research/routing.md#left-out": routing("router_cascade9, left out", "gsm8k", "0.05", "router", 0),
-            "docs/research/routing.md#waiting": routing("router_cascade9, waiting", "rows", 0, "cost", 0),
-            "docs/research/routing.md#from-a-log": routing("router_cascade9, from a log", "rows", 0, "cost", 0),
             "docs/research/routing.md#speed": routing("speed", "0 asked", 0),
         },
-    ),
-    Writer(
-        "research/routing/agents.py",
-        {
-            "docs/research/routing.md#routing-agents": number(
-                "FIGURES", "routing_agents", "methods", "best single agent", "tokens", 0
-            )
-        },
-    ),
-    Writer(
-        "research/routing/sources.py",
-        {"docs/research/routing.md#routing-sources": number("FIGURES", "routing_sources", "auroc", "stated", 0, 0)},
     ),
     Writer(
         "research/systems/page.py",
@@ -308,15 +289,6 @@ WRITERS = (
         "write_page",
     ),
     Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
-    Writer(
-        "scripts/mutants_page.py",
-        {
-            "docs/research/mutants.md#mutants": number("MEASURED", "mutants", "training", "killed"),
-            "docs/research/mutants.md#mutants-alive": number(
-                "MEASURED", "mutants", "training", "survivors", 0, "mutant", to="a.py: 1 -> 2 | 1"
-            ),
-        },
-    ),
     Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},

@@ -325,7 +325,6 @@ def check(name: str, *, within: float = 1e-3) -> None:
     assert differences(found, json.loads(WRITTEN.read_text(encoding="utf-8"))[name], within=within) == []
 
 
-# A test each, and no parameters: `scripts/mutants.py` runs whole functions.
 @pytest.mark.slow
 def test_a_router_learns_what_it_has_always_learned() -> None:
     check("router")

@@ -19,8 +19,6 @@ MARKED = re.compile(
     re.S,
 )
 NOT_COMPARED = {
-    "docs/dependencies.md": "holds the versions of what is installed, their licences and what they bring in turn; the "
-    "columns that are the same everywhere are compared below",
     "docs/gallery.md#figures": "shows what matplotlib draws, other in each of its versions; test_figures.py holds the "
     "page against the files",
 }
@@ -28,7 +26,7 @@ NOT_COMPARED = {
 WRITER_OF = {block: writer for writer in WRITERS for block in writer.blocks}
 PAGES = {"PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS", "PRODUCTION"}
 """Names of a script for the pages that it writes."""
-READ_ALL = {f"docs/research/systems.md#{name}" for name in ("carried", "essay-debate", "metacrit")}
+READ_ALL = {f"docs/research/systems.md#{name}" for name in ("essay-debate", "metacrit")}
 """Blocks for which whole stores are read and judged again."""
 BLOCKS = [pytest.param(block, marks=[pytest.mark.slow] * (block in READ_ALL)) for block in WRITER_OF]
 
@@ -89,10 +87,3 @@ def test_every_script_that_writes_a_whole_page_is_here() -> None:
             pages = re.findall(r'^PAGE = ROOT / "docs" / "(.+)"$', text, re.M)
             found |= {f"docs/{page}".replace('" / "', "/") for page in pages}
     assert found == {block for block in WRITER_OF.keys() | NOT_COMPARED.keys() if "#" not in block}
-
-
-def test_the_page_of_dependencies_has_what_is_declared_and_why() -> None:
-    script = importlib.import_module("dependencies")
-    rows = [line.strip("| ").split(" | ") for line in script.PAGE.read_text(encoding="utf-8").splitlines()]
-    shown = [(*row[:3], row[-1]) for row in rows if len(row) == 6][2:]  # name, extra, declared, for
-    assert shown == [(*row[:3], row[-1]) for row in script.asked_for(script.groups())]

@@ -22,8 +22,6 @@ ROOT = Path(__file__).parent.parent.parent
 PAPER = ROOT / "docs" / "paper_numbers" / "early_token_confidence.json"
 ROLES = ("advocate", "skeptic")
 COMPARED = (SINGLE, BEST_BASELINE, TREES, BLEND)
-GRU_TARGETS = ("q", "critical")
-"""Of the judges' targets; on the others it would cost much and say little."""
 
 
 def debate_figures(sets: Sequence[DataSet], *, seed: int, on_step: Callable[[str], None]) -> Figures:
@@ -31,13 +29,11 @@ def debate_figures(sets: Sequence[DataSet], *, seed: int, on_step: Callable[[str
     found: Figures = {"sets": {}, "tables": {}, "asymmetry": {}, "paper": paper_rows()}
     measured: dict[str, Measured] = {}
     for of in sets:
-        _, source, target = parts_of(of)
-        gru = source != "program" and target in GRU_TARGETS
         if why := too_few(of):
             found["sets"][of.name] = {**about(of), "missing": why}
         else:
             on_step(of.name)
-            measured[of.name] = measure(of, gru=gru, seed=seed)
+            measured[of.name] = measure(of, seed=seed)
             found["sets"][of.name] = figures(measured[of.name], seed=seed, on_step=_quiet)
         for name in np.unique(of.evidence.table.dimensions):
             on_step(f"{of.name}: single features, {name}")

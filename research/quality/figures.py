@@ -94,10 +94,10 @@ def fold_of(roles: Sequence[Roles], n: int) -> Strata:
     return fold
 
 
-def measure(of: DataSet, *, gru: bool, seed: int, on_step: Callable[[str], None] = lambda what: None) -> Measured:
+def measure(of: DataSet, *, seed: int, on_step: Callable[[str], None] = lambda what: None) -> Measured:
     """Cross-fit every rival; where there are several runs, also those that know which run an answer is of."""
     start, evidence = time.process_time(), of.evidence
-    methods = rivals(evidence.table, gru=gru)
+    methods = rivals(evidence.table)
     if of.alternatives is not None:
         methods += entropy_rivals(of.alternatives)
     fits = crossfit(evidence, methods, folds=FOLDS, seed=seed, blend=[STEADY, TERMS], on_step=on_step)
@@ -194,7 +194,7 @@ def chosen_features(found: Measured) -> Figures:
     """What each fold chose on its learning rows."""
     evidence = found.of.evidence
     chosen = {}
-    for method in rivals(evidence.table, gru=False):
+    for method in rivals(evidence.table):
         if isinstance(method, SingleFeature):
             picks = [method.choose(evidence, roles.learning) for roles in found.roles]
             chosen[method.name] = [f"{'+' if sign > 0 else '-'}{evidence.feature_names[i]}" for i, sign in picks]

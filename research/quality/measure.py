@@ -69,7 +69,7 @@ def measure_command(names: tuple[str, ...], data: Path | None, seed: int) -> Non
         if why := too_few(of):
             keep("sets", of.name, {**about(of), "missing": why})
         else:
-            keep("sets", of.name, figures(measure(of, gru=True, seed=seed, on_step=say), seed=seed, on_step=say))
+            keep("sets", of.name, figures(measure(of, seed=seed, on_step=say), seed=seed, on_step=say))
     if wanted("between"):
         shared = list(sets(data, lambda name: name in BETWEEN))
         if len(shared) > 1:

@@ -29,7 +29,6 @@ from metaprobe.training.crossfit.methods import (
     Scores,
 )
 from research.quality.data import runs_of
-from research.quality.gru import Gru
 from research.quality.wepr import entropy_contributions
 
 EARLY = ("first3", "first5", "first10")
@@ -299,7 +298,7 @@ class TopTrees:
         return Trees().fit(replace(evidence, features=X, feature_names=seen.names, schema=seen.name), roles, seed=seed)
 
 
-def rivals(table: AnswerTable, *, gru: bool = True) -> list[Method]:
+def rivals(table: AnswerTable) -> list[Method]:
     """Everything that is compared on every data set, without the run's identity but for the table of it."""
 
     def plain(name: str) -> Any:
@@ -320,8 +319,7 @@ def rivals(table: AnswerTable, *, gru: bool = True) -> list[Method]:
         methods.append(GivenScore("not cut by max_tokens", "plain", lambda t: -t.cut.astype(np.float64)))
     if (identity := CellTable("run identity", ("models", "variants"))).varies(table):
         methods.append(identity)
-    methods += [Trees(), SteadyTrees(), Terms()]
-    return [*methods, Gru()] if gru else methods
+    return [*methods, Trees(), SteadyTrees(), Terms()]
 
 
 def sums(table: AnswerTable) -> Scores:
@@ -345,7 +343,7 @@ def prefix_trees(k: int) -> SteadyTrees:
 
 def travellers(table: AnswerTable) -> list[Method]:
     """What is tried out of its domain: quick to fit, and the mean log-probability beside it."""
-    return [method for method in rivals(table, gru=False) if method.name in (MEAN_LOGPROB, STEADY, TERMS)]
+    return [method for method in rivals(table) if method.name in (MEAN_LOGPROB, STEADY, TERMS)]
 
 
 def prefix_means(k: int) -> GivenScore:

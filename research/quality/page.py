@@ -49,7 +49,6 @@ ORDER = (
     "best plain baseline",
     "EPR",
     "WEPR",
-    "GRU",
     TREES,
     "LightGBM on alternatives too",
     STEADY,

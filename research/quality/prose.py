@@ -28,7 +28,7 @@ window. *Logistic on six terms* reads mean, minimum, first, sum, worst three in 
 latter two by weights fitted on calibration rows. *+ run* adds the run's identity. *Best single feature* is one
 window and statistic of the paper with its direction, chosen on learning rows; *early* features are those of the
 first 3, 5 and 10 tokens, *full-response* features those of the whole answer. *Lowest group confidence* follows
-DeepConf, but uses the tokens' own log-probabilities. The *GRU* has 16 units and reads the first 128 tokens.
+DeepConf, but uses the tokens' own log-probabilities.
 Held-back trees, terms and blend were designed while looking at the folds of token_logprobs_qa, so their numbers are
 a little too good there, but not elsewhere. *EPR* and *WEPR* (artefactual's score, fitted here as its authors do)
 need the likeliest 15 alternatives of each token: they are measured where these were recorded, on one of our own

@@ -44,7 +44,6 @@ from research.routing.standing import (
     table,
     verdict,
 )
-from research.routing.waiting import from_log, from_log_lines, waiting, waiting_lines
 from research.systems.metacog_replays import Recording
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,7 +57,6 @@ LEFT_OUT = "router_cascade9, left out"
 Parts = dict[str, list[Result]]
 """Way of routing -> what it came to on each split."""
 SPEED = "speed"
-WAITING, FROM_LOG = "router_cascade9, waiting", "router_cascade9, from a log"
 
 
 @click.group()
@@ -82,8 +80,6 @@ def measure_command(names: tuple[str, ...], data: Path, keep: Path | None, split
         name: lambda s=name: measured(s, SETS[s], data, keep, splits, figures.get(s)) for name in SETS
     }
     jobs[LEFT_OUT] = lambda: left_out(SETS["router_cascade9"], data)
-    jobs[WAITING] = lambda: waiting(SETS["router_cascade9"], data)
-    jobs[FROM_LOG] = lambda: from_log(SETS["router_cascade9"], data)
     jobs[RULE] = lambda: side_by_side(data, keep)
     jobs[SPEED] = lambda: speed(SETS["router_cascade9"], data)
     for name, job in jobs.items():
@@ -290,7 +286,7 @@ def page_command() -> None:
     same_budget, _, first = answer(sets)
     for page in (GUIDE, README):
         write(page, "routing", [f"{same_budget} {first}", ""])
-    tables = {RULE: ruled, LEFT_OUT: unseen, SPEED: times, WAITING: waiting_lines, FROM_LOG: from_log_lines}
+    tables = {RULE: ruled, LEFT_OUT: unseen, SPEED: times}
     for key, make in tables.items():
         if key in figures:
             write(PAGE, key.split(", ")[-1].replace(" ", "-"), [*make(figures[key]), ""])

@@ -2,7 +2,6 @@
 
     python -m research.travel.measure strangers --data DATA   # one model left out, one task left out
     python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: minutes
-    python -m research.travel.measure ceiling --data DATA     # what calibration fifty labels could reach at best
     python -m research.travel.page                            # writes docs/research/travel.md from the kept numbers
 
 Everything is fitted without the answers it is judged on: their model, or their task. Two models that answered the same
@@ -27,7 +26,6 @@ from metaprobe.probes.terms import TERMS
 from metaprobe.training.common.ladder import fit_ladder
 from metaprobe.training.common.offsets import fit_offsets
 from metaprobe.training.common.roles import final_roles, group_folds
-from metaprobe.training.quality.adapt import fit_scale
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats
 
@@ -251,36 +249,6 @@ def curve(data: Path) -> None:
         name: _figures(answers, score[None], answers.run) for name, score in (("default", base), ("mean", mean))
     }
     keep("curve", {"set": CURVE_SET, "answers": len(answers), "draws": DRAWS, "counts": found})
-
-
-@main.command()
-@data_option
-def ceiling(data: Path) -> None:
-    """What calibration error a few labels could reach at best: with base rates known, and with labels drawn from it."""
-    theirs = others(data)
-    answers = theirs.rows(theirs.source == CURVE_SET)
-    ours = recorded(ROOT)
-    base = fit_default(ours.features().astype(np.float64), ours)(answers.features().astype(np.float64))
-    rows, found = np.arange(len(answers)), {}
-    for count in COUNTS[:3]:
-        scores = np.full((DRAWS, len(rows)), np.nan)
-        folds = list(group_folds(rows, answers.group.tolist(), answers.y, FOLDS, 0))
-        for rest, test in folds:
-            rates = fit_scale(base[rest], answers.y[rest], answers.run[rest]).rates.of(answers.run)
-            for draw in range(DRAWS):
-                some = _draw(answers, rest, count, draw)
-                scale = fit_scale(base[some], answers.y[some], answers.run[some]).weights[0]
-                scores[draw, test] = (scale * base + rates)[test]
-        drawn = np.random.default_rng(0).random((200, len(rows))) < expit(scores[0])
-        chance = [float(ece(labels.astype(np.int64), expit(scores[0]))) for labels in drawn]
-        found[str(count)] = {
-            "rates_known": _figures(answers, scores, _strata(answers, folds))["ece"],
-            "labels_drawn_from_it": [
-                round(float(v), 3) for v in (np.mean(chance), *np.quantile(chance, (0.025, 0.975)))
-            ],
-        }
-        click.echo(f"{count}: {json.dumps(found[str(count)])}", err=True)
-    keep("ceiling", found)
 
 
 def _draw(answers: Answers, rest: NDArray[np.int64], count: int, draw: int) -> NDArray[np.int64]:

@@ -39,10 +39,8 @@ def page_command() -> None:
     write(PAGE, "travel-powers", [*powers(found["powers"]), ""])
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
     write(GUIDE, "labels", [*labels(found["curve"]), ""])
-    write(PAGE, "travel-ceiling", [*ceiling(found["ceiling"], found["curve"]), ""])
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
     write(PAGE, "travel-blend-home", [*blend_at_home(found["blend"]), ""])
-    write(PAGE, "travel-alternatives", [*alternatives(found["alternatives"]), ""])
     write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
 
 
@@ -110,24 +108,6 @@ def agreement(shares: dict[str, float]) -> str:
     """How many of the 15 others a sample agrees with, of those that were cut and those that ended."""
     parts = [f"one that {'was cut' if kind == 'cut' else kind} {share:.0%}" for kind, share in shares.items()]
     return f"Of the other samples of its problem, {' and '.join(parts)} have its number."
-
-
-def alternatives(found: dict[str, Any]) -> list[str]:
-    """Of each number over the likeliest tokens: AUROC within runs, and gain over the scaled total, by model."""
-    first = next(iter(found.values()))
-    head = ["number"]
-    for model, one in found.items():
-        head += [f"{model}, {one['answers']} answers", "over the scaled total"]
-    rows = []
-    for name in first["numbers"]:
-        row = [name]
-        for one in found.values():
-            numbers = one["numbers"][name]
-            row += [f"{numbers['auroc'][0]:.3f}", interval(numbers["gain"]) if any(numbers["gain"]) else ""]
-        rows.append(row)
-    ahead = sum(numbers["gain"][1] > 0 for one in found.values() for numbers in one["numbers"].values())
-    said = f"{ahead} of the numbers are ahead of the scaled total by the whole interval."
-    return [*markdown(head, rows), "", said]
 
 
 def strangers(found: dict[str, Any]) -> list[str]:
@@ -240,26 +220,6 @@ def labels(found: dict[str, Any]) -> list[str]:
         rows.append([f"{int(count):,}", *(f"{cell['auroc']:.3f} / {cell['ece']:.3f}" for cell in ways)])
     mean = "mean log-probability, calibrated"
     return markdown(["labels", mean, "the same for each run", "`metaprobe adapt`", "`train quality`"], rows)
-
-
-def ceiling(found: dict[str, Any], curve: dict[str, Any]) -> list[str]:
-    """What calibration so many labels could reach at best."""
-    rows = [
-        [
-            count,
-            f"{curve['counts'][count]['adapted default']['ece']:.3f}",
-            f"{cell['rates_known']:.3f}",
-            interval(cell["labels_drawn_from_it"], ".3f"),
-        ]
-        for count, cell in found.items()
-    ]
-    head = [
-        "labels",
-        "ECE of the adapted default",
-        "its runs' base rates known",
-        "labels drawn from its own probabilities",
-    ]
-    return markdown(head, rows)
 
 
 def blend(found: dict[str, Any]) -> list[str]:
