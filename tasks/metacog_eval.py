@@ -1,6 +1,6 @@
 """A rebuilt MetaCog-Eval (MetaCogAgent, Table I): 600 questions in five dimensions and three levels, 100 cross.
 
-The rows were drawn once from templates and tables of facts, by `research/metacog_eval/` in the repository.
+The rows were drawn once, by programs, from templates and tables of facts; a program computed every answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """The 700 items, in the order of Table I. Raises `RecordError` for another seed than that of the rows."""
     if seed != SEED:
         raise RecordError(
-            f"metacog-eval ships the items of seed {SEED}; got seed {seed}: leave it out, or draw others with "
-            "research/metacog_eval of the repository and give them as a .jsonl file"
+            f"metacog-eval ships the items of seed {SEED}; got seed {seed}: leave it out, or give items "
+            "of your own as a .jsonl file"
         )
     yield from read_items(ROWS)
 

@@ -1,90 +1,81 @@
-"""The items of the task families: right answers, ids, groups, and how they are asked."""
+"""The items of the 57 task families, and how they are asked, recorded and counted."""
 
-import re
-from collections import Counter, defaultdict
-from fractions import Fraction
+import asyncio
+from collections import Counter
+from pathlib import Path
 
 import pytest
-from breadth_sample import BY_FAMILY, EACH, ITEMS
+from scripted import ScriptedLLM
 
 from metaprobe.records.correctness import is_correct
-from metaprobe.records.types import Item
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item
 from metaprobe.tasks.named_tasks import load_task
-from research.breadth.items import FAMILIES, LEVELS, SEED, breadth_items
+from research.breadth import pack
+from research.breadth.asking import DIRECT, ONCE, PROMPTS, WORKED, answer_of, prompts_of
+from research.breadth.collect import record
+from research.breadth.items import ARITHMETIC, EACH, breadth_items
+
+ITEMS = breadth_items()
 
 
-def test_there_are_many_families_with_as_many_items_each() -> None:
-    assert len(FAMILIES) >= 40
-    assert {name: len(items) for name, items in BY_FAMILY.items()} == dict.fromkeys(FAMILIES, EACH)
+def of_family(name: str) -> list[Item]:
+    return [item for item in ITEMS if item.dimension == name]
 
 
-def test_ids_and_questions_are_distinct() -> None:
-    assert len({item.id for item in ITEMS}) == len(ITEMS)
-    assert len({item.question for item in ITEMS}) == len(ITEMS)
+def test_there_are_many_families_with_as_many_items_each_and_every_beginning_holds_all_families() -> None:
+    families = Counter(item.dimension for item in ITEMS)
+    assert len(families) == 57
+    assert set(families.values()) == {EACH}
+    assert set(ARITHMETIC) < set(families)
+    assert Counter(item.dimension for item in ITEMS[: 6 * 57]) == dict.fromkeys(families, 6)
+    assert breadth_items(10) == ITEMS[:570]
+    with pytest.raises(ValueError, match="expected at most 30"):
+        breadth_items(31)
 
 
-def test_a_longer_list_begins_with_the_shorter_one_and_every_beginning_holds_all_families() -> None:
-    assert breadth_items(10) == ITEMS[: 10 * len(FAMILIES)]
-    assert Counter(item.dimension for item in ITEMS[: 6 * len(FAMILIES)]) == Counter(dict.fromkeys(FAMILIES, 6))
-
-
-def test_another_seed_gives_other_questions() -> None:
-    others = {item.question for item in breadth_items(20, SEED + 1)}
-    assert len(others & {item.question for item in ITEMS}) < len(others) / 3
-
-
-def test_too_many_items_are_refused_with_the_families_that_lack_them() -> None:
-    with pytest.raises(ValueError, match="plurals"):
-        breadth_items(1000)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_has_three_levels_and_no_answer_that_a_blind_guess_finds(name: str) -> None:
-    items = BY_FAMILY[name]
-    assert {item.level for item in items} == set(LEVELS)
-    (_, most), *_ = Counter(item.gold[0] for item in items).most_common(1)
-    assert most <= 0.68 * len(items)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_scorer_takes_the_gold_in_a_sentence_and_no_other_items_gold(name: str) -> None:
-    items = BY_FAMILY[name]
-    for item, other in zip(items, items[1:] + items[:1], strict=True):
-        assert all(is_correct(item, gold) for gold in item.gold), item
-        assert is_correct(item, f"The answer is {item.gold[0]}."), item
-        if not {gold.casefold() for gold in other.gold} & {gold.casefold() for gold in item.gold}:
-            assert not is_correct(item, other.gold[0]) or _equal(item, other), (item, other)
-
-
-def _equal(item: Item, other: Item) -> bool:
-    """Whether two numbers are the same, as 3/12 and 1/4."""
-    try:
-        return Fraction(item.gold[0]) == Fraction(other.gold[0])
-    except ValueError:
-        return False
-
-
-def test_choices_that_are_offered_stand_in_the_question() -> None:
-    for item in ITEMS:
-        if item.dimension in {"kinds", "antonyms", "odd-words", "alphabetical", "everyday-scales", "compare-numbers"}:
-            assert all(choice in item.question for choice in item.choices), item
-
-
-def test_no_question_is_one_of_another_task_set() -> None:
+def test_ids_and_questions_are_distinct_and_no_question_is_one_of_another_task_set() -> None:
+    assert len({item.id for item in ITEMS}) == len({item.question for item in ITEMS}) == len(ITEMS)
     asked = {item.question for name in ("metacog-eval", "arithmetic") for item in load_task(name)}
     assert not asked & {item.question for item in ITEMS}
 
 
-def test_a_fact_is_one_group_in_whatever_family_it_is_asked() -> None:
-    families = defaultdict(set)
+def test_the_scorer_takes_the_gold_answer_alone_and_in_a_sentence() -> None:
     for item in ITEMS:
-        families[item.group].add(item.dimension)
-    assert {"capitals", "capital-checks"} <= families["country/FR"] | families["country/DE"] | families["country/PE"]
-    for item in ITEMS:
-        if item.dimension in {"translations-into", "translations-between"} and item.group == "word/dog":
-            assert "dog" in item.question or {"Hund", "chien", "perro"} & set(re.findall(r"\w+", item.question))
-    for name in ("letter-counts", "word-lengths", "nth-letters", "reversals"):
-        assert all(item.group.removeprefix("letters/") in item.question for item in BY_FAMILY[name])
+        assert all(is_correct(item, gold) for gold in item.gold), item
+        assert is_correct(item, f"The answer is {item.gold[0]}."), item
 
 
-# The answers, computed a second time and in another way.
+def test_a_direct_answer_is_its_first_line_and_a_worked_one_what_follows_the_mark() -> None:
+    item = of_family("addition")[0]
+    call = Call(id="c", text="One cat has 4 legs.\nAnswer: 8")
+    assert answer_of(item, call, DIRECT) == "One cat has 4 legs."
+    assert answer_of(item, call, WORKED) == "8"
+    turn = Call(id="c", text="Jack faces south and turns left, then left again. He now faces north.")
+    assert answer_of(item, turn, WORKED) == "He now faces north."
+    for text in ("```python\n12\n```", "The line prints:\n\n12", "12\nbecause 3 * 4 is 12"):
+        assert answer_of(item, Call(id="c", text=text), DIRECT) == "12"
+
+
+def test_the_prompts_show_no_question_that_is_asked_and_hold_the_slot() -> None:
+    for name, text in prompts_of(ONCE).texts.items():
+        assert "$question" in text, PROMPTS / name
+    assert not any(item.question in text for item in ITEMS for text in prompts_of(ONCE).texts.values())
+
+
+def test_a_recording_that_is_longer_the_second_time_asks_only_what_is_new(tmp_path: Path) -> None:
+    llm = ScriptedLLM({"answer": "yes"})
+    for count in (3, 5):
+        asyncio.run(record(ONCE, ITEMS[:count], llm, tmp_path / "some-model", 2))
+    runs = list(RunStore(tmp_path / "some-model"))
+    assert len(llm.asked) == len(runs) == 10
+    assert {(run.item.id, run.variant) for run in runs} == {(i.id, v) for i in ITEMS[:5] for v in (DIRECT, WORKED)}
+    assert all(run.label("correct", run.calls[0].id) is not None for run in runs)
+
+
+def test_the_table_counts_what_a_store_holds(tmp_path: Path) -> None:
+    items = of_family("syllogisms")[:6]
+    asyncio.run(record(ONCE, items, ScriptedLLM({"answer": "yes"}), tmp_path / "some-model", 2))
+    line = pack.table(list(RunStore(tmp_path / "some-model")))[1].split()
+    right = sum(item.gold == ("yes",) for item in items) / 6
+    assert line[:4] == ["syllogisms", "direct", "6", f"{right:.2f}"]

@@ -22,7 +22,7 @@ from metaprobe.pipelines import Models, Setup, System
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run
 from research.breadth.asking import ONCE, prompts_of
-from research.breadth.items import SEED, breadth_items
+from research.breadth.items import EACH, breadth_items
 
 MODELS = {
     "smollm2-135m": "smollm2-135m",
@@ -37,7 +37,7 @@ STORES = [f"breadth/{name}" for name in MODELS]
 @click.argument("names", nargs=-1, type=click.Choice(STORES))
 @click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"))
-@click.option("--each", type=click.IntRange(1), default=150, help="Items of each family.")
+@click.option("--each", type=click.IntRange(1, EACH), default=EACH, help="Items of each family.")
 @click.option("--batch-size", type=click.IntRange(1), default=64)
 def main(names: tuple[str, ...], models: Path, out: Path, each: int, batch_size: int) -> None:
     """Record the named stores, or all in turn, into OUT."""
@@ -71,7 +71,7 @@ async def record(system: System, items: Sequence[Item], llm: LLM, folder: Path, 
             setup,
             store,
             concurrency=batch_size * 3,
-            settings={"items": f"{system.name}, seed {SEED}"},
+            settings={"items": system.name},
             on_run=tell,
         )
 

@@ -12,13 +12,9 @@ import numpy as np
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from research.breadth.collect import STORES
-from research.breadth.items import FAMILIES
 from research.stores.collect import pack
 
 ROOT = Path(__file__).parent.parent.parent
-
-WITH_ALTERNATIVES = 60
-"""Of each family, the first so many items keep the log-probabilities of the likeliest tokens."""
 
 
 @click.command()
@@ -28,13 +24,9 @@ def main(names: tuple[str, ...], out: Path) -> None:
     """Pack the named stores, or all that OUT holds, and print what is in them."""
     for name in names or [name for name in STORES if len(RunStore(out / name))]:
         (ROOT / "recorded" / name).parent.mkdir(exist_ok=True)
-        pack(out / name, ROOT / "recorded" / name, text=True, alternatives=_early)
+        pack(out / name, ROOT / "recorded" / name, text=True, alternatives=lambda run: True)
         for line in table(list(RunStore(ROOT / "recorded" / name).runs(hidden=False))):
             click.echo(line)
-
-
-def _early(run: Run) -> bool:
-    return run.item.dimension in FAMILIES and int(run.item.id.rpartition("-")[2]) <= WITH_ALTERNATIVES
 
 
 def table(runs: list[Run]) -> list[str]:

@@ -18,20 +18,18 @@ from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.records.store import RunStore
 from research.breadth.asking import DIRECT, ONCE
 from research.breadth.collect import record
-from research.breadth.items import breadth_items
+from research.breadth.items import EACH, breadth_items
 from research.breadth.pack import table
 from research.stores.collect import pack
 
 ROOT = Path(__file__).parent.parent.parent
 NAME = f"{DEFAULT_MODEL}-q4_0"
 PACKED = ROOT / "recorded" / "quantised" / NAME
-EACH = 30
-"""Items of each family, as many as `recorded/breadth` holds of this model."""
 
 
 @click.command()
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"))
-@click.option("--each", type=click.IntRange(1), default=EACH, show_default=True, help="Items of each family.")
+@click.option("--each", type=click.IntRange(1, EACH), default=EACH, show_default=True, help="Items of each family.")
 @click.option("--batch-size", type=click.IntRange(1), default=64)
 def main(out: Path, each: int, batch_size: int) -> None:
     """Quantise, record and pack."""

@@ -17,11 +17,10 @@ from metaprobe.training.blend.held_out import FOLDS, TasksLeftOut, judge_held_ou
 from metaprobe.training.common.roles import group_folds
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import Evidence
-from research.breadth import numbers, quantities
-from research.breadth.items import NAME
+from research.breadth.items import ARITHMETIC, NAME
 from research.travel.measure import MEASURED
 
-ARITHMETIC = {f"{NAME}-{family}" for family in (*numbers.FAMILIES, *quantities.FAMILIES)}
+OF_NUMBERS = {f"{NAME}-{family}" for family in ARITHMETIC}
 
 
 @click.command()
@@ -64,7 +63,7 @@ def questions_left_out(evidence: Evidence) -> NDArray[np.int64]:
 
 def is_arithmetic(tasks: NDArray[np.str_]) -> NDArray[np.bool_]:
     """Which answers are to tasks of calculating."""
-    return np.isin(tasks, sorted(ARITHMETIC))
+    return np.isin(tasks, sorted(OF_NUMBERS))
 
 
 def figures(found: TasksLeftOut, among: NDArray[np.bool_] | None = None) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""Makes the rows of the task set `metacog-eval` from templates and tables of facts."""
