@@ -156,27 +156,6 @@ def name_weeks(time: ArrayLike) -> NDArray[np.str_]:
     return np.array(named, dtype=np.str_)[place] if len(named) else np.zeros(0, dtype=np.str_)
 
 
-def estimate_parts(
-    part: Sequence[str] | NDArray[np.str_],
-    score: ArrayLike,
-    label: ArrayLike,
-    propensity: ArrayLike | None = None,
-    *,
-    level: float = LEVEL,
-) -> dict[str, tuple[Estimate, Estimate, Estimate]]:
-    """Returns the accuracy of each part, such as a model, a tag or a week, by the part's name (N,) of each answer.
-
-    Each interval holds for itself; of twenty parts one is expected to be off.
-    """
-    names, scores, labels = np.asarray(part), np.asarray(score), np.asarray(label)
-    drawn = None if propensity is None else np.asarray(propensity, dtype=np.float64)
-    found = {}
-    for name in np.unique(names).tolist():
-        rows = names == name
-        found[name] = estimate_accuracy(scores[rows], labels[rows], None if drawn is None else drawn[rows], level=level)
-    return found
-
-
 def _checked(
     score: ArrayLike, label: ArrayLike, propensity: ArrayLike | None, group: Sequence[str] | NDArray[Any] | None
 ) -> Labelled:

@@ -295,11 +295,6 @@ def _told(response: Any) -> Any:
     return as_completion(response) if isinstance(response, Mapping) else response
 
 
-def response_of_line(record: dict[str, Any]) -> Any:
-    """The response of a line, however the line holds it. Raises `ImportFileError` where there is none."""
-    return _checked(record)["response"]
-
-
 def _note_of(response: ParsedResponse | ParsedText) -> str:
     """What a verdict on the answer must mention; empty for nothing."""
     if isinstance(response, ParsedText):

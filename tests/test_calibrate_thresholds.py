@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,20 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
 from metaprobe.training.common.calibrators import PARITY, sigmoid
-from metaprobe.training.common.guarantees import accept_threshold, flag_threshold
+from metaprobe.training.common.guarantees import accept_thresholds, flag_thresholds
 from metaprobe.training.crossfit.stored_thresholds import CONFIDENCE, ERROR
 
 REPETITIONS = 300
+
+
+def flag_threshold(p: NDArray[np.float64], y: NDArray[np.int64], *, miss_rate: float = 0.1, **given: Any) -> float:
+    [threshold] = flag_thresholds(p, y, miss_rates=[miss_rate], **given)
+    return threshold
+
+
+def accept_threshold(p: NDArray[np.float64], y: NDArray[np.int64], *, error: float = 0.1, **given: Any) -> float:
+    [threshold] = accept_thresholds(p, y, errors=[error], **given)
+    return threshold
 
 
 # Flag so that most wrong answers are caught

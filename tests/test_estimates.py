@@ -16,7 +16,6 @@ from metaprobe.monitoring.estimates import (
     SCORES,
     Estimate,
     estimate_accuracy,
-    estimate_parts,
     estimate_share,
     estimate_wrong,
     name_weeks,
@@ -226,19 +225,13 @@ def test_risk_is_of_the_accepted_alone() -> None:
     assert found[1].rows == accepted.sum()
 
 
-def test_shares_are_counted_and_parts_are_estimated_each_by_itself() -> None:
+def test_shares_are_counted() -> None:
     flags = np.arange(400) < 100
     share = estimate_share(flags)
     assert (share.value, share.labels, share.method) == (0.25, 0, "counted")
     assert share.low < 0.25 < share.high
     assert share.width < 0.1
     assert estimate_share([]).reason
-    label = np.where(np.arange(400) % 2, 1.0, np.nan)
-    found = estimate_parts(np.where(flags, "new", "old"), np.full(400, 0.5), label)
-    assert {name: (three[1].rows, three[1].labels) for name, three in found.items()} == {
-        "new": (100, 50),
-        "old": (300, 150),
-    }
 
 
 def test_weeks_begin_on_mondays_in_utc() -> None:

@@ -18,7 +18,7 @@ from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.label_files import NAMES, read_label_file
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.sheet_files import read_sheet
+from metaprobe.monitoring.sampling import SheetRow
 from metaprobe.serving.labelling.page import LabelServer, label_on_page
 
 # The commands
@@ -57,6 +57,12 @@ def test_the_command_stores_labels_and_says_what_the_log_does_not_know(where: Pa
     assert "1 are of answers that the log does not hold" in done.output
     with ScoreLog.open(where) as log:
         assert {(one.request_id, one.value) for one in log.current_labels()} == {("r1", 1), ("other", 0)}
+
+
+def read_sheet(path: Path) -> list[SheetRow]:
+    """The rows that a sheet was written from."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [SheetRow(**{"time" if name == "answered" else name: value for name, value in row.items()}) for row in rows]
 
 
 def test_a_sheet_is_drawn_filled_in_and_given_back(where: Path, tmp_path: Path) -> None:

@@ -161,13 +161,18 @@ def test_which_run_an_answer_is_of_is_no_evidence_but_counts_in_its_score() -> N
     assert sorted(shifts, key=shifts.__getitem__) == [f"m{i}|t|v" for i in range(8)]
 
 
+def learned_of(head: RunProbability, X: np.ndarray, runs: np.ndarray) -> np.ndarray:
+    """P(good), (n,), of answers of runs that the head was fitted on."""
+    return head.calibrator.probability(head.scorer.score_of(X, runs))
+
+
 def test_an_inverted_head_turns_its_shifts_round() -> None:
     made = world(600, {"mean": -1.0, "length": -0.5}, runs=4, between=1.5)
     head, turned = made.head(), made.head(inverted=True)
     assert turned.shifts == pytest.approx({run: -shift for run, shift in head.shifts.items()})
     assert turned.between == head.between > 0.3
     np.testing.assert_allclose(turned.value(made.X), 1 - head.value(made.X))
-    of_runs = head.learned_of(made.X, made.runs)
+    of_runs = learned_of(head, made.X, made.runs)
     shift = np.array([head.shifts[run] for run in made.runs])
     p = head.value(made.X)
     np.testing.assert_allclose(np.log(of_runs / (1 - of_runs)), np.log(p / (1 - p)) + shift, atol=1e-9)
@@ -228,7 +233,7 @@ def test_what_is_exported_never_loses_to_the_mean_or_the_minimum_by_more_than_no
     lost: dict[str, list[float]] = {"mean": [], "min": []}
     for seed in range(20):
         known, new = small(seed)
-        ours = known.head().learned_of(new.X, new.runs)
+        ours = learned_of(known.head(), new.X, new.runs)
         for name, losses in lost.items():
             column = TERMS.index(name)
             platt = fit_platt(-known.X[:, column].astype(np.float64), known.y)

@@ -205,16 +205,6 @@ class Settings(FlagOptions):
             found[name if named else ""] = run if named else written
         return found
 
-    @property
-    def chat_url(self) -> str:
-        """Where completions are asked for."""
-        return self.upstream.rstrip("/") + "/chat/completions"
-
-    @property
-    def models_url(self) -> str:
-        """Where clients look which models there are, and below it one of them. No third address is ever asked."""
-        return self.upstream.rstrip("/") + "/models"
-
     def upstream_key(self) -> str:
         """The key for the upstream, from the environment; empty where the caller's own is forwarded."""
         key = os.environ.get(self.upstream_key_env, "").strip()

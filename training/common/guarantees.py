@@ -4,7 +4,7 @@ Answers of one group (a question, a template) are not exchangeable one by one. G
 kept, drawn by `seed`; the guarantee is then for an answer drawn from a new group.
 
 The probabilities must come from a model and a calibrator that were fitted on other rows. The threshold of
-`flag_threshold` moves with any strictly increasing map, so there Platt's map may be fitted on the same rows.
+`flag_thresholds` moves with any strictly increasing map, so there Platt's map may be fitted on the same rows.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,7 @@ from metaprobe.training.common.calibrators import PARITY
 
 Groups = Sequence[str] | NDArray[np.str_] | None
 STEP = 0.01
-"""Between the thresholds that `accept_threshold` tries."""
-
-
-def flag_threshold(
-    probability: NDArray[np.float64],
-    y: NDArray[np.int64],
-    *,
-    miss_rate: float = 0.1,
-    groups: Groups = None,
-    seed: int = 0,
-) -> float:
-    """Flag answers below this probability: expected share of wrong answers not flagged <= `miss_rate`.
-
-    Conformal risk control (Angelopoulos et al. 2022, arXiv:2208.02814, Eq. 4) for the loss 1{wrong and not flagged},
-    which falls as the threshold rises: the smallest threshold with (n * risk + 1) / (n + 1) <= miss_rate, over the n
-    wrong answers of the calibration rows (with `groups`, one wrong answer of each group that has any). Returns inf
-    (flag everything) where n is too small for the rate. Raises `RecordError` for what is no probability or no label.
-    """
-    [threshold] = flag_thresholds(probability, y, miss_rates=(miss_rate,), groups=groups, seed=seed)
-    return threshold
+"""Step between the thresholds that `accept_thresholds` tries."""
 
 
 def flag_thresholds(
@@ -48,7 +29,15 @@ def flag_thresholds(
     groups: Groups = None,
     seed: int = 0,
 ) -> list[float]:
-    """Returns `flag_threshold` for each of these rates, on one draw of an answer from each group."""
+    """Returns for each of `miss_rates` the threshold below which answers are flagged.
+
+    The expected share of wrong answers that are not flagged is then at most the rate. Conformal risk control
+    (Angelopoulos et al. 2022, arXiv:2208.02814, Eq. 4) for the loss 1{wrong and not flagged}, which falls as the
+    threshold rises: the smallest threshold with (n * risk + 1) / (n + 1) <= rate, over the n wrong answers of the
+    calibration rows (with `groups`, one wrong answer of each group that has any, the same for all rates). A threshold
+    is inf (flag everything) where n is too small for the rate. Raises `RecordError` for what is no probability or no
+    label.
+    """
     for rate in miss_rates:
         _check_rate("miss_rate", rate)
     p = _check(probability, y)
@@ -63,36 +52,6 @@ def flag_thresholds(
     return found
 
 
-def accept_threshold(
-    probability: NDArray[np.float64],
-    y: NDArray[np.int64],
-    *,
-    error: float = 0.1,
-    confidence: float = 0.9,
-    grid: ArrayLike | None = None,
-    groups: Groups = None,
-    seed: int = 0,
-) -> float:
-    """Accept answers of at least this probability: with `confidence`, at most a share `error` of the accepted is wrong.
-
-    Learn then Test (Angelopoulos et al. 2021, arXiv:2110.01052). The share of wrong ones among the accepted need not
-    fall as the threshold rises, so each threshold of a grid is tested, strictest first, until one fails (fixed sequence
-    testing, their section 3). The p-value of a threshold is the exact binomial tail: P(at most so many wrong ones among
-    so many accepted, were the share `error`). Returns the last that passed, inf (accept nothing) where the first fails:
-    in any case below log(1 - confidence) / log(1 - error) accepted answers, 22 by default.
-
-    The `grid` is the user's before the rows are seen, and falls. The paper leaves it open; by default it starts at
-    1 - error, the strictest threshold that a calibrated model needs (whatever lies above is right that often), and goes
-    down by `STEP`. Grids that start higher fail for want of answers there; choosing the start by how many the rows
-    have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
-    probability or no label, and for a grid that does not fall.
-    """
-    [threshold] = accept_thresholds(
-        probability, y, errors=(error,), confidence=confidence, grid=grid, groups=groups, seed=seed
-    )
-    return threshold
-
-
 def accept_thresholds(
     probability: NDArray[np.float64],
     y: NDArray[np.int64],
@@ -103,7 +62,21 @@ def accept_thresholds(
     groups: Groups = None,
     seed: int = 0,
 ) -> list[float]:
-    """Returns `accept_threshold` for each of these errors, each with the confidence by itself."""
+    """Returns for each of `errors` the threshold from which on answers are accepted.
+
+    With `confidence`, for each error by itself, at most that share of the accepted answers is wrong. Learn then Test
+    (Angelopoulos et al. 2021, arXiv:2110.01052). The share of wrong answers among the accepted need not fall as the
+    threshold rises, so each threshold of a grid is tested, strictest first, until one fails (fixed sequence testing,
+    their section 3). The p-value of a threshold is the exact binomial tail: P(at most so many wrong answers among so
+    many accepted, were the share `error`). The last threshold that passed is returned, inf (accept nothing) where the
+    first fails: in any case below log(1 - confidence) / log(1 - error) accepted answers, 22 for 0.9 and 0.1.
+
+    The `grid` is the user's before the rows are seen, and falls. The paper leaves it open; by default it starts at
+    1 - error, the strictest threshold that a calibrated model needs (whatever lies above is right that often), and goes
+    down by `STEP`. Grids that start higher fail for want of answers there; choosing the start by how many the rows
+    have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
+    probability or no label, and for a grid that does not fall.
+    """
     _check_rate("confidence", confidence)
     for error in errors:
         _check_rate("error", error)

@@ -162,10 +162,6 @@ class RunProbability(Probability):
     scorer: Ladder
     calibrator: Platt
 
-    def learned_of(self, X: NDArray[np.float32], runs: NDArray[np.str_]) -> Floats:
-        """P(good), (n,), of answers of these runs."""
-        return self.calibrator.probability(self.scorer.score_of(X, runs))
-
     @property
     def shifts(self) -> dict[str, float]:
         """Run -> what it adds to the log-odds of the head's value."""
