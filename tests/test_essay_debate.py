@@ -86,7 +86,7 @@ class Reader:
     def verdict(self, call: Call) -> Verdict | None:
         given = self.heads[call.agent]
         heads = given[min(call.round, len(given) - 1)]
-        return None if heads is None else Verdict(None, heads, heads["critical"], None, None, self.digest)
+        return None if heads is None else Verdict(None, heads, heads["critical"], None, self.digest)
 
     def probability(self, call: Call) -> float | None:
         verdict = self.verdict(call)

@@ -103,7 +103,7 @@ def test_what_a_licence_asks_beyond_being_named(terms: str, asking: str) -> None
 
 
 def test_files_that_are_no_release_of_ours_are_not_deleted_for_one(tmp_path: Path) -> None:
-    for name in ("metaprobe-0.1.0.tar.gz", "measured.csv.gz"):
+    for name in ("metaprobe-0.2.0.tar.gz", "measured.csv.gz"):
         (tmp_path / name).write_bytes(b"x")
     result = CliRunner().invoke(release.main, ["--check", "--out", str(tmp_path)])
     assert result.exit_code == 1

@@ -80,7 +80,7 @@ class Says:
 def test_a_checkpoint_with_heads_or_a_score_alone_is_answered(
     predictor: QualityPredictor, score: float | None, heads: dict[str, float]
 ) -> None:
-    says = Says(predictor, Verdict(score, heads, None, None, None, "c"))
+    says = Says(predictor, Verdict(score, heads, None, None, "c"))
     with running(create_app(Settings(checkpoint="c"), predictor=says)) as (url, _):  # type: ignore[arg-type]
         answer = Served(url).post("/v1/score", LOGPROBS)
     assert answer.status_code == 200

@@ -19,6 +19,8 @@ MARKED = re.compile(
     re.S,
 )
 NOT_COMPARED = {
+    "docs/dependencies.md": "holds the versions of what is installed, their licences and what they bring in turn; the "
+    "columns that are the same everywhere are compared below",
     "docs/gallery.md#figures": "shows what matplotlib draws, other in each of its versions; test_figures.py holds the "
     "page against the files",
 }
@@ -87,3 +89,10 @@ def test_every_script_that_writes_a_whole_page_is_here() -> None:
             pages = re.findall(r'^PAGE = ROOT / "docs" / "(.+)"$', text, re.M)
             found |= {f"docs/{page}".replace('" / "', "/") for page in pages}
     assert found == {block for block in WRITER_OF.keys() | NOT_COMPARED.keys() if "#" not in block}
+
+
+def test_the_page_of_dependencies_has_what_is_declared_and_why() -> None:
+    script = importlib.import_module("dependencies")
+    rows = [line.strip("| ").split(" | ") for line in script.PAGE.read_text(encoding="utf-8").splitlines()]
+    shown = [(*row[:3], row[-1]) for row in rows if len(row) == 6][2:]  # name, extra, declared, for
+    assert shown == [(*row[:3], row[-1]) for row in script.asked_for(script.groups())]

@@ -110,11 +110,11 @@ class Scorer:
         `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`. `model`: as the
         upstream names it, where it did.
         """
-        verdict = Verdict(score, {}, None, True, None, self.digest, reason)
+        verdict = Verdict(score, {}, critical=None, flagged=True, checkpoint=self.digest, reason=reason)
         return {**self._counted(verdict, None, {**gate, "model": model}), "gate": gate}
 
     def _no_verdict(self, reason: str) -> Verdict:
-        return Verdict(None, {}, None, None, None, self.digest, reason)
+        return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
 
     def _follow(self, given: Verdict, parsed: ParsedResponse, request: RequestLog | None) -> None:
         """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
