@@ -13,7 +13,7 @@ MAX_VALUE = 100
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """A readable summary, some dozens of lines; failed audits stand out. Text from the file cannot steer a terminal."""
+    """Returns a summary of some dozens of lines, failed audits first. Control characters are spelled out."""
     manifest = checkpoint.manifest
     lines = [f"NOT TRUSTWORTHY: {manifest.distrust}", ""] if manifest.trust == "invalid" else []
     lines += [f"{manifest.kind} checkpoint {checkpoint.path}", f"digest      {checkpoint.digest}"]
@@ -22,7 +22,9 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
-    """What was verified of it when it was loaded, and now of raw.onnx; `pinned`: against a digest from elsewhere.
+    """Returns the lines of `metaprobe verify`: what loading verified, and raw.onnx, which is opened and replayed here.
+
+    `pinned`: whether the digest was compared with one that the caller gave.
 
     Raises as `Checkpoint.raw_session`.
     """

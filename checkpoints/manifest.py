@@ -1,4 +1,4 @@
-"""What manifest.json says. Its fields are the fields of `Manifest`, all of them, under the same names."""
+"""The contents of manifest.json. Its fields are the fields of `Manifest`; every field must be there."""
 
 import hashlib
 import json
@@ -12,10 +12,10 @@ import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, UnsafeModel
 
 Trust = Literal["sound", "weak", "invalid", "unaudited"]
-"""What the audits of a checkpoint say together: `sound` where none failed, else the worst `Severity` of the failed."""
+"""The result of all audits of a checkpoint: `sound` where none failed, else the worst `Severity` that failed."""
 Severity = Literal["invalid", "weak"]
-"""What a failed audit means. `invalid`: the numbers cannot be believed (a leak, labels that say nothing). `weak`: they
-are real, but something simpler explains them, or they hold for less than it seems."""
+"""The meaning of a failed audit. `invalid`: the numbers cannot be believed (a leak, labels that say nothing). `weak`:
+they are real, but something simpler explains them, or they hold for less than it seems."""
 
 FORMAT_VERSION = 1
 OWN = "manifest_sha256"
@@ -39,9 +39,10 @@ class TensorSpec:
 
     name: str
     type: str
-    """As NumPy names it: `float32`, `int64`, `bool`, ...; `str` for strings."""
+    """NumPy's name of the type: `float32`, `int64`, `bool`, ...; `str` for strings."""
     shape: tuple[int | None, ...]
-    """None (in JSON null or -1) where any length goes, as on the batch axis. Empty also where it is unknown."""
+    """Length of each axis; None (in JSON null or -1) where any length is allowed, as on the batch axis. Empty also
+    where the shape is unknown."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(None if length == -1 else length for length in self.shape))
@@ -63,7 +64,7 @@ class Generator:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """All of them."""
+        """Names of all the models."""
         return (self.model, *self.others)
 
 
@@ -93,7 +94,7 @@ class Metric:
 @dataclass(frozen=True, slots=True)
 class Training:
     fingerprint: str
-    """Of the training data: two checkpoints with the same one saw the same rows."""
+    """Digest of the training data. Two checkpoints with equal fingerprints saw the same rows."""
     n: int
     """Rows."""
     groups: int
@@ -109,7 +110,7 @@ class Audit:
     passed: bool
     detail: str
     severity: Severity = "weak"
-    """What it means where it failed."""
+    """The meaning of the audit if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class Draft:
     contract: dict[str, Any] = field(default_factory=dict)
     """How to make the inputs, read by the kind: feature schema and ordered names, or layer, position and width."""
     generator: Generator | None = None
-    """None where it does not depend on a model, or is not known."""
+    """None where the checkpoint does not depend on a model, or the model is not known."""
     thresholds: dict[str, float] = field(default_factory=dict)
     calibration: Calibration | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
@@ -183,7 +184,7 @@ class Draft:
     promises: tuple[Promise, ...] = ()
     """Thresholds for `catch` and `risk`, each rising by value."""
     operating: OperatingPoint | None = None
-    """What `thresholds["flag"]` does; None where it was not measured."""
+    """The effect of `thresholds["flag"]` on held-out answers; None where it was not measured."""
     versions: dict[str, str] = field(default_factory=dict)
     """Package to version. Saving adds those of metaprobe, numpy and onnxruntime."""
 
@@ -206,7 +207,7 @@ class Draft:
 
     @property
     def distrust(self) -> str:
-        """What its failed audits mean, and which they are, as a clause; empty where none failed."""
+        """A clause that names the failed audits and what they mean; empty where none failed."""
         return meaning_of(self.failed)
 
 
@@ -218,7 +219,7 @@ MEANING: dict[Severity, str] = {
 
 
 def meaning_of(failed: Mapping[str, Severity]) -> str:
-    """What these failed audits mean, as a clause for a warning, a card or a summary; it cannot steer a terminal."""
+    """Returns a clause about failed audits for a warning, a card or a summary. Control characters are spelled out."""
     named = {kind: ", ".join(printable(name) for name, found in failed.items() if found == kind) for kind in MEANING}
     return "; ".join(f"{MEANING[kind]} (failed: {names})" for kind, names in named.items() if names)
 
@@ -230,7 +231,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Draft):
-    """All of manifest.json."""
+    """All fields of manifest.json."""
 
     format_version: int
     created: str

@@ -137,11 +137,11 @@ def _versions(*packages: str) -> dict[str, str]:
 
 
 def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> None:
-    """Nothing where a checkpoint of that kind may be written to `path`, so that a training can ask before it begins.
+    """Checks that a checkpoint of that kind may be written to `path`. A training calls this before it begins.
 
-    Raises `CheckpointExists` where something else is there: a file on the way, a folder that is no checkpoint, one of
-    another kind, or one that may not be replaced (`replacing.check_replaced`). Raises `OSError` where nothing can be
-    written.
+    Raises `CheckpointExists` where something else stands at `path`: a file on the way, a folder that is no checkpoint,
+    one of another kind, or one that may not be replaced (`replacing.check_replaced`). Raises `OSError` where nothing
+    can be written.
     """
     target = Path(path).resolve()
     if (file := next((parent for parent in target.parents if parent.is_file()), None)) is not None:

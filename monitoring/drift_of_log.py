@@ -29,7 +29,7 @@ DRIFT = "drift"
 HOUR = "hour"
 """In place of a tag: the hour of the day, in UTC."""
 STREAMS = ("score", "tokens", "finish_reason", "task")
-"""What is read of every answer."""
+"""Columns that are read of every answer."""
 _KEPT = ("model", "checkpoint", "within", "read_to", "log")
 
 
@@ -89,10 +89,10 @@ class LogWatch:
                 f"the state has read up to number {first}, and the log has numbers up to {last} only: it was put back "
                 "to an earlier copy, and its new answers would be taken for read; begin a new state file"
             )
-        found = log.columns(model=self.model, checkpoint=self.checkpoint, stored=(first, last))
-        columns = {name: _column(found, name) for name in STREAMS}
-        versions = found.checkpoint.astype(np.str_)
-        alarms = self.watch.update(found.time, columns, within=self._strata(found), version=versions)
+        answers = log.columns(model=self.model, checkpoint=self.checkpoint, stored=(first, last))
+        columns = {name: _column(answers, name) for name in STREAMS}
+        versions = answers.checkpoint.astype(np.str_)
+        alarms = self.watch.update(answers.time, columns, within=self._strata(answers), version=versions)
         self.read_to = last
         [(waiting,)] = log.tables.read(
             f"SELECT count(*) FROM scores s WHERE {log.tables.number} > :last", {"last": last}
@@ -102,18 +102,20 @@ class LogWatch:
         names = version_names(log) if alarms else {}
         return [self._tell(log, alarm, names) for alarm in alarms]
 
-    def _strata(self, found: LogColumns) -> Any:
+    def _strata(self, answers: LogColumns) -> Any:
         if self.within == HOUR:
-            return (found.time // 3600 % 24).astype(np.int64).astype(np.str_)
-        return (found.tag(self.within) if self.within else np.full(len(found), "")).astype(np.str_)
+            return (answers.time // 3600 % 24).astype(np.int64).astype(np.str_)
+        return (answers.tag(self.within) if self.within else np.full(len(answers), "")).astype(np.str_)
 
     def _labels(self, log: ScoreLog) -> list[Alarm]:
-        """Of labels that came since the last reading, in the order in which they came."""
-        said = self._labelled(log)
-        marks = [_mark(name) for name in said.names]
+        """Returns the alarms of the labels that came since the last reading, in the order in which the labels came."""
+        labelled = self._labelled(log)
+        marks = [_mark(name) for name in labelled.names]
         new = np.array([mark not in self.counted for mark in marks], dtype=np.bool_)
         self.counted = set(marks)
-        return self.watch.update_labels(said.time[new], said.score[new], said.label[new], version=said.version[new])
+        return self.watch.update_labels(
+            labelled.time[new], labelled.score[new], labelled.label[new], version=labelled.version[new]
+        )
 
     def _labelled(self, log: ScoreLog) -> "_Labelled":
         """First labels of answers, in the order in which they came, with the answers' scores and versions.
@@ -123,27 +125,27 @@ class LogWatch:
         that came unasked are left out, as in the estimates: who complains knows that the answer is wrong.
         """
         first = {one.request_id: (place, one.time, one.value) for place, one in enumerate(log.first_labels())}
-        found = log.columns(model=self.model, checkpoint=self.checkpoint, labelled=True, ids=True)
-        drawn = np.isfinite(found.propensity)
-        used = np.flatnonzero(drawn if drawn.any() else np.ones(len(found), dtype=np.bool_))
-        used = np.array([at for at in used if str(found.request_id[at]) in first], dtype=np.int64)
-        said = [first[str(name)] for name in found.request_id[used]]
-        place, time, label = np.array(said, dtype=np.float64).reshape(-1, 3).T
+        answers = log.columns(model=self.model, checkpoint=self.checkpoint, labelled=True, ids=True)
+        drawn = np.isfinite(answers.propensity)
+        used = np.flatnonzero(drawn if drawn.any() else np.ones(len(answers), dtype=np.bool_))
+        used = np.array([at for at in used if str(answers.request_id[at]) in first], dtype=np.int64)
+        labelled = [first[str(name)] for name in answers.request_id[used]]
+        place, time, label = np.array(labelled, dtype=np.float64).reshape(-1, 3).T
         order = np.argsort(place)
         rows = used[order]
-        version = found.checkpoint[rows].astype(np.str_)
-        return _Labelled(found.request_id[rows].tolist(), time[order], found.score[rows], label[order], version)
+        version = answers.checkpoint[rows].astype(np.str_)
+        return _Labelled(answers.request_id[rows].tolist(), time[order], answers.score[rows], label[order], version)
 
     def _tell(self, log: ScoreLog, alarm: Alarm, names: Mapping[str, str]) -> dict[str, Any]:
         """Stores the alarm, with a picture of the stream up to it; not one that a killed process has stored."""
         if alarm.stream == LABEL:
-            said = self._labelled(log)
-            mine = said.version == alarm.checkpoint
-            times, values = said.time[mine], (said.label - said.score)[mine]
+            labelled = self._labelled(log)
+            mine = labelled.version == alarm.checkpoint
+            times, values = labelled.time[mine], (labelled.label - labelled.score)[mine]
         else:
             of = alarm.checkpoint if alarm.stream in BY_VERSION else self.checkpoint
-            found = log.columns(model=self.model, checkpoint=of, until=float(np.nextafter(alarm.time, np.inf)))
-            times, values = found.time, _column(found, alarm.stream)
+            answers = log.columns(model=self.model, checkpoint=of, until=float(np.nextafter(alarm.time, np.inf)))
+            times, values = answers.time, _column(answers, alarm.stream)
         move = measure_move(alarm, times, values)
         text = say_alarm(alarm, move, names.get(alarm.checkpoint, ""))
         details: Mapping[str, Any] = {
@@ -205,32 +207,32 @@ def open_watch(
     """
     if not path.exists():
         return LogWatch(DriftWatch(batch=batch or 1), model, checkpoint, within or "")
-    found = LogWatch.load(path)
+    kept = LogWatch.load(path)
     asked = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
     for name, wanted in asked.items():
-        had = found.watch.batch if name == "batch" else getattr(found, name)
+        had = kept.watch.batch if name == "batch" else getattr(kept, name)
         if wanted is not None and wanted != had:
             raise RecordError(f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file")
-    return found
+    return kept
 
 
-def say_progress(found: LogWatch) -> str:
+def say_progress(kept: LogWatch) -> str:
     """Returns what is known where nothing rings: how much evidence there is, or how much is still learned from."""
-    watch = found.watch
+    watch = kept.watch
     if not any(stream.rows or stream.waiting for stream in watch.streams.values()):
-        of = "" if found.model is None else f" of model {found.model}"
-        of += "" if found.checkpoint is None else f" of checkpoint {found.checkpoint[:12]}"
+        of = "" if kept.model is None else f" of model {kept.model}"
+        of += "" if kept.checkpoint is None else f" of checkpoint {kept.checkpoint[:12]}"
         return f"nothing is watched yet: the log holds no answers{of}"
     name, highest = max(watch.evidence.items(), key=lambda pair: pair[1])
-    said = f"no alarm; most evidence {highest:.2g} of {_short(name)}, rings at {watch.threshold:g}"
+    text = f"no alarm; most evidence {highest:.2g} of {_short(name)}, rings at {watch.threshold:g}"
     learning = [
         f"{_short(key)} {stream.rows}"
         for key, stream in watch.streams.items()
         if stream.name != LABEL and 0 < stream.rows < watch.reference
     ]
     if learning:
-        said += f"; the first {watch.reference} values are the reference, of which there are: {', '.join(learning)}"
-    return said
+        text += f"; the first {watch.reference} values are the reference, of which there are: {', '.join(learning)}"
+    return text
 
 
 def _short(key: str) -> str:
@@ -243,6 +245,6 @@ def _mark(request_id: str) -> str:
     return hashlib.blake2b(request_id.encode(), digest_size=8).hexdigest()
 
 
-def _column(found: LogColumns, name: str) -> Any:
-    values = getattr(found, name)
+def _column(answers: LogColumns, name: str) -> Any:
+    values = getattr(answers, name)
     return values.astype(np.str_) if name in NAMES else values

@@ -66,7 +66,7 @@ SUMS = (
     "answers scored score_sum doubt_sum flagged abstained stopped escalated cut tokens tokens_saved cost_usd "
     "priced spared"
 ).split()
-"""What is added up by the hour; `priced` are answers whose cost is known, `spared` those with `tokens_saved`."""
+"""Sums that are kept for each hour; `priced` are answers whose cost is known, `spared` those with `tokens_saved`."""
 
 _HOURS = f"""
 CREATE TABLE IF NOT EXISTS hours (

@@ -22,7 +22,7 @@ READ = (
     "s.time, c.model, c.checkpoint, c.task, s.shadow_of, s.score, s.flagged, c.action, c.finish_reason, "
     "s.tokens, s.tokens_saved, s.cost_usd"
 )
-"""What a row must hold, as columns of `scores s JOIN contexts c`."""
+"""Columns that a row must have, of `scores s JOIN contexts c`."""
 READ_NAMES = [name.partition(".")[2] for name in READ.split(", ")]
 
 _KEY = ("model", "checkpoint", "task", "shadow")

@@ -1,4 +1,4 @@
-"""What a predictor says of one response, as it is shown in a terminal, in a notebook and as JSON."""
+"""The verdict of a predictor on one response, with its forms for a terminal, a notebook and JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from metaprobe.checkpoints.display import explain_fields, html_table
 @explain_fields
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """What a predictor says about one response.
+    """The verdict of a predictor on one response.
 
     An example:
 
