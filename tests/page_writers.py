@@ -119,9 +119,6 @@ WRITERS = (
             "docs/research/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
             ),
-            "docs/research/travel.md#travel-blend-home": number(
-                "MEASURED", "travel", "blend", "smollm2-135m", "at_home", "all", "probe", "auroc"
-            ),
             "docs/research/travel.md#travel-samples": number(
                 "MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"
             ),

@@ -13,8 +13,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.training.blend.held_out import FOLDS, TasksLeftOut, judge_held_out
-from metaprobe.training.common.roles import group_folds
+from metaprobe.training.blend.held_out import TasksLeftOut, judge_held_out
 from metaprobe.training.crossfit.evidence import load_evidence
 from metaprobe.training.crossfit.methods import Evidence
 from research.breadth.items import ARITHMETIC, NAME
@@ -39,26 +38,12 @@ def measure(evidence: Evidence) -> dict[str, Any]:
     """AUROC within runs of probe, free numbers and blend, and what each gains over the mean; intervals draw tasks."""
     assert evidence.states is not None, "the store holds no hidden states; metaprobe extract reads them"
     found = judge_held_out(evidence, evidence.states)
-    at_home = judge_held_out(evidence, evidence.states, questions_left_out(evidence))
     return {
         "answers": len(found.y),
         "layers": list(found.layers),
         "all": figures(found),
         "without_arithmetic": figures(found, ~is_arithmetic(found.tasks)),
-        "at_home": {
-            "all": figures(at_home),
-            "without_arithmetic": figures(at_home, ~is_arithmetic(at_home.tasks)),
-        },
     }
-
-
-def questions_left_out(evidence: Evidence) -> NDArray[np.int64]:
-    """Eight parts by question: the probe knows the answer's family, which is what more families could bring at most."""
-    table, parts = evidence.table, np.empty(len(evidence.table.y), dtype=np.int64)
-    folds = group_folds(np.arange(len(parts)), table.groups.tolist(), table.y, FOLDS, 0)
-    for number, (_, part) in enumerate(folds):
-        parts[part] = number
-    return parts
 
 
 def is_arithmetic(tasks: NDArray[np.str_]) -> NDArray[np.bool_]:

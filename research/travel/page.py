@@ -40,7 +40,6 @@ def page_command() -> None:
     write(PAGE, "travel-curve", [*curve(found["curve"]), ""])
     write(GUIDE, "labels", [*labels(found["curve"]), ""])
     write(PAGE, "travel-blend", [*blend(found["blend"]), ""])
-    write(PAGE, "travel-blend-home", [*blend_at_home(found["blend"]), ""])
     write(PAGE, "travel-samples", [*samples(found["samples"]), ""])
 
 
@@ -247,20 +246,6 @@ def blend(found: dict[str, Any]) -> list[str]:
         "",
         f"Layers that the eight parts chose, each without the families it is judged on: {layers}.",
     ]
-
-
-def blend_at_home(found: dict[str, Any]) -> list[str]:
-    """What the blend reaches where its probe knows the answer's family, beside what it reaches without it."""
-    rows = []
-    for model, one in found.items():
-        if "at_home" not in one:  # measured before it was asked for
-            continue
-        for among, shown in (("all", "all families"), ("without_arithmetic", "without arithmetic")):
-            numbers = (one[among], one["at_home"][among])
-            cells = [f"{part[name]['auroc']:.3f}" for name in ("probe", "probe + scaled") for part in numbers]
-            rows.append([model, shown, f"{one[among]['scaled']['auroc']:.3f}", *cells])
-    head = ["model", "among", "scaled total", "probe, family left out", "family known"]
-    return markdown([*head, "probe + scaled, family left out", "family known"], rows)
 
 
 if __name__ == "__main__":
