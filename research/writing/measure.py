@@ -14,11 +14,10 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.pipelines.writing_assistant.contract import CONDITIONS, turn_of_item
-from metaprobe.pipelines.writing_assistant.learned_classes import tell_stage
-from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
+from metaprobe_writing_assistant.system.classifiers import read_stage, tell_stage
+from metaprobe_writing_assistant.system.contract import CONDITIONS, turn_of_item
 from research.blocks import markdown, write
 
 MEASURED = Path(__file__).parents[2] / "docs" / "measured"
