@@ -216,4 +216,4 @@ def test_a_temperature_can_be_set(tmp_path: Path, name: str) -> None:
 
 def test_every_constant_is_one_of_those_that_were_tried_here() -> None:
     marks = next(mark for mark in test_a_constant_changes_what_is_asked.pytestmark if mark.name == "parametrize")
-    assert {row[2].partition("=")[0] for row in marks.args[1]} | {"temperature", "attempts", "shown_words"} == BY_NAME
+    assert {row[2].partition("=")[0] for row in marks.args[1]} | {"temperature", "attempts"} == BY_NAME

@@ -44,8 +44,10 @@ def test_the_import_line_of_the_guide_imports(tmp_path: Path) -> None:
 def command_of(words: list[str]) -> click.Command:
     """The click command that the first words of a line name."""
     command: click.Command = main
-    while isinstance(command, click.Group) and words and words[0] in command.commands:
-        command = command.commands[words.pop(0)]
+    while (
+        isinstance(command, click.Group) and words and (inside := command.get_command(click.Context(command), words[0]))
+    ):
+        command, words = inside, words[1:]
     return command
 
 

@@ -22,7 +22,7 @@ from research.blocks import markdown, write
 
 MEASURED = Path(__file__).parents[2] / "docs" / "measured"
 FIGURES, HEADS = MEASURED / "writing.json", MEASURED / "writing_heads.json"
-PAGE = Path(__file__).parents[2] / "docs" / "writing-assistant.md"
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "writing-assistant.md"
 CHAIN = ("reasoning", "answer", "monitor", "control", "synthesis")
 """Stages of MetaCrit's agents, and the check before them."""
 NAMES = {"single": "one model alone", "multi": "modules", "metacrit": "modules with monitor and control"}

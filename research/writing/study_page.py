@@ -1,4 +1,4 @@
-"""Measures the study's analysis on simulated readers, and writes docs/study.md from what is recorded.
+"""Measures a study's analysis on simulated readers, and writes blocks of docs/research/writing-assistant.md.
 
 python -m research.writing.study_page measure    # docs/measured/study.json, a minute or two; goes on where it stopped
 python -m research.writing.study_page write      # the page's blocks
@@ -29,7 +29,7 @@ from metaprobe_writing_assistant.study.survey import ASPECTS, questions_of
 from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent.parent
-MEASURED, PAGE = ROOT / "docs" / "measured" / "study.json", ROOT / "docs" / "study.md"
+MEASURED, PAGE = ROOT / "docs" / "measured" / "study.json", ROOT / "docs" / "research" / "writing-assistant.md"
 ASPECT = "critical_thinking"
 CONDITIONS = ("metacrit", "multi", "single")
 PLANTED = {"metacrit": 0.5, "multi": 0.2, "single": 0.3}
@@ -75,7 +75,7 @@ def measure() -> None:
 
 @main.command(name="write")
 def write_page() -> None:
-    """Write the blocks of docs/study.md from the recorded figures."""
+    """Write the blocks of docs/research/writing-assistant.md from the recorded figures."""
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     held = ["share held", "difference held"]
     head = ["readers", "resemblance", *held, "Friedman", "pairs, Holm", "chi-square", "corrected"]

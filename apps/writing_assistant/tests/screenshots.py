@@ -1,6 +1,6 @@
-"""Takes the pictures of docs/figures/assistant: the page with a scripted teacher, wide, narrow and dark.
+"""Takes the pictures of apps/writing_assistant/figures: the page with a scripted teacher, wide, narrow and dark.
 
-python -m research.assistant.screenshots    # needs playwright, Pillow and Chromium
+python apps/writing_assistant/tests/screenshots.py    # needs playwright, Pillow and Chromium
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from metaprobe_writing_assistant.page.settings import AssistSettings, ModelPlace
 from metaprobe_writing_assistant.system.assistant import SYSTEM
 from metaprobe_writing_assistant.system.wordnet import wordnet
 
-FOLDER = Path(__file__).parent.parent.parent / "docs" / "figures" / "assistant"
+FOLDER = Path(__file__).parent.parent / "figures"
 MOST_BYTES = 150_000
 TEXT = (
     "Veins look blue because the blood in them is blue. It turns red when it meets oxygen in the lungs.\n\n"

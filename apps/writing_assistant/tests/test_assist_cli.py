@@ -147,14 +147,6 @@ def test_a_port_that_is_taken_is_said_before_a_model_is_loaded(started: Started)
     assert started.named == []
 
 
-def test_a_missing_extra_is_named(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    refused = run()
-    assert refused.exit_code == 1
-    assert "metaprobe[serve]" in refused.output
-    assert started.named == []
-
-
 @pytest.mark.slow
 def test_the_embedded_model_answers_on_the_page_and_ctrl_c_ends_the_program(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "metaprobe.cli", "assist", "--no-open", "--port", "0", "--tokens", "8"]

@@ -147,11 +147,11 @@ def test_shares_that_are_none_are_refused() -> None:
         assert said in result.output
 
 
-SHARES = ["--shares", "a=0.5, b=0.3,c=0.2"]
+GIVEN = ["--shares", "a=0.5, b=0.3,c=0.2"]
 
 
 def plan(*options: str) -> Result:
-    return CliRunner().invoke(main, ["study", "power", *SHARES, *options])
+    return CliRunner().invoke(main, ["study", "power", *GIVEN, *options])
 
 
 def test_readers_who_repeat_themselves_need_a_larger_study() -> None:
@@ -196,5 +196,5 @@ def test_a_study_is_planned_with_all_that_was_typed(
 
     monkeypatch.setattr(f"metaprobe_writing_assistant.study.simulation.{function}", reached)
     command, *options = words.split()
-    CliRunner().invoke(main, ["study", command, *SHARES, *options])
+    CliRunner().invoke(main, ["study", command, *GIVEN, *options])
     assert asked == [(given, named)]

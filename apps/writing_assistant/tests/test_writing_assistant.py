@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -41,7 +42,6 @@ def test_each_condition_has_the_modules_of_the_papers_table_12() -> None:
 
 
 def test_words_are_explained_only_before_writing_and_a_score_is_given_only_from_then_on() -> None:
-    pytest.importorskip("nltk")
     before, _, _ = reply_of("multi", answers={**IN_FORM, "stage": "PRE"})
     assert (before.stage, before.rubric) == ("pre", None)
     assert [card.word for card in before.cards] == ["vein", "oxygen", "illusion"]
@@ -321,3 +321,10 @@ def test_runs_are_stored_replayed_and_labelled_where_the_task_knows_stage_and_re
     again = run_once(SYSTEM, item, ReplayLLM(run.calls), variant="metacrit")
     assert again.final_answer == run.final_answer
     assert [call.stage for call in again.calls] == [call.stage for call in run.calls]
+
+
+def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    exec(compile(code, "README.md", "exec"), {"asyncio": asyncio, "llm": ScriptedLLM(IN_FORM)})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("during veins")

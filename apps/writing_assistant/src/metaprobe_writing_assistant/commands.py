@@ -105,7 +105,7 @@ def study() -> None:
 def analyse(file: Path, only: str | None, as_json: bool, seed: int) -> None:
     """Analyse FILE, which `study export` writes: JSON lines, a line a participant.
 
-    The independent case is the participant, never the answer. Docs: study.md.
+    The independent case is the participant, never the answer. The package's README explains the table.
     """
     from metaprobe.eval.plain import plain
     from metaprobe_writing_assistant.study.analysis import analyse_study
