@@ -75,10 +75,10 @@ class Gradings:
             _, contest = await contest_grade(
                 self._setup, first, text, level, on_stage=lambda stage: job.tell(stage=stage)
             )
-            found = asdict(contest)
+            heard = asdict(contest)
             body = self.get(name)
-            self._put(name, {**body, "contests": [*body["contests"], found]})
-            job.tell(contest=found)
+            self._put(name, {**body, "contests": [*body["contests"], heard]})
+            job.tell(contest=heard)
 
         await _told(job, work)
 
@@ -114,10 +114,10 @@ def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs
 
     @app.get("/api/gradings/jobs/{job}/events")
     async def followed(job: str, request: Request) -> Response:
-        found = jobs.get(job)
-        if found is None:
+        at_work = jobs.get(job)
+        if at_work is None:
             raise NotThere("this is not being worked on any more; load the page again")
-        return stream_job(request, found)
+        return stream_job(request, at_work)
 
     @app.post("/api/gradings/jobs/{job}/stop")
     async def stopped(job: str) -> Response:

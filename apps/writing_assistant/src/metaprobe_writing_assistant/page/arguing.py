@@ -107,20 +107,20 @@ async def contest_grade(
     setup: Setup, first: Run, text: str, level: int | None, *, on_stage: OnStage
 ) -> tuple[Run, Contest]:
     """Returns the second run and what the contest changed. `level`: the one that the learner asks for, or None."""
-    said = text.strip()
-    if not said:
+    objection = text.strip()
+    if not objection:
         raise RecordError("write what you object to first")
-    if len(said) > MOST_CONTEST:
-        raise RecordError(f"the objection has {len(said)} characters; say it in {MOST_CONTEST} or fewer")
+    if len(objection) > MOST_CONTEST:
+        raise RecordError(f"the objection has {len(objection)} characters; say it in {MOST_CONTEST} or fewer")
     if level is not None and not LOW <= level <= HIGH:
         raise RecordError(f"level {level}: expected {LOW} to {HIGH}")
-    if level is not None and read_level(said, LOW, HIGH) is None:
-        said = f"{said}\nLevel: {level}"
+    if level is not None and read_level(objection, LOW, HIGH) is None:
+        objection = f"{objection}\nLevel: {level}"
     told, _ = told_models(setup.models, on_stage)
     names = {**told.by_name, LEARNER: told.of("contest", LEARNER)}
     repeating = Models(
-        RepeatingLLM(told.default, first.calls, said),
-        {name: RepeatingLLM(llm, first.calls, said) for name, llm in names.items()},
+        RepeatingLLM(told.default, first.calls, objection),
+        {name: RepeatingLLM(llm, first.calls, objection) for name, llm in names.items()},
     )
     run_id = f"{first.id}-contested"
     item = replace(first.item, id=run_id)
@@ -147,17 +147,17 @@ def compare_gradings(first: Run, second: Run) -> Contest:
 
 def grading_of(run: Run) -> Grading:
     """Returns grade, feedback, arguments and attacks of a run of `caelf`."""
-    said = [call for stage in SAID for call in run.calls if call.stage == stage]
+    arguments = [call for stage in SAID for call in run.calls if call.stage == stage]
     answers = [call for call in run.calls if call.stage == "answer"]
-    if not answers or not said:
+    if not answers or not arguments:
         raise RecordError(f"run {run.id} holds no grading of caelf")
-    attacks = _attacks(run, len(said), contested=any(call.stage == "contest" for call in said))
-    standing = _standing(len(said), attacks)
+    attacks = _attacks(run, len(arguments), contested=any(call.stage == "contest" for call in arguments))
+    standing = _standing(len(arguments), attacks)
     nodes = (
         GraphNode(
             SPEAKERS.get(call.agent, call.agent), call.text.strip(), read_level(call.text, LOW, HIGH), i in standing
         )
-        for i, call in enumerate(said)
+        for i, call in enumerate(arguments)
     )
     last = answers[-1]
     return Grading(read_level(last.text, LOW, HIGH), last.text.strip(), tuple(nodes), tuple(sorted(attacks)))
@@ -173,5 +173,5 @@ def _attacks(run: Run, n: int, *, contested: bool) -> set[tuple[int, int]]:
 
 
 def _standing(n: int, attacks: Sequence[tuple[int, int]] | set[tuple[int, int]]) -> set[int]:
-    found = extensions(n, set(attacks))
-    return {number for extension in found for number in extension}
+    accepted = extensions(n, set(attacks))
+    return {number for extension in accepted for number in extension}

@@ -135,10 +135,8 @@ class SessionFile:
     def owners(self, kind: str) -> int:
         """Returns how many owners have an entry 0 of a kind."""
         with self._database.named():
-            found = self._database.execute(
-                "SELECT count(*) FROM kept WHERE kind = ? AND number = 0", (kind,)
-            ).fetchone()
-        return int(found[0])
+            row = self._database.execute("SELECT count(*) FROM kept WHERE kind = ? AND number = 0", (kind,)).fetchone()
+        return int(row[0])
 
     def delete(self, *owners: str) -> int:
         """Deletes everything of these owners, and returns how many entries there were.
@@ -170,10 +168,10 @@ class SessionFile:
             self._database.execute(f"PRAGMA max_page_count = {int(pages)}").fetchone()
 
     def _next(self, kind: str, owner: str) -> int:
-        found = self._database.execute(
+        row = self._database.execute(
             "SELECT max(number) FROM kept WHERE kind = ? AND owner = ?", (kind, owner)
         ).fetchone()
-        return 0 if found[0] is None else int(found[0]) + 1
+        return 0 if row[0] is None else int(row[0]) + 1
 
     def __enter__(self) -> "SessionFile":
         return self

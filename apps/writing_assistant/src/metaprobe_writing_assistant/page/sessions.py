@@ -99,8 +99,8 @@ class Sessions:
 
     def titles(self) -> list[dict[str, Any]]:
         """Returns id, title and time of every session that is not of a study, the one changed last first."""
-        found = [(WritingSession(**body), at) for _, at, body in self.file.first_entries(SESSION)]
-        return [{"id": one.id, "title": one.title, "at": at} for one, at in found if not one.blind]
+        sessions = [(WritingSession(**body), at) for _, at, body in self.file.first_entries(SESSION)]
+        return [{"id": one.id, "title": one.title, "at": at} for one, at in sessions if not one.blind]
 
     def save_draft(self, session_id: str, text: str, revision: int) -> WritingSession:
         """Saves the text, with a version where the last one is old; both or none.
@@ -245,14 +245,14 @@ def _turn_parts(turn: KeptTurn) -> list[str]:
     parts.append(turn.text.strip() or f"({turn.error or turn.state})")
     if turn.state == "stopped":
         parts.append("(stopped)")
-    found = turn.reply or {}
-    if rubric := found.get("rubric"):
+    reply = turn.reply or {}
+    if rubric := reply.get("rubric"):
         parts.append(f"Score: {rubric['score']} of 5. {rubric['reasons']}".strip())
     parts += [
         f"- **{card['word']}** ({card['part_of_speech'] or 'word'}): {card['definition']}"
-        for card in found.get("cards", ())
+        for card in reply.get("cards", ())
     ]
-    for remark in found.get("remarks", ()):
+    for remark in reply.get("remarks", ()):
         about = f" On \u201c{remark['quote']}\u201d:" if remark["quote"] else ""
         parts.append(f"> {remark['kind']}:{about} {remark['text']}")
     return parts

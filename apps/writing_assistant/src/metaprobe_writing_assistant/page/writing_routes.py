@@ -166,10 +166,10 @@ def _condition(name: str) -> str:
 
 
 def _profile(body: dict[str, Any]) -> Profile:
-    said = {name: text_in(body, name, "").strip() for name in PROFILE_FIELDS}
-    if long := [name for name, text in said.items() if len(text) > MOST_PROFILE]:
+    given = {name: text_in(body, name, "").strip() for name in PROFILE_FIELDS}
+    if long := [name for name, text in given.items() if len(text) > MOST_PROFILE]:
         raise RecordError(f"{long[0]} is longer than {MOST_PROFILE} characters; say it shorter")
-    return Profile(**{name: text or None for name, text in said.items()})
+    return Profile(**{name: text or None for name, text in given.items()})
 
 
 def _refuse_in_study(session: WritingSession) -> None:

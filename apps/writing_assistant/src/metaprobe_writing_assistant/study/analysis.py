@@ -111,14 +111,14 @@ def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: 
             "analyse each comparison by itself"
         )
     conditions = tuple(sorted(sets.pop()))
-    found = []
+    aspects = []
     for aspect in ASPECTS:
         choices = choices_of(sheets, conditions, aspect)
         if (choices >= 0).any():
-            found.append(_aspect(aspect, choices, conditions, resamples, seed))
-    if not found:
+            aspects.append(_aspect(aspect, choices, conditions, resamples, seed))
+    if not aspects:
         raise RecordError(f"none of the {len(sheets)} sheets holds an answer that names a condition")
-    corrected = holm([aspect.p for aspect in found])
+    corrected = holm([aspect.p for aspect in aspects])
     positions, p_positions = _positions(sheets, resamples, seed)
     orders: dict[str, int] = {}
     for sheet in sheets:
@@ -128,7 +128,7 @@ def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: 
         simulated_by=simulated_by,
         participants=len(sheets),
         conditions=conditions,
-        aspects=tuple(replace(one, p_holm=float(p)) for one, p in zip(found, corrected, strict=True)),
+        aspects=tuple(replace(one, p_holm=float(p)) for one, p in zip(aspects, corrected, strict=True)),
         positions=positions,
         p_positions=p_positions,
         orders=dict(sorted(orders.items())),
@@ -188,11 +188,11 @@ def _alphas(choices: Choices, conditions: tuple[str, ...], resamples: int, seed:
     if len(whole) < FEWEST or whole.shape[1] < 2:
         return {}
     weights = cluster_weights(range(len(whole)), resamples, seed)
-    found = {}
+    alphas = {}
     for number, name in enumerate(conditions):
         items: Floats = (whole == number).astype(np.float64)
-        found[name] = statistic_interval(lambda weight, items=items: cronbach_alpha(items, weight), weights)  # type: ignore[misc]
-    return found
+        alphas[name] = statistic_interval(lambda weight, items=items: cronbach_alpha(items, weight), weights)  # type: ignore[misc]
+    return alphas
 
 
 def _pairs(shares: Floats, conditions: tuple[str, ...], weights: NDArray[np.int32]) -> tuple[PairPreference, ...]:

@@ -115,17 +115,17 @@ class Work:
             round=asked.round + 1,
             parent=asked,
         )
-        found = (json_object(call.text) or {}).get(name)
-        return str(found) if found in values and not isinstance(found, bool) else ""
+        value = (json_object(call.text) or {}).get(name)
+        return str(value) if value in values and not isinstance(value, bool) else ""
 
 
 def quote_profile(profile: Profile) -> str:
     """Returns a profile, quoted, as a model reads it; `N/A` where nothing was said."""
-    said = {
+    parts = {
         "about": profile.demographic,
         "level": profile.proficiency,
         "goals": profile.goals,
         "preferences": profile.preferences,
     }
-    lines = "\n".join(f"{name}: {' '.join((text or NOT_SAID).split())}" for name, text in said.items())
+    lines = "\n".join(f"{name}: {' '.join((text or NOT_SAID).split())}" for name, text in parts.items())
     return quote_text(lines, "profile")

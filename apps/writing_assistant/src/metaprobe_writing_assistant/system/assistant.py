@@ -238,15 +238,15 @@ def extract_answer(item: Item, call: Call, variant: str) -> str:
 def calls(setup: Setup, variant: str) -> Mapping[str, int]:
     """How many calls a run makes at most, by stage."""
     asked = 0 if setup.options.value(LEARNED) else 2
-    found = {classifiers.STAGE: asked, topic_module.GUIDE: 1, final_response.STAGE: 1}
+    most = {classifiers.STAGE: asked, topic_module.GUIDE: 1, final_response.STAGE: 1}
     if variant == SINGLE:
-        return found
-    found |= {user_prompt.STAGE: 1, topic_module.TOPIC: 1, topic_module.AGGREGATE: 1, vocabulary.FETCH: 1}
-    found |= {vocabulary.EXPLAIN: 1, writing_assessor.EXTRACT: 1, writing_assessor.STAGE: 2}
+        return most
+    most |= {user_prompt.STAGE: 1, topic_module.TOPIC: 1, topic_module.AGGREGATE: 1, vocabulary.FETCH: 1}
+    most |= {vocabulary.EXPLAIN: 1, writing_assessor.EXTRACT: 1, writing_assessor.STAGE: 2}
     if variant == METACRIT:
-        found |= {classifiers.REASONING: asked, metacrit_chain.ANSWER: 1, MONITOR: 1}
-        found |= {metacrit_chain.CONTROL: 1, metacrit_chain.SYNTHESIS: 1}
-    return found
+        most |= {classifiers.REASONING: asked, metacrit_chain.ANSWER: 1, MONITOR: 1}
+        most |= {metacrit_chain.CONTROL: 1, metacrit_chain.SYNTHESIS: 1}
+    return most
 
 
 LIMITS = {

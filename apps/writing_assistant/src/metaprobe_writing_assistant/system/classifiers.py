@@ -47,8 +47,8 @@ async def ask_stage(work: Work) -> tuple[Stage | None, Call]:
 
 def read_stage(text: str) -> str | None:
     """Returns `pre`, `during`, `post` or `none` as a text says it; None where it says nothing, or several of them."""
-    found = {NONE if name.lower().startswith("not") else name.lower() for name in _STAGE_FOUND.findall(text)}
-    return found.pop() if len(found) == 1 else None
+    named = {NONE if name.lower().startswith("not") else name.lower() for name in _STAGE_FOUND.findall(text)}
+    return named.pop() if len(named) == 1 else None
 
 
 def stage_of(name: str | None) -> Stage | None:
@@ -60,19 +60,19 @@ async def ask_reasoning(work: Work) -> tuple[bool | None, Call]:
     """Returns what the model says, and its first call; None where it says neither, also when it is asked for that alone
     (noted)."""
     asked = await work.ask("reasoning", stage=REASONING, agent=REASONING_AGENT, max_tokens=REASONING_TOKENS)
-    found = read_reasoning(asked.text)
-    if found is None:
-        found = read_reasoning(await work.ask_in_form(asked, "request", REASONING_ANSWERS))
-    if found is None:
+    reasoning = read_reasoning(asked.text)
+    if reasoning is None:
+        reasoning = read_reasoning(await work.ask_in_form(asked, "request", REASONING_ANSWERS))
+    if reasoning is None:
         work.note("The model did not say whether the request needs reasoning; only the monitor was asked.")
-    work.judged[REASONING] = (asked, "" if found is None else "yes" if found else "no")
-    return found, asked
+    work.judged[REASONING] = (asked, "" if reasoning is None else "yes" if reasoning else "no")
+    return reasoning, asked
 
 
 def read_reasoning(text: str) -> bool | None:
     """Returns True for `reasoning` and False for `non-reasoning`; None where neither or both stand there."""
-    found = {not negated for negated in _REASONING_FOUND.findall(text)}
-    return found.pop() if len(found) == 1 else None
+    named = {not negated for negated in _REASONING_FOUND.findall(text)}
+    return named.pop() if len(named) == 1 else None
 
 
 def tell_stage(turn: Turn) -> TextClass:

@@ -122,8 +122,8 @@ def item_of_turn(turn: Turn, item_id: str, *, group: str = "", **more: Any) -> I
     `more`: further fields of `Item`. Raises `RecordError` for a history that is none (`check_turn`).
     """
     check_turn(turn)
-    said = {name: getattr(turn.profile, name) or "" for name in (field.name for field in fields(Profile))}
-    slots = {**said, "draft": turn.draft, "message": turn.message, "history": json.dumps(turn.history)}
+    profile = {name: getattr(turn.profile, name) or "" for name in (field.name for field in fields(Profile))}
+    slots = {**profile, "draft": turn.draft, "message": turn.message, "history": json.dumps(turn.history)}
     slots |= more.pop("fields", {})
     question = turn.message.strip() or "(no message)"
     return Item(id=item_id, question=question, group=group or item_id, fields=slots, **more)

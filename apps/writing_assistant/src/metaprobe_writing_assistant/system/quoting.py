@@ -44,8 +44,8 @@ def tame(text: str) -> str:
 
 def quote_history(history: Sequence[tuple[str, str]]) -> str:
     """Returns the latest entries of a conversation as one quoted text; or that there is nothing."""
-    said = [f"{role}: {shorten(text.strip(), HISTORY_WORDS)[0]}" for role, text in history[-HISTORY_ENTRIES:]]
-    return quote_text("\n".join(said), "conversation", HISTORY_ENTRIES * (HISTORY_WORDS + 10))
+    entries = [f"{role}: {shorten(text.strip(), HISTORY_WORDS)[0]}" for role, text in history[-HISTORY_ENTRIES:]]
+    return quote_text("\n".join(entries), "conversation", HISTORY_ENTRIES * (HISTORY_WORDS + 10))
 
 
 def shorten(text: str, most: int) -> tuple[str, int]:

@@ -23,18 +23,18 @@ async def make_profile(work: Work) -> Profile:
     open_parts = [part.name for part in fields(Profile) if not (getattr(given, part.name) or "").strip()]
     if not open_parts:
         return given
-    said = [f"{part.name}: {getattr(given, part.name) or '(open)'}" for part in fields(Profile)]
+    form = [f"{part.name}: {getattr(given, part.name) or '(open)'}" for part in fields(Profile)]
     first = next((text for role, text in work.turn.history if role == "user"), work.message)
     asked = await work.ask(
         "profile",
         stage=STAGE,
         agent=AGENT,
         max_tokens=PROFILE_TOKENS,
-        quoted_said=quote_text("\n".join(said), "form"),
+        quoted_said=quote_text("\n".join(form), "form"),
         quoted_first=quote_text(first, "first message", work.most_words),
     )
-    found = read_profile(asked.text)
-    return replace(given, **{name: found.get(name, NOT_SAID) for name in open_parts})
+    read = read_profile(asked.text)
+    return replace(given, **{name: read.get(name, NOT_SAID) for name in open_parts})
 
 
 def shorten_profile(profile: Profile) -> Profile:
@@ -45,9 +45,9 @@ def shorten_profile(profile: Profile) -> Profile:
 
 def read_profile(text: str) -> dict[str, str]:
     """Returns the parts of a profile that stand on lines such as `Goals: ...`, by name; the first of each counts."""
-    found: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for part in fields(Profile):
         line = re.search(rf"{AT_LINE}{part.name}\W*?:[ \t*]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)
         if line:
-            found[part.name] = shorten(line[1].strip(" *"), FIELD_WORDS)[0]
-    return found
+            parts[part.name] = shorten(line[1].strip(" *"), FIELD_WORDS)[0]
+    return parts

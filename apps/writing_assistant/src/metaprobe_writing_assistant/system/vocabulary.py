@@ -47,13 +47,13 @@ async def make_cards(work: Work, topic: str | None, profile: Profile) -> tuple[C
 
 def read_words(text: str) -> list[str]:
     """Returns the words of a list, each once, as they stand there without numbers and marks; `MOST_CARDS` at most."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for part in re.split(r"[,;\n]", text):
         word = re.sub(r"^\W*(?:\d+\W+)?|(?<![^\w)])[^\w)]+$", "", part.split(":")[0]).strip()
         short = len(word) <= MOST_LETTERS and len(word.split()) <= LONGEST_WORD
         if word and short and re.search(r"[^\W\d_]", word):
-            found.setdefault(word.lower(), word)
-    return list(found.values())[:MOST_CARDS]
+            words.setdefault(word.lower(), word)
+    return list(words.values())[:MOST_CARDS]
 
 
 def entry_line(word: str, entry: WordEntry | None) -> str:
@@ -68,14 +68,14 @@ def entry_line(word: str, entry: WordEntry | None) -> str:
 
 def read_explanations(text: str, words: Sequence[str]) -> dict[str, str]:
     """Returns what a text says of each word on a line `word: explanation`; words that have none are left out."""
-    found: dict[str, str] = {}
+    explanations: dict[str, str] = {}
     for word in words:
         line = re.search(
             rf"{AT_LINE}(?:\d+\W+)?{re.escape(word)}\W*?[:\-\u2013]\s*(\S.*)$", text, re.IGNORECASE | re.MULTILINE
         )
         if line:
-            found[word] = line[1].strip(" *")
-    return found
+            explanations[word] = line[1].strip(" *")
+    return explanations
 
 
 def make_card(word: str, entry: WordEntry | None, explanations: Mapping[str, str]) -> Card:

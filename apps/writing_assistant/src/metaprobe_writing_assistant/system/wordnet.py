@@ -89,9 +89,9 @@ def data_folder() -> Path:
     if own := os.environ.get(OWN_FOLDER):
         return Path(own).resolve()
     try:
-        found = distribution(DATA_PACKAGE)
-        folder = Path(str(found.locate_file(DATA_FOLDER))).resolve()
-        version = found.version
+        package = distribution(DATA_PACKAGE)
+        folder = Path(str(package.locate_file(DATA_FOLDER))).resolve()
+        version = package.version
     except PackageNotFoundError:
         folder, version = Path(), "none"
     if version != DATA_VERSION or not folder.is_dir():

@@ -38,11 +38,11 @@ async def extract_writing(work: Work) -> str:
     if len(work.message.split()) < FEWEST_WORDS:
         return ""
     asked = await work.ask("extract", stage=EXTRACT, agent=EXTRACT_AGENT, max_tokens=EXTRACT_TOKENS)
-    found = asked.text.strip().strip('"').strip()
-    if not found or _NONE.fullmatch(found):
+    extracted = asked.text.strip().strip('"').strip()
+    if not extracted or _NONE.fullmatch(extracted):
         return ""
-    if plain(found) in plain(work.message):
-        return found
+    if plain(extracted) in plain(work.message):
+        return extracted
     work.note("The text could not be told from the request in your message, so all of the message was judged.")
     return work.message
 
@@ -78,8 +78,8 @@ def read_score(text: str) -> int | None:
     Scores on other lines do not count: a model that copies an order out of the text does so before it judges.
     """
     lines = text.strip().splitlines()
-    found = _SCORE.match(lines[-1]) if lines else None
-    return None if found is None else whole_number(read_int(found[1]), LOWEST, HIGHEST)
+    matched = _SCORE.match(lines[-1]) if lines else None
+    return None if matched is None else whole_number(read_int(matched[1]), LOWEST, HIGHEST)
 
 
 def read_steps(text: str) -> tuple[str, ...]:
