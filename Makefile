@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+APP := apps/writing_assistant
 CONSTRAINTS := constraints.txt
 # Hundreds of tests start the program: what was compiled once is kept, also where the environment says not to.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,7 +35,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 
 typecheck: $(VENV)/dev.stamp
-	MYPYPATH=src $(BIN)/mypy -p metaprobe
+	MYPYPATH=src:$(APP)/src $(BIN)/mypy -p metaprobe -p metaprobe_writing_assistant
 
 # DATA=FOLDER, with the data sets, adds the router's decisions and the quality figures (an hour).
 benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every speed benchmark on this machine, one table
@@ -65,8 +66,8 @@ $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
 	$(MAKE) $(VENV)/weights.stamp
 	touch $@
 
-$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
+$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml $(APP)/pyproject.toml $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]" --editable $(APP)
 	touch $@
 
 $(VENV)/docs.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)

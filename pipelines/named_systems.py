@@ -17,7 +17,6 @@ from metaprobe.pipelines.self_verification import SYSTEM as SELF_VERIFICATION
 from metaprobe.pipelines.suitability import check_system
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.universal_self_consistency import SYSTEM as UNIVERSAL_SELF_CONSISTENCY
-from metaprobe.pipelines.writing_assistant.assistant import SYSTEM as WRITING_ASSISTANT
 from metaprobe.pipelines.zero_shot_cot import SYSTEM as ZERO_SHOT_COT
 from metaprobe.records.errors import RecordError
 from metaprobe.records.plugins import entry_point_names, load_plugin
@@ -42,7 +41,6 @@ SYSTEMS: dict[str, System] = {
         MULTI_AGENT_DEBATE,
         MULTI_EXPERT,
         LIKELIER_CHOICE,
-        WRITING_ASSISTANT,
     )
 }
 """Every system that comes with the package, by name."""

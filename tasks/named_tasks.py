@@ -28,8 +28,6 @@ from metaprobe.tasks.row_sources import rows_of
 from metaprobe.tasks.task import Task
 from metaprobe.tasks.true_false import TASK as TRUE_FALSE
 from metaprobe.tasks.truthfulqa import TASK as TRUTHFULQA
-from metaprobe.tasks.writing_cases import CASES as WRITING_CASES
-from metaprobe.tasks.writing_cases import TURNS as WRITING_TURNS
 
 DEFAULT_SEED = SEED
 ENTRY_POINTS = "metaprobe.tasks"
@@ -54,8 +52,6 @@ TASKS = {
         FACTUAL_QA,
         ARITHMETIC,
         METACOG_EVAL,
-        WRITING_CASES,
-        WRITING_TURNS,
     )
 }
 

@@ -1,6 +1,5 @@
 """What the code of each page finds when it runs: checkpoints of its kinds, recorded runs, and a client that answers."""
 
-import asyncio
 import atexit
 import json
 import runpy
@@ -17,10 +16,8 @@ import numpy as np
 import pytest
 from conftest import made_up
 from random_model import word_tokenizer
-from scripted import ScriptedLLM
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
-from writing_turns import IN_FORM
 
 from metaprobe import QualityPredictor, watch
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
@@ -257,6 +254,5 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "evening": lambda folder: {},
     "own": lambda folder: {},
     "logs": lambda folder: {},
-    "writing-assistant": lambda folder: {"asyncio": asyncio, "llm": ScriptedLLM(IN_FORM)},
 }
 """Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""

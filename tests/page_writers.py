@@ -125,10 +125,12 @@ WRITERS = (
         },
     ),
     Writer(
-        "research/assistant/study_page.py",
+        "research/writing/study_page.py",
         {
-            "docs/study.md#study-simulated": number("MEASURED", "study", "rows", 0, "share_held"),
-            "docs/study.md#study-paper": number("MEASURED", "study", "participants", "critical_thinking"),
+            "docs/research/writing-assistant.md#study-simulated": number("MEASURED", "study", "rows", 0, "share_held"),
+            "docs/research/writing-assistant.md#study-paper": number(
+                "MEASURED", "study", "participants", "critical_thinking"
+            ),
         },
         "write_page",
     ),
@@ -275,11 +277,11 @@ WRITERS = (
     Writer(
         "research/writing/measure.py",
         {
-            "docs/writing-assistant.md#writing-cost": number(
+            "docs/research/writing-assistant.md#writing-cost": number(
                 "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
             ),
-            "docs/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
-            "docs/writing-assistant.md#writing-orders": number(
+            "docs/research/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
+            "docs/research/writing-assistant.md#writing-orders": number(
                 "FIGURES", "writing", "orders", "smollm2-135m", "harmless", "texts"
             ),
         },

@@ -43,23 +43,7 @@ PAIR = Item(
 )
 
 
-TURN = Item(
-    id="turn",
-    question="Is my claim right?",
-    group="turn",
-    fields={
-        "demographic": "16 years old",
-        "proficiency": "",
-        "goals": "",
-        "preferences": "",
-        "draft": "Veins look blue. The blood inside them is blue, because it has no oxygen.",
-        "message": "Is my claim right?",
-        "history": "[]",
-    },
-)
-
-
-ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR, "writing-assistant": TURN}
+ITEM_OF = {"essay-debate": ESSAY, "caelf": ESSAY, "likelier-choice": PAIR}
 
 
 def disagreeing(request: Request) -> str:

@@ -13,17 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import metaprobe
-from metaprobe import assist
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.cli import main
 from metaprobe.feedback_cli import feedback, sample
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.pipelines.session import Models
 from metaprobe.progress import Lines, StepTimes, progress_bar
 from metaprobe.terminal import Moment
 from metaprobe.training.options import GateOptions, HiddenOptions, QualityOptions, ReplaceOptions, RouterOptions
-from research.assistant.scripted_teacher import ScriptedTeacher
 
 
 class Reached(Exception):
@@ -224,43 +221,6 @@ def test_a_function_shows_the_fields_of_its_options_as_its_own(function: Any, op
     assert shown[0].kind is inspect.Parameter.POSITIONAL_ONLY
     assert [one.name for one in shown[1:]] == list(inspect.signature(options).parameters)
     assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in shown[1:])
-
-
-def test_the_assistant_answers_with_the_signals_and_the_endpoint_options_that_were_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    signals, given = object(), []
-
-    def load(*args: Any, **named: Any) -> Models:
-        given.extend((args, named))
-        return Models(ScriptedTeacher())
-
-    monkeypatch.setattr(assist.SignalSource, "load", lambda named: signals if named == ("answer=c",) else None)
-    monkeypatch.setattr(assist, "load_models", load)
-    monkeypatch.setattr(assist, "wordnet", lambda: None)
-    monkeypatch.setattr(assist, "api_options", lambda api, extra: ("asked", api))
-    settings, systems = assist.plan_page(
-        llm=("smollm2-135m",),
-        api=("logprobs_mode=raw",),
-        sessions=tmp_path / "s.sqlite",
-        study=False,
-        signal=("answer=c",),
-        constant=(),
-        tokens=(),
-        host="127.0.0.1",
-        port=8123,
-        allow_host=("page.example",),
-    )
-    found = systems()
-    assert (settings.port, settings.host, settings.allowed_hosts, settings.study) == (
-        *(8123, "127.0.0.1", ("page.example",)),
-        False,
-    )
-    assert given[0][2] is signals
-    assert given[1] == {"api": ("asked", ("logprobs_mode=raw",))}
-    assert found.writing is not None
-    assert found.writing.signals is signals
-    assert found.arguing is not None
 
 
 def test_recalibrating_checks_the_digest_and_keeps_what_was_typed(

@@ -135,8 +135,7 @@ def said(request: Request) -> str:
     return f"Verdict: IMPROVE\nConfidence: 0.4\nDifficulty: 0.4\nAnswer: {request.round}"
 
 
-SAID = {"*": said, "stage": "DURING", "reasoning": "REASONING"}
-"""The same by stage; the writing assistant asks most where it is told these two."""
+SAID = {"*": said}
 
 
 @pytest.mark.parametrize(("name", "variant"), [pair for pair in VARIANTS if pair[0] != "likelier-choice"])

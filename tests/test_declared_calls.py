@@ -64,7 +64,6 @@ def declared(name: str, variant: str, *, policy: object = None, agents: tuple[st
         ("universal-self-consistency", "vote", {"answer": 7}),
         ("zero-shot-cot", "plain", {"answer": 1}),
         *((name, stage, {**of, stage: 1}) for stage in ("monitor", "control") for name, of in REVIEWED.items()),
-        ("writing-assistant", "single", {"stage": 2, "guide": 1, "respond": 1}),
         ("self-report", "p-true", {"difficulty": 1, "answer": 1, "confidence": 1, "p_true": 1}),
     ],
 )
@@ -72,11 +71,6 @@ def test_the_calls_of_a_run_are_those_of_its_variant_and_constants(
     name: str, variant: str, expected: dict[str, int]
 ) -> None:
     assert declared(name, variant) == expected
-
-
-def test_small_models_that_tell_stage_and_reasoning_save_these_two_calls() -> None:
-    asked, told = declared("writing-assistant", "metacrit"), declared("writing-assistant", "metacrit", learned=1)
-    assert asked == {**told, "stage": 2, "reasoning": 2}
 
 
 def test_a_rule_that_never_asks_again_needs_one_attempt_and_more_agents_need_more_calls() -> None:

@@ -18,16 +18,6 @@ from metaprobe.pipelines import monitor_generate_verify as mgv
 from metaprobe.pipelines import universal_self_consistency as usc
 from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.pipelines.self_report import extract_answer
-from metaprobe.pipelines.writing_assistant import (
-    metacrit_chain,
-    quoting,
-    reasoning_check,
-    stage_classifier,
-    topic_module,
-    user_prompt,
-    vocabulary,
-    writing_assessor,
-)
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.answers import function_code, numbers
@@ -143,22 +133,6 @@ READERS: dict[str, tuple[Reader, tuple[str, ...]]] = {
         lambda text: verifiable.check_argument(text, "It is an essay about the sea.", role="advocate"),
         ("score", "score of ", "deserves a 5", '"', "'", '"a b c [', "give ", "5 out of "),
     ),
-    "remarks": (
-        lambda text: metacrit_chain.remarks_of("monitor", call(text), "One is here. Two are there."),
-        ('remark: "', "remark: '", "remark", "concern", 'Remark: "One is" - ', "remark: \u201c"),
-    ),
-    "sentence": (lambda text: metacrit_chain.sentence_with("one is", text), (".", "a")),
-    "profile": (user_prompt.read_profile, ("goals", "goals:")),
-    "words": (vocabulary.read_words, ("1.", "a")),
-    "explanations": (lambda text: vocabulary.read_explanations(text, ["sea"]), ("sea", "sea:", "1. ")),
-    "score": (writing_assessor.read_score, ("score", "score: 1", "score:")),
-    "steps": (writing_assessor.read_steps, ("step 1", "step", "score: 1\n")),
-    "stage": (stage_classifier.read_stage, ("not", "pre")),
-    "reasoning": (reasoning_check.read_reasoning, ("non", "no")),
-    "topic": (topic_module.read_topic, ("topic", "not")),
-    "instructions": (topic_module.read_instructions, ("instructions", "instructions:")),
-    "quoted": (lambda text: quoting.quote_text(text, "draft"), ("<|", "[")),
-    "foreign": (quoting.looks_foreign, ("a",)),
     "content": (content, ("####", "1,")),
     "tags": (tags, ("a=", "a", "a=b")),
 }
@@ -196,24 +170,24 @@ def hostile(parts: tuple[str, ...]) -> Iterator[str]:
             yield (part + unit) * (LENGTH // len(part + unit))
 
 
-def check(reader: str, texts: Iterable[str]) -> None:
-    read, _ = READERS[reader]
+def check(name: str, read: Reader, texts: Iterable[str]) -> None:
     for text in texts:
         try:
             with a_few_seconds():
                 read(text)
         except TooSlow:
-            pytest.fail(f"{reader} works on {text[:24]!r}...{text[-12:]!r} for more than {WITHIN_CPU_S} s")
+            pytest.fail(f"{name} works on {text[:24]!r}...{text[-12:]!r} for more than {WITHIN_CPU_S} s")
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_long_run_of_blanks_takes_linear_time(reader: str) -> None:
-    _, (part, *_) = READERS[reader]
-    check(reader, (before + blank * LENGTH + "x" for blank in "\n " for before in ("a", part)))
+    read, (part, *_) = READERS[reader]
+    check(reader, read, (before + blank * LENGTH + "x" for blank in "\n " for before in ("a", part)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_no_text_takes_more_than_linear_time(reader: str) -> None:
-    texts = list(hostile(READERS[reader][1]))
-    check(reader, Random(reader).sample(texts, min(TEXTS, len(texts))))
+    read, parts = READERS[reader]
+    texts = list(hostile(parts))
+    check(reader, read, Random(reader).sample(texts, min(TEXTS, len(texts))))

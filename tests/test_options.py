@@ -41,11 +41,6 @@ LIMITS = {
     "multi-agent-debate": {"answer": 192, "moderator": 96, "judge": 192},
     "multi-expert": {"experts": 128, "answer": 192, "monitor": 128, "control": 256, "merge": 320},
     "likelier-choice": {},
-    "writing-assistant": {
-        "profile": 96, "stage": 16, "topic": 12, "guide": 192, "aggregate": 192, "words": 48, "explain": 320,
-        "extract": 512, "assess": 320, "reasoning": 16, "answer": 224, "monitor": 160, "control": 288,
-        "synthesis": 288, "respond": 384,
-    },
 }  # fmt: skip
 """System -> stage -> the most tokens of a call: what recorded runs, their ids and costs rest on."""
 CONSTANTS = {
@@ -60,7 +55,6 @@ CONSTANTS = {
     "universal-self-consistency": {"samples": (8, 1), "temperature": (0.6, 0)},
     "multi-agent-debate": {"rounds": (3, 1)},
     "multi-expert": {"experts": (3, 1)},
-    "writing-assistant": {"shown_words": (1200, 20), "learned": (0, 0)},
 }  # fmt: skip
 """System -> constant -> its default, which is the paper's where that says one, and the least it may be."""
 LABELLED = {
@@ -71,7 +65,6 @@ LABELLED = {
     "multi-agent-debate": ("answer", "moderator", "judge"),
     "multi-expert": ("answer", "merge"),
     "likelier-choice": (),
-    "writing-assistant": ("respond",),
 }  # fmt: skip
 """System -> the stages whose calls are answers, where these are others than `answer`."""
 MOST_CALLS = {
@@ -89,10 +82,6 @@ MOST_CALLS = {
     "multi-agent-debate": {"answer": 6, "moderator": 3, "judge": 1},
     "multi-expert": {"experts": 1, "answer": 3, "merge": 1},
     "likelier-choice": {},
-    "writing-assistant": {
-        "profile": 1, "stage": 2, "topic": 1, "guide": 1, "aggregate": 1, "words": 1, "explain": 1, "extract": 1,
-        "assess": 2, "reasoning": 2, "answer": 1, "monitor": 1, "control": 1, "synthesis": 1, "respond": 1,
-    },
 }  # fmt: skip
 """System -> stage -> calls of a run of its own variant at most, by which the time of a collection is estimated."""
 IN_OTHERS = {
@@ -106,11 +95,6 @@ IN_OTHERS = {
     ("essay-debate", "no-judge"): {"judge": 0},
     ("caelf", "levels"): {"attack": 0},
     ("caelf", "no-contest"): {"attack": 12, "answer": 1, "contest": 0},
-    ("writing-assistant", "multi"): dict.fromkeys(("reasoning", "answer", "monitor", "control", "synthesis"), 0),
-    ("writing-assistant", "single"): dict.fromkeys(
-        ("profile", "topic", "aggregate", "words", "explain", "extract", "assess", "reasoning", "answer", "monitor",
-         "control", "synthesis"), 0
-    ),
     ("caelf", "single"): {"argue": 0, "reflect": 0, "attack": 0},
     ("metacogagent", "conversation"): {"classify": 0, "assess": 0, "answer": 6},
     ("metacogagent", "majority"): {"classify": 0, "assess": 0},
@@ -189,7 +173,6 @@ def calls_of(run: Run) -> Counter[str]:
         ("universal-self-consistency", "", "samples=3", "answer", 8, 3),
         ("multi-agent-debate", "", "rounds=1", "moderator", 3, 1),
         ("multi-expert", "", "experts=2", "answer", 3, 2),
-        ("writing-assistant", "", "learned=1", "stage", 2, 0),
     ],
 )
 def test_a_constant_changes_what_is_asked(
@@ -233,4 +216,4 @@ def test_a_temperature_can_be_set(tmp_path: Path, name: str) -> None:
 
 def test_every_constant_is_one_of_those_that_were_tried_here() -> None:
     marks = next(mark for mark in test_a_constant_changes_what_is_asked.pytestmark if mark.name == "parametrize")
-    assert {row[2].partition("=")[0] for row in marks.args[1]} | {"temperature", "attempts", "shown_words"} == BY_NAME
+    assert {row[2].partition("=")[0] for row in marks.args[1]} | {"temperature", "attempts"} == BY_NAME

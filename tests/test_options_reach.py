@@ -85,18 +85,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "some.jsonl"
 
 
-def test_a_study_is_planned_with_all_that_was_said(reach: Any, file: Path, tmp_path: Path) -> None:
-    shares = ["--shares", "a=0.5, b=0.3,c=0.2"]
-    said = ["--questions", 7, "--likeness", 0.4, "--wanted", 0.9, "--alpha", 0.01, "--seed", 5]
-    given, named = reach("metaprobe.eval.study.simulation.participants_needed", "study", "power", *shares, *said)
-    assert given == ([0.5, 0.3, 0.2],)
-    assert named == {"questions": 7, "likeness": 0.4, "wanted": 0.9, "alpha": 0.01, "seed": 5}
-    out = ["--readers", 9, "--likeness", 0.4, "--seed", 5, "--out", tmp_path / "x"]
-    given, named = reach("metaprobe.eval.study.simulation.simulate_sheets", "study", "simulate", *shares, *out)
-    assert (given[1], named) == (9, {"likeness": 0.4, "seed": 5})
-    assert set(map(str, given[0].values())) == {str({"a": 0.5, "b": 0.3, "c": 0.2})}
-
-
 def test_a_sheet_is_drawn_and_labelled_as_was_said(
     reach: Any, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

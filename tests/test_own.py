@@ -254,6 +254,43 @@ def test_an_installed_package_gives_its_systems_and_tasks_names(own: Path, monke
         load_system("two-looks")
 
 
+COMMANDS = """
+import click
+
+@click.command()
+@click.argument("number", type=int)
+def squares(number):
+    click.echo(number**2)
+"""
+
+
+def test_an_installed_package_gives_commands_and_cannot_take_a_name_of_ours(own: Path) -> None:
+    (own / "my_commands.py").write_text(COMMANDS)
+    lines = "squares = my_commands:squares\nscore = my_commands:squares\nbroken = no_such_module:x\nother = os:sep"
+    entry_points(own, "mine", commands=lines)
+    run = CliRunner().invoke
+    assert run(main, ["squares", "7"]).output == "49\n"
+    assert run(main, ["squares", "--help"]).output.startswith("Usage: main squares")
+    assert "CHECKPOINT" in run(main, ["score", "--help"]).output
+    listed = run(main, ["--help"])
+    assert listed.exit_code == 0
+    assert re.search(r"^  broken .*cannot be imported.*^  squares", listed.output, re.S | re.M)
+    for name, said in (("broken", "no module 'no_such_module'"), ("other", "expected a click.core.Command")):
+        refused = run(main, [name, "--any", "word"])
+        assert refused.exit_code == 1
+        assert said in refused.output
+        assert len(refused.output.splitlines()) == 1
+
+
+def test_a_command_of_an_app_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaprobe.cli.entry_point_names", lambda group: ())
+    for name in ("assist", "study"):
+        refused = CliRunner().invoke(main, [name, "--any"])
+        assert refused.exit_code == 2
+        assert refused.output.splitlines()[-1].endswith("pip install ./apps/writing_assistant")
+    assert "No such command 'assists'" in CliRunner().invoke(main, ["assists"]).output
+
+
 def test_labels_say_which_runs_are_of_a_system_that_is_not_known(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = ScriptedLLM({"answer": "Answer: 4", "confidence": "95 %", "*": "ready"})
     monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))

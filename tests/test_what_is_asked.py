@@ -5,16 +5,17 @@ A change here makes stores and caches of before ask anew. `python tests/test_wha
 
 import json
 import sys
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedLLM, run_once
+from scripted import Answer, ScriptedLLM, run_once
 from test_contract import ITEM_OF, SAID, SUM, VARIANTS, Curious
 
-from metaprobe.pipelines import SYSTEMS
+from metaprobe.pipelines import SYSTEMS, System
 from metaprobe.pipelines.system_options import Need
-from metaprobe.records.types import Call
+from metaprobe.records.types import Call, Item
 
 WRITTEN = Path(__file__).parent / "what_is_asked.json"
 
@@ -32,11 +33,10 @@ def told(call: Call, hidden: bool) -> str:
     return f"{call.id} ({call.stage} of {call.agent or 'nobody'} in {call.round}){parent}: {', '.join(how)}"
 
 
-def asked(name: str, variant: str) -> list[str]:
+def asked(system: System, item: Item, variant: str, answers: Mapping[str, Answer] = SAID) -> list[str]:
     """Every call of a run on an answer that is never good enough."""
-    system = SYSTEMS[name]
-    llm = ScriptedLLM(SAID)
-    run = run_once(system, ITEM_OF.get(name, SUM), llm, variant=variant, policy=Curious())
+    llm = ScriptedLLM(answers)
+    run = run_once(system, item, llm, variant=variant, policy=Curious())
     hidden = {request.id for request in llm.asked if request.hidden}
     seen = [told(call, call.id in hidden) for call in run.calls]
     seen += [f"{statement.kind} stated in {statement.call_id}: {statement.value}" for statement in run.statements]
@@ -55,7 +55,7 @@ def test_a_system_asks_what_it_has_always_asked(name: str, variant: str) -> None
     if module := missing(SYSTEMS[name].needs, variant):
         pytest.importorskip(module)
     written = json.loads(WRITTEN.read_text(encoding="utf-8"))
-    assert asked(name, variant) == written[f"{name} {variant}"]
+    assert asked(SYSTEMS[name], ITEM_OF.get(name, SUM), variant) == written[f"{name} {variant}"]
 
 
 def test_nothing_is_written_of_what_is_gone() -> None:
@@ -63,6 +63,6 @@ def test_nothing_is_written_of_what_is_gone() -> None:
 
 
 if __name__ == "__main__":
-    every = {f"{name} {variant}": asked(name, variant) for name, variant in VARIANTS}
+    every = {f"{name} {variant}": asked(SYSTEMS[name], ITEM_OF.get(name, SUM), variant) for name, variant in VARIANTS}
     WRITTEN.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{sum(map(len, every.values()))} lines\n")

@@ -36,6 +36,8 @@ BLOCKS = [pytest.param(block, marks=[pytest.mark.slow] * (block in READ_ALL)) fo
 def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change | None = None) -> str:
     """The block, as its command writes it into a copy of the page that has lost it; with other figures if so wanted."""
     writer, whole = WRITER_OF[block], "#" not in block
+    if writer.script.startswith("research/writing/"):
+        pytest.importorskip("metaprobe_writing_assistant", reason="apps/writing_assistant is not installed")
     script = importlib.import_module(writer.script.removeprefix("scripts/").removesuffix(".py").replace("/", "."))
     for constant, path in list(vars(script).items()):
         if constant not in PAGES or not isinstance(path, Path):

@@ -1,1 +1,1 @@
-"""Writes the turns of the writing assistant, trains its small models, and measures it; docs/writing-assistant.md."""
+"""Writes the writing assistant's turns, trains its small models, measures it: docs/research/writing-assistant.md."""

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
-from metaprobe.pipelines.writing_assistant import reasoning_check as reasoning
-from metaprobe.pipelines.writing_assistant import stage_classifier as stages
-from metaprobe.pipelines.writing_assistant import writing_assessor as assessor
-from metaprobe.pipelines.writing_assistant.asking import Work
-from metaprobe.pipelines.writing_assistant.assistant import SYSTEM, extract_answer
-from metaprobe.pipelines.writing_assistant.contract import Profile, Turn, item_of_turn, turn_of_item
 from metaprobe.records.types import Item, Run
 from metaprobe.tasks.task import Row, Task
+from metaprobe_writing_assistant.system import classifiers
+from metaprobe_writing_assistant.system import writing_assessor as assessor
+from metaprobe_writing_assistant.system.asking import Work
+from metaprobe_writing_assistant.system.assistant import SYSTEM, extract_answer
+from metaprobe_writing_assistant.system.contract import Profile, Turn, item_of_turn, turn_of_item
 from research.writing.cases import FILM_FIRST, VEINS_FIRST
 from research.writing.injections import HARMLESS, INJECTIONS
 
@@ -29,7 +28,7 @@ TOLD = Profile("16 years old", "second year of English", "to write better", "sho
 async def classify(session: Session) -> Run:
     """Ask for the stage and for the reasoning check, and for nothing else."""
     work = Work(session, turn_of_item(session.item), [])
-    (_, stage), _ = await asyncio.gather(stages.ask_stage(work), reasoning.ask_reasoning(work))
+    (_, stage), _ = await asyncio.gather(classifiers.ask_stage(work), classifiers.ask_reasoning(work))
     return session.run(stage.text.strip())
 
 
@@ -64,11 +63,11 @@ CLASSIFIERS = System(
     folder=SYSTEM.folder,
     run=classify,
     prompts=SYSTEM.prompts,
-    stages=(stages.STAGE, reasoning.STAGE),
-    answer_stages=(stages.STAGE,),
+    stages=(classifiers.STAGE, classifiers.REASONING),
+    answer_stages=(classifiers.STAGE,),
     extract_answer=extract_answer,
-    limits={stages.STAGE: stages.STAGE_TOKENS, reasoning.STAGE: reasoning.REASONING_TOKENS},
-    calls=lambda setup, variant: {stages.STAGE: 2, reasoning.STAGE: 2},
+    limits={classifiers.STAGE: classifiers.STAGE_TOKENS, classifiers.REASONING: classifiers.REASONING_TOKENS},
+    calls=lambda setup, variant: {classifiers.STAGE: 2, classifiers.REASONING: 2},
     constants=SYSTEM.constants[:1],
 )
 ASSESSOR = System(

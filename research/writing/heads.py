@@ -26,15 +26,13 @@ from metaprobe.checkpoints.bundle import FOLDER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.text_states import text_states
-from metaprobe.pipelines.writing_assistant.learned_classes import turn_text
-from metaprobe.pipelines.writing_assistant.reasoning_check import read_reasoning
-from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
 from metaprobe.probes.hashed_words import hashed_pieces
 from metaprobe.probes.text_classes import INPUT, KIND
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item
 from metaprobe.tasks import load_task
 from metaprobe.training.common.graphs import linear_graph
+from metaprobe_writing_assistant.system.classifiers import read_reasoning, read_stage, turn_text
 
 MEASURED = Path(__file__).parents[2] / "docs" / "measured"
 FIGURES = MEASURED / "writing_heads.json"

@@ -14,16 +14,15 @@ from typing import Any
 import click
 import numpy as np
 
-from metaprobe.pipelines.writing_assistant.contract import CONDITIONS, turn_of_item
-from metaprobe.pipelines.writing_assistant.learned_classes import tell_stage
-from metaprobe.pipelines.writing_assistant.stage_classifier import read_stage
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
+from metaprobe_writing_assistant.system.classifiers import read_stage, tell_stage
+from metaprobe_writing_assistant.system.contract import CONDITIONS, turn_of_item
 from research.blocks import markdown, write
 
 MEASURED = Path(__file__).parents[2] / "docs" / "measured"
 FIGURES, HEADS = MEASURED / "writing.json", MEASURED / "writing_heads.json"
-PAGE = Path(__file__).parents[2] / "docs" / "writing-assistant.md"
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "writing-assistant.md"
 CHAIN = ("reasoning", "answer", "monitor", "control", "synthesis")
 """Stages of MetaCrit's agents, and the check before them."""
 NAMES = {"single": "one model alone", "multi": "modules", "metacrit": "modules with monitor and control"}

@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from metaprobe.pipelines.writing_assistant.contract import Profile, Turn, item_of_turn
 from metaprobe.records.types import Item
-from metaprobe.tasks.writing_cases import CASES_FILE, TURNS_FILE
+from metaprobe_writing_assistant.system.contract import Profile, Turn, item_of_turn
+from metaprobe_writing_assistant.task_sets import CASES_FILE, TURNS_FILE
 from research.writing.cases import CASES
 from research.writing.templates import SENTENCES, SIZES, TEMPLATES, TOPICS
 

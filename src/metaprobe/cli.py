@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from metaprobe import __version__
-from metaprobe.assist_cli import assist
 from metaprobe.checkpoint_cli import diff, inspect, promote, push_command, verify
 from metaprobe.checkpoints import CheckpointError, FlagOptions
 from metaprobe.checkpoints.manifest import printable
@@ -27,9 +26,9 @@ from metaprobe.profiles_cli import label, profiles
 from metaprobe.progress import lines_done, live_collection, say, steps
 from metaprobe.recalibrate_cli import recalibrate, retrain
 from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.router_cli import evaluate, route
 from metaprobe.serve_cli import serve
-from metaprobe.study_cli import study
 from metaprobe.terminal import (
     CHECKPOINT,
     FILE,
@@ -51,10 +50,39 @@ from metaprobe.training.options import WrongOptions
 
 RESUMED = ("collect", "demo", "import", "extract")
 """Commands that go on where they were stopped."""
+ENTRY_POINTS = "metaprobe.commands"
+"""Group of entry points in which an installed package gives commands of its own."""
+IN_APPS = {"assist": "writing_assistant", "study": "writing_assistant"}
+"""Command -> the folder in apps/ whose package gives it."""
 
 
 class Command(click.Group):
-    """Turns the library's errors into one line and an exit code, and Ctrl-C into a promise that holds."""
+    """Finds the commands of installed packages, turns the library's errors into one line and an exit code, and Ctrl-C
+    into a promise that holds."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names of the commands: those of this package and those of installed ones, sorted."""
+        return sorted({*super().list_commands(ctx), *entry_point_names(ENTRY_POINTS)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns the command of that name, this package's before another's; None for an unknown name.
+
+        A command whose package cannot be imported is one that says so when it is run: the others still work, and
+        `metaprobe --help` lists them. Raises `UsageError` for a command of an app that is not installed.
+        """
+        if (ours := super().get_command(ctx, cmd_name)) is not None:
+            return ours
+        if cmd_name in entry_point_names(ENTRY_POINTS):
+            try:
+                return load_plugin(cmd_name, ENTRY_POINTS, click.Command, "command")
+            except RecordError as error:
+                return _unusable(cmd_name, str(error))
+        if folder := IN_APPS.get(cmd_name):
+            raise click.UsageError(
+                f"{cmd_name} is a command of another package, which is not installed: in a checkout of metaprobe, "
+                f"pip install ./apps/{folder}"
+            )
+        return None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -81,6 +109,19 @@ class Command(click.Group):
             kept = " What is stored is kept: the same command goes on from there."
             click.echo(f"\nInterrupted.{kept if ctx.invoked_subcommand in RESUMED else ''}", err=True)
             sys.exit(130)
+
+
+def _unusable(name: str, reason: str) -> click.Command:
+    def refuse(words: tuple[str, ...]) -> None:
+        raise click.ClickException(reason)
+
+    return click.Command(
+        name,
+        callback=refuse,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        short_help="(cannot be imported)",
+        context_settings={"ignore_unknown_options": True},
+    )
 
 
 @click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -283,8 +324,6 @@ main.add_command(evaluate)
 main.add_command(label)
 main.add_command(outcomes)
 main.add_command(profiles)
-main.add_command(study)
-main.add_command(assist)
 
 
 if __name__ == "__main__":

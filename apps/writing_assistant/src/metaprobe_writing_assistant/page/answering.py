@@ -1,0 +1,118 @@
+"""One turn of the assistant on the page: the models are asked, and the page hears what is going on."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
+from metaprobe.pipelines.session import Models, Session, Setup
+from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.types import Call, Item, Run
+from metaprobe_writing_assistant.page.jobs import Job
+from metaprobe_writing_assistant.page.sessions import Sessions, shown_turn
+from metaprobe_writing_assistant.system.assistant import reply
+from metaprobe_writing_assistant.system.contract import Turn, item_of_turn
+
+LOG = logging.getLogger(__name__)
+SYSTEM_NAME = "writing-assistant"
+OnStage = Callable[[str], None]
+OnRun = Callable[[Run], None]
+
+
+class ToldLLM(WrappedLLM):
+    """The same model, which says the stage of everything that it is asked."""
+
+    def __init__(self, llm: LLM, on_stage: OnStage) -> None:
+        super().__init__(llm)
+        self._on_stage = on_stage
+        self.calls: list[Call] = []
+
+    async def complete(self, request: Request) -> Call:
+        """The finished call."""
+        self._on_stage(request.stage)
+        call = await super().complete(request)
+        self.calls.append(call)
+        return call
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The tokens as they come, then the finished call."""
+        self._on_stage(request.stage)
+        async for event in super().stream(request):
+            if isinstance(event, Call):
+                self.calls.append(event)
+            yield event
+
+
+def told_models(models: Models, on_stage: OnStage) -> tuple[Models, list[ToldLLM]]:
+    """Returns the same models, each of which says what it is asked, and a list of them."""
+    told = {id(llm): ToldLLM(llm, on_stage) for llm in models.all}
+    by_name = {name: told[id(llm)] for name, llm in models.by_name.items()}
+    return Models(told[id(models.default)], by_name), list(told.values())
+
+
+class Answering:
+    """Answers turns and keeps what came of them."""
+
+    def __init__(self, sessions: Sessions, setup: Setup, on_run: OnRun = lambda run: None) -> None:
+        """`on_run` is called with the run of every answered turn, whose calls it holds."""
+        self._sessions = sessions
+        self._setup = setup
+        self._on_run = on_run
+
+    async def work(self, job: Job, session_id: str, number: int) -> None:
+        """Answers one turn as a job: tells stages and pieces of the text, and keeps the turn however it ends."""
+        kept = self._sessions.turn(session_id, number)
+        blind = self._sessions.get(session_id).blind
+        models, told = told_models(self._setup.models, lambda stage: None if blind else job.tell(stage=stage))
+        pieces: list[str] = []
+
+        def on_text(piece: str) -> None:
+            pieces.append(piece)
+            job.tell(text=piece)
+
+        def end(state: str, **found: object) -> None:
+            calls = [call for llm in told for call in llm.calls]
+            tokens = sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in calls)
+            self._keep(job, session_id, number, state=state, calls=len(calls), tokens=tokens, **found)
+
+        try:
+            turn = self._sessions.ask(session_id, number)
+            # All turns of one text are one group: what is learned from some must not be tested on the others.
+            item = item_of_turn(turn, job.name, group=session_id)
+            answer, run = await self._answer(replace(self._setup, models=models), turn, item, kept.condition, on_text)
+        except asyncio.CancelledError:
+            end("stopped", text="".join(pieces))
+            raise
+        except (RecordError, MissingExtra) as error:
+            end("failed", text="".join(pieces), error=str(error))
+        except Exception as error:  # a fault of ours: the writer still gets an end, and the program's log the reason
+            end("failed", text="".join(pieces), error=f"the program failed ({type(error).__name__}); see its log")
+            raise
+        else:
+            with suppress(RecordError):  # a full disk, which the next line tells
+                self._sessions.set_found(session_id, answer["profile"])
+            end("done", text=answer["text"], reply=answer)
+            try:
+                self._on_run(run)
+            except RecordError:  # the learner has the answer; the store is for whoever trains on it later
+                LOG.exception("the calls of %s could not be kept", job.name)
+
+    async def _answer(
+        self, setup: Setup, turn: Turn, item: Item, condition: str, on_text: Callable[[str], None]
+    ) -> tuple[dict[str, Any], Run]:
+        session = Session(setup, item, system=SYSTEM_NAME, variant=condition, run_id=item.id)
+        answer = await reply(session, turn, condition, on_text=on_text)
+        return asdict(answer), session.run(answer.text)
+
+    def _keep(self, job: Job, session_id: str, number: int, **found: object) -> None:
+        """A full disk must not swallow the answer: the page is told, and shows what it has."""
+        try:
+            turn = self._sessions.end_turn(session_id, number, **found)
+        except RecordError as error:
+            job.tell(unkept=str(error), **{name: found[name] for name in ("state", "text") if name in found})
+            return
+        blind = self._sessions.get(session_id).blind
+        job.tell(turn=shown_turn(number, turn, blind=blind))

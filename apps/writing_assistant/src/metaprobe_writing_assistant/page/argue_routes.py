@@ -1,0 +1,135 @@
+"""What the tab "Argue about a grade" asks, and what it gets."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from metaprobe.pipelines.session import Setup
+from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.types import Run
+from metaprobe_writing_assistant.page.arguing import HIGH, LOW, contest_grade, grade_essay, grading_of
+from metaprobe_writing_assistant.page.door import body_of, number_in, refuse, text_in
+from metaprobe_writing_assistant.page.jobs import Job, Jobs, stream_job
+from metaprobe_writing_assistant.page.session_file import Body, SessionFile
+from metaprobe_writing_assistant.page.sessions import NotThere
+from metaprobe_writing_assistant.page.settings import AssistSettings
+
+GRADING = "grading"
+MOST_WORDS = 1200
+"""Of an essay: two assistants, their reflections and the teacher read the whole of it."""
+KEPT_RUNS = 50
+
+
+class Gradings:
+    """Graded essays: results in the file, and the latest runs, which a contest goes on from, in memory."""
+
+    def __init__(self, file: SessionFile, setup: Setup) -> None:
+        self._file = file
+        self._setup = setup
+        self._runs: dict[str, Run] = {}
+
+    def begin(self, essay: str, trait: str) -> str:
+        """Keeps an essay that is to be graded, and returns its name."""
+        if len(essay.split()) > MOST_WORDS:
+            raise RecordError(f"the essay has {len(essay.split())} words; take at most {MOST_WORDS} of them for this")
+        name = secrets.token_urlsafe(12)
+        self._put(name, {"id": name, "essay": essay, "trait": trait, "grading": None, "contests": []})
+        return name
+
+    def get(self, name: str) -> Body:
+        """Returns an essay with what came of it. Raises `NotThere`."""
+        body = self._file.get(GRADING, name)
+        if body is None:
+            raise NotThere("this grading is not there: grade the essay again")
+        return body
+
+    async def grade(self, job: Job, name: str) -> None:
+        """Grades as a job."""
+        body = self.get(name)
+
+        async def work() -> None:
+            run = await grade_essay(
+                self._setup, body["essay"], body["trait"], run_id=name, on_stage=lambda stage: job.tell(stage=stage)
+            )
+            self._runs[name] = run
+            for old in list(self._runs)[:-KEPT_RUNS]:
+                del self._runs[old]
+            grading = asdict(grading_of(run))
+            self._put(name, {**body, "grading": grading})
+            job.tell(grading=grading)
+
+        await _told(job, work)
+
+    async def contest(self, job: Job, name: str, text: str, level: int | None) -> None:
+        """Hears a contest as a job."""
+
+        async def work() -> None:
+            first = self._runs.get(name)
+            if first is None:
+                raise RecordError("the program was started again since this was graded: grade the essay again")
+            _, contest = await contest_grade(
+                self._setup, first, text, level, on_stage=lambda stage: job.tell(stage=stage)
+            )
+            heard = asdict(contest)
+            body = self.get(name)
+            self._put(name, {**body, "contests": [*body["contests"], heard]})
+            job.tell(contest=heard)
+
+        await _told(job, work)
+
+    def _put(self, name: str, body: Body) -> None:
+        self._file.put(GRADING, name, 0, body)
+
+
+def add_arguing(app: FastAPI, settings: AssistSettings, gradings: Gradings, jobs: Jobs) -> None:
+    """Adds the addresses under `/api/gradings`."""
+    body_in = partial(body_of, settings=settings)
+
+    @app.post("/api/gradings")
+    async def began(request: Request) -> Response:
+        body = await body_in(request)
+        name = gradings.begin(text_in(body, "essay"), text_in(body, "trait"))
+        jobs.begin(name, lambda job: gradings.grade(job, name))
+        return JSONResponse({"id": name, "job": name}, 201)
+
+    @app.get("/api/gradings/{name}")
+    async def kept(name: str) -> Response:
+        return JSONResponse(gradings.get(name))
+
+    @app.post("/api/gradings/{name}/contests")
+    async def contested(name: str, request: Request) -> Response:
+        body = await body_in(request)
+        level = None if body.get("level") is None else number_in(body, "level")
+        text, number = text_in(body, "text"), len(gradings.get(name)["contests"])
+        job = f"{name}-{number}"
+        if jobs.running(job):
+            return refuse(409, "your last objection is still being heard")
+        jobs.begin(job, lambda at_work: gradings.contest(at_work, name, text, level))
+        return JSONResponse({"id": name, "job": job, "levels": [LOW, HIGH]}, 201)
+
+    @app.get("/api/gradings/jobs/{job}/events")
+    async def followed(job: str, request: Request) -> Response:
+        at_work = jobs.get(job)
+        if at_work is None:
+            raise NotThere("this is not being worked on any more; load the page again")
+        return stream_job(request, at_work)
+
+    @app.post("/api/gradings/jobs/{job}/stop")
+    async def stopped(job: str) -> Response:
+        return JSONResponse({"stopped": await jobs.stop(job)})
+
+
+async def _told(job: Job, work: Callable[[], Awaitable[None]]) -> None:
+    """Runs `work`; what goes wrong is told to whoever listens."""
+    try:
+        await work()
+    except (RecordError, MissingExtra) as error:
+        job.tell(error=str(error))
+    except Exception as error:
+        job.tell(error=f"the program failed ({type(error).__name__}); see its log")
+        raise

@@ -1,0 +1,177 @@
+"""CAELF on the page: an essay is graded, the learner contests the grade, and sees which attacks changed it.
+
+Both gradings are ordinary runs of the system `caelf`. The first is its variant without a contest. The second is the
+whole system again, in which what was said the first time is said again word for word, and the learner stands in the
+place of the simulated user.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from metaprobe.llms.base import LLM, Request, Token, WrappedLLM
+from metaprobe.pipelines.argumentation import extensions
+from metaprobe.pipelines.caelf import TRAITS, caelf, read_level, yes_or_no
+from metaprobe.pipelines.session import Models, Session, Setup
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Item, Run
+from metaprobe_writing_assistant.page.answering import OnStage, told_models
+
+SAID = ("argue", "reflect", "contest")
+"""Stages whose calls are arguments, in the order in which they enter the framework."""
+LOW, HIGH = 0, 2
+LEARNER, LEARNER_MODEL = "user", "the learner"
+SPEAKERS = {"kind": "Sarah", "strict": "Mike", LEARNER: "You"}
+NO_CONTEST, CONTESTED = "no-contest", "caelf"
+MOST_CONTEST = 4000
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """One argument."""
+
+    speaker: str
+    text: str
+    level: int | None
+    """The level that it asks for, where it can be read."""
+    standing: bool
+    """Whether it is in an extension: the teacher reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """What came of one pass."""
+
+    level: int | None
+    feedback: str
+    nodes: tuple[GraphNode, ...]
+    attacks: tuple[tuple[int, int], ...]
+    """(attacker, attacked), by the nodes' numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A first grading, what the learner said against it, and the second one."""
+
+    before: Grading
+    after: Grading
+    changed: tuple[int, ...]
+    """Numbers of the first arguments that stand in one grading and not in the other."""
+    deciding: tuple[tuple[int, int], ...]
+    """New attacks without which, one at a time, other arguments would stand."""
+    stands: bool
+    """Whether the learner's own argument stands."""
+
+
+class RepeatingLLM(WrappedLLM):
+    """A model that says again what it said in an earlier run, and is asked only what is new.
+
+    The learner's argument is given to it: it answers the stage `contest`.
+    """
+
+    def __init__(self, llm: LLM, said: Sequence[Call], contest: str) -> None:
+        super().__init__(llm)
+        self._said = {(call.stage, call.agent, call.round, call.messages): call for call in said}
+        self._contest = contest
+
+    async def complete(self, request: Request) -> Call:
+        """The earlier call, or the learner's words, or a new call."""
+        if request.stage == "contest":
+            return request.call(model=LEARNER_MODEL, text=self._contest)
+        before = self._said.get((request.stage, request.agent, request.round, request.messages))
+        if before is not None:
+            return replace(before, id=request.id, parent=request.parent)
+        return await super().complete(request)
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The finished call alone."""
+        yield await self.complete(request)
+
+
+async def grade_essay(setup: Setup, essay: str, trait: str, *, run_id: str, on_stage: OnStage) -> Run:
+    """Returns the run that grades an essay on one trait.
+
+    Raises `RecordError` for an empty essay or an unknown trait, `LLMError` where the model cannot answer.
+    """
+    if not essay.strip():
+        raise RecordError("there is no essay to grade yet")
+    if trait not in TRAITS:
+        raise RecordError(f"trait {trait!r}: expected one of {', '.join(TRAITS)}")
+    item = Item(id=run_id, question="", group=run_id, fields={"essay": essay, "trait": trait})
+    models, _ = told_models(setup.models, on_stage)
+    session = Session(replace(setup, models=models), item, system="caelf", variant=NO_CONTEST, run_id=run_id)
+    return await caelf(session)
+
+
+async def contest_grade(
+    setup: Setup, first: Run, text: str, level: int | None, *, on_stage: OnStage
+) -> tuple[Run, Contest]:
+    """Returns the second run and what the contest changed. `level`: the one that the learner asks for, or None."""
+    objection = text.strip()
+    if not objection:
+        raise RecordError("write what you object to first")
+    if len(objection) > MOST_CONTEST:
+        raise RecordError(f"the objection has {len(objection)} characters; say it in {MOST_CONTEST} or fewer")
+    if level is not None and not LOW <= level <= HIGH:
+        raise RecordError(f"level {level}: expected {LOW} to {HIGH}")
+    if level is not None and read_level(objection, LOW, HIGH) is None:
+        objection = f"{objection}\nLevel: {level}"
+    told, _ = told_models(setup.models, on_stage)
+    names = {**told.by_name, LEARNER: told.of("contest", LEARNER)}
+    repeating = Models(
+        RepeatingLLM(told.default, first.calls, objection),
+        {name: RepeatingLLM(llm, first.calls, objection) for name, llm in names.items()},
+    )
+    run_id = f"{first.id}-contested"
+    item = replace(first.item, id=run_id)
+    session = Session(replace(setup, models=repeating), item, system="caelf", variant=CONTESTED, run_id=run_id)
+    second = await caelf(session)
+    return second, compare_gradings(first, second)
+
+
+def compare_gradings(first: Run, second: Run) -> Contest:
+    """Returns what lies between two gradings of one essay."""
+    before, after = grading_of(first), grading_of(second)
+    n = len(after.nodes)
+    new = [pair for pair in after.attacks if n - 1 in pair]
+    standing = _standing(n, after.attacks)
+    deciding = [pair for pair in new if _standing(n, [one for one in after.attacks if one != pair]) != standing]
+    return Contest(
+        before=before,
+        after=after,
+        changed=tuple(i for i, node in enumerate(before.nodes) if node.standing != after.nodes[i].standing),
+        deciding=tuple(deciding),
+        stands=after.nodes[-1].standing,
+    )
+
+
+def grading_of(run: Run) -> Grading:
+    """Returns grade, feedback, arguments and attacks of a run of `caelf`."""
+    arguments = [call for stage in SAID for call in run.calls if call.stage == stage]
+    answers = [call for call in run.calls if call.stage == "answer"]
+    if not answers or not arguments:
+        raise RecordError(f"run {run.id} holds no grading of caelf")
+    attacks = _attacks(run, len(arguments), contested=any(call.stage == "contest" for call in arguments))
+    standing = _standing(len(arguments), attacks)
+    nodes = (
+        GraphNode(
+            SPEAKERS.get(call.agent, call.agent), call.text.strip(), read_level(call.text, LOW, HIGH), i in standing
+        )
+        for i, call in enumerate(arguments)
+    )
+    last = answers[-1]
+    return Grading(read_level(last.text, LOW, HIGH), last.text.strip(), tuple(nodes), tuple(sorted(attacks)))
+
+
+def _attacks(run: Run, n: int, *, contested: bool) -> set[tuple[int, int]]:
+    """The pairs whose question was answered yes; `caelf` numbers the questions, those of the contest last."""
+    known = n - 1 if contested else n
+    pairs = [(i, k) for i in range(known) for k in range(known) if i != k]
+    pairs += [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
+    asked = {call.round: call.text for call in run.calls if call.stage == "attack"}
+    return {pair for number, pair in enumerate(pairs) if number in asked and yes_or_no(asked[number]) == 1}
+
+
+def _standing(n: int, attacks: Sequence[tuple[int, int]] | set[tuple[int, int]]) -> set[int]:
+    accepted = extensions(n, set(attacks))
+    return {number for extension in accepted for number in extension}

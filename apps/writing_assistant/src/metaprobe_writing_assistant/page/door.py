@@ -1,0 +1,142 @@
+"""Who may ask the page for something, and what a browser may load on it.
+
+The page has no password and listens on this machine, so any web site in the same browser could send it requests. They
+are told by their `Host` and `Origin`, which a site cannot forge, and refused.
+"""
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe_writing_assistant.page.sessions import ChangedElsewhere, NotThere
+from metaprobe_writing_assistant.page.settings import AssistSettings
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+MAX_DEPTH = 8
+"""Objects and lists inside each other in a request; the page itself sends two."""
+
+
+class TooLarge(RecordError):
+    """A request is larger than the page takes."""
+
+
+def refuse(status: int, message: str) -> Response:
+    """Returns the answer that says why there is none."""
+    return JSONResponse({"error": message}, status)
+
+
+def refusal_of(error: RecordError) -> Response:
+    """Returns the answer to a request that went wrong for this reason."""
+    kinds: tuple[tuple[type[RecordError], int], ...] = (
+        (NotThere, 404),
+        (ChangedElsewhere, 409),
+        (TooLarge, 413),
+        (Unwritable, 507),
+    )
+    return refuse(next((status for kind, status in kinds if isinstance(error, kind)), 422), str(error))
+
+
+class Door:
+    """Stands before every address of the page."""
+
+    def __init__(self, app: ASGIApp, settings: AssistSettings) -> None:
+        self._app = app
+        self._names = settings.names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses what comes from elsewhere, and adds the headers that bind the browser."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_bound(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                given = [pair for pair in message["headers"] if pair[0].decode().lower() not in HEADERS]
+                message = {**message, "headers": [*given, *own]}
+            await send(message)
+
+        refused = self._refused(Request(scope))
+        await (refused or self._app)(scope, receive, send_bound)
+
+    def _refused(self, request: Request) -> Response | None:
+        host = _name_of(f"//{request.headers.get('host', '')}")
+        if host not in self._names:
+            return refuse(
+                421, f"this page is not served under the name {host!r}; start it with --allow-host for another name"
+            )
+        origin = request.headers.get("origin")
+        if origin is not None and _name_of(origin) not in self._names:
+            return refuse(403, "another web site may not use this page")
+        from_elsewhere = request.headers.get("sec-fetch-site") not in (None, "same-origin", "none")
+        if from_elsewhere and (request.method, request.url.path) != ("GET", "/"):  # a link to the page is welcome
+            return refuse(403, "another web site may not use this page")
+        return None
+
+
+async def body_of(request: Request, settings: AssistSettings) -> dict[str, Any]:
+    """Returns the JSON object that a request holds. Raises `RecordError` where it holds something else or too much."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise RecordError("expected Content-Type: application/json")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > settings.max_body_bytes:
+            raise TooLarge(
+                f"this is more than {settings.max_body_bytes >> 20} MB; take a part of the text. Nothing was changed"
+            )
+        parts.append(part)
+    try:
+        body = json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as error:  # a JSON text may nest deeper than Python follows
+        raise RecordError(f"the request is not JSON that can be read: {error}") from error
+    if not isinstance(body, dict):
+        raise RecordError("the request is no JSON object")
+    level: list[Any] = [body]
+    for _ in range(MAX_DEPTH):  # what is written out again, in a message or a file, nests as deep
+        level = [held for one in level for held in (one.values() if isinstance(one, dict) else one)]
+        level = [held for held in level if isinstance(held, (dict, list))]
+    if level:
+        raise RecordError(f"the request nests deeper than {MAX_DEPTH} levels; expected texts and numbers")
+    return body
+
+
+def text_in(body: dict[str, Any], name: str, default: str | None = None) -> str:
+    """Returns a field that must be a text, without what no file can hold: the character 0, and half of an emoji."""
+    value = body.get(name, default)
+    if not isinstance(value, str):
+        raise RecordError(f"{name} is {type(value).__name__}; expected a text")
+    return value.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def number_in(body: dict[str, Any], name: str) -> int:
+    """Returns a field that must be a whole number."""
+    value = body.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RecordError(f"{name} is {value!r}; expected a whole number")
+    return value
+
+
+def _name_of(address: str) -> str:
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,123 @@
+"""Work that goes on whoever listens: an answer is not lost where its page is closed or loaded again."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+Event = dict[str, Any]
+Work = Callable[["Job"], Awaitable[None]]
+HEARTBEAT_S = 15.0
+SILENCE = ": still at work\n\n"
+END = "event: end\ndata: {}\n\n"
+KEPT_ENDED = 200
+"""Ended jobs whose events can still be read, for pages that come late."""
+
+
+class Job:
+    """One piece of work and everything that it said so far."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.events: list[Event] = []
+        self.ended = False
+        self.task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    def tell(self, **event: Any) -> None:
+        """Adds an event and wakes whoever listens."""
+        self.events.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        """Says that nothing more comes."""
+        self.ended = True
+        self._wake()
+
+    async def follow(self, start: int = 0, heartbeat_s: float = HEARTBEAT_S) -> AsyncIterator[tuple[int, Event] | None]:
+        """Yields (number, event) from number `start` on until the end; None after each silence of `heartbeat_s`."""
+        number = start
+        while True:
+            while number < len(self.events):
+                yield number, self.events[number]
+                number += 1
+            if self.ended:
+                return
+            news = self._news
+            try:
+                await asyncio.wait_for(news.wait(), heartbeat_s)
+            except TimeoutError:
+                yield None
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class Jobs:
+    """The jobs of this process, by name."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    def begin(self, name: str, work: Work) -> Job:
+        """Starts a job, which ends when `work` does; `work` itself says what went wrong."""
+        job = Job(name)
+        self._jobs[name] = job
+        for old in [one for one in self._jobs.values() if one.ended][:-KEPT_ENDED]:
+            del self._jobs[old.name]
+
+        async def run() -> None:
+            try:
+                await work(job)
+            finally:
+                job.end()
+
+        job.task = asyncio.create_task(run())
+        return job
+
+    def get(self, name: str) -> Job | None:
+        """Returns a job, or None where this process knows it no more."""
+        return self._jobs.get(name)
+
+    def running(self, name: str) -> bool:
+        """Returns whether that job is still at work."""
+        job = self._jobs.get(name)
+        return job is not None and not job.ended
+
+    async def stop(self, name: str) -> bool:
+        """Stops a job and waits until it has tidied up. Returns whether it was at work."""
+        job = self._jobs.get(name)
+        if job is None or job.ended or job.task is None:
+            return False
+        job.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await job.task
+        return True
+
+    async def forget(self, name: str) -> None:
+        """Stops a job, and drops what it said."""
+        await self.stop(name)
+        self._jobs.pop(name, None)
+
+    async def stop_all(self) -> None:
+        """Stops what is at work, when the server ends."""
+        for name in list(self._jobs):
+            await self.stop(name)
+
+
+def stream_job(request: Request, job: Job) -> Response:
+    """Returns the events of a job, from the one after `Last-Event-ID` on, and the event `end` after the last."""
+    seen = request.headers.get("last-event-id", "")
+    start = int(seen) + 1 if seen.isdecimal() else 0
+
+    async def lines() -> AsyncIterator[str]:
+        async for heard in job.follow(start):
+            yield SILENCE if heard is None else f"id: {heard[0]}\ndata: {json.dumps(heard[1])}\n\n"
+        yield END
+
+    return StreamingResponse(lines(), media_type="text/event-stream")

@@ -1,0 +1,114 @@
+"""Runs the page: from the options of `metaprobe assist` to settings and systems, then until it is asked to end."""
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from pathlib import Path
+
+from uvicorn import Config, Server
+
+from metaprobe.collecting.given_options import check_constants, check_limits, options_of
+from metaprobe.collecting.models import api_options, load_models, parse_models
+from metaprobe.llms.weights import EMBEDDED
+from metaprobe.pipelines.caelf import SYSTEM as CAELF
+from metaprobe.pipelines.prompting import Prompts
+from metaprobe.pipelines.session import Models, Setup
+from metaprobe.pipelines.system import System
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe_writing_assistant.page.answering import OnRun
+from metaprobe_writing_assistant.page.app import Systems, create_page
+from metaprobe_writing_assistant.page.session_file import SessionFile
+from metaprobe_writing_assistant.page.settings import AssistSettings, places_of
+from metaprobe_writing_assistant.system.assistant import SYSTEM as ASSISTANT
+from metaprobe_writing_assistant.system.wordnet import wordnet
+
+GRACE_S = 3
+"""How long the end of the program waits for a page that listens to an answer."""
+
+
+def plan_page(
+    *,
+    llm: Sequence[str],
+    api: Sequence[str],
+    sessions: Path,
+    study: bool,
+    signal: Sequence[str],
+    constant: Sequence[str],
+    tokens: Sequence[str],
+    host: str,
+    port: int,
+    allow_host: Sequence[str],
+) -> tuple[AssistSettings, Callable[[], Systems]]:
+    """Returns the settings, and what loads the models. Raises `RecordError` for options that cannot be meant."""
+    named = parse_models(llm, None, ASSISTANT, ())
+    options = options_of(ASSISTANT, tokens, constant)
+    check_constants(ASSISTANT, ASSISTANT.variants, constant)
+    check_limits(options, ASSISTANT, named, ())
+    asked = api_options(api, None)
+    settings = AssistSettings(
+        sessions=sessions,
+        models=places_of(named, tuple(EMBEDDED)),
+        host=host,
+        port=port,
+        allowed_hosts=tuple(allow_host),
+        study=study,
+    )
+
+    def load() -> Systems:
+        words = threading.Thread(target=wordnet, daemon=True)  # takes seconds, in which no page would be served
+        words.start()
+        signals = SignalSource.load(signal)
+        models = load_models(named, ASSISTANT, signals, (), api=asked)
+        words.join()
+        writing = Setup(models, _prompts(ASSISTANT), signals=signals, options=options)
+        return Systems(writing, None if study else Setup(Models(models.default), _prompts(CAELF)))
+
+    return settings, load
+
+
+def _prompts(system: System) -> Prompts:
+    return Prompts.load(system.folder or system.name, system.prompts)
+
+
+def listener_of(settings: AssistSettings) -> socket.socket:
+    """Returns a socket that listens. Raises `RecordError` where the port is taken."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(64)  # from here on a browser waits until the page is served, and is not refused
+    except OSError as error:
+        listener.close()
+        raise RecordError(
+            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; name another --port, or 0 for "
+            "a free one"
+        ) from error
+    return listener
+
+
+async def serve_page(
+    settings: AssistSettings, systems: Systems, listener: socket.socket, *, on_run: OnRun = lambda run: None
+) -> None:
+    """Serves the page on a bound socket until SIGINT or SIGTERM. Closes the models' connections at the end."""
+    async with AsyncExitStack() as stack:
+        setups = [setup for setup in (systems.writing, systems.arguing) if setup is not None]
+        for llm in {id(llm): llm for setup in setups for llm in setup.models.all}.values():
+            if isinstance(llm, AbstractAsyncContextManager):
+                await stack.enter_async_context(llm)
+        file = stack.enter_context(SessionFile(settings.sessions))
+        app = create_page(settings, systems, file, on_run=on_run)
+        config = Config(
+            app,
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        with suppress(KeyboardInterrupt):  # which uvicorn raises once more after it has ended in order
+            await Server(config).serve(sockets=[listener])

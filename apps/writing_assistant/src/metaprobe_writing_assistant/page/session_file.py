@@ -1,0 +1,180 @@
+"""The file of the page: JSON texts in one SQLite table, addressed by kind, owner and number."""
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.database import Database
+from metaprobe.records.errors import Unwritable
+
+LOG = logging.getLogger(__name__)
+APPLICATION = 0x6D705741  # "mpWA"
+VERSION = 1
+TABLE = """
+CREATE TABLE kept (
+    kind TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    at REAL NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (kind, owner, number)
+) WITHOUT ROWID
+"""
+
+ERASE_S = 10.0
+"""How long a deletion may take to write the file anew. The page waits meanwhile; a file of 100 MB takes a second."""
+_ERASING = ("erasing", "", 0)
+"""Kind, owner and number of the entry that stands until the bytes of a deletion are gone."""
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One entry to write."""
+
+    kind: str
+    owner: str
+    body: Body
+    number: int | None = None
+    """None stands for the owner's next number of that kind, from 0; else an entry with that number is replaced."""
+    newest: int | None = None
+    """How many entries of that kind the owner keeps, the newest ones; None for all."""
+
+
+class SessionFile:
+    """Every method is one transaction. Raises `Unwritable` where nothing can be written, as on a full disk."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._database = Database(
+            path,
+            what="file of writing sessions",
+            table=TABLE,
+            application=APPLICATION,
+            version=VERSION,
+            lost="begin with an empty one",
+        )
+        if self.get(*_ERASING) is not None:  # a deletion that was stopped
+            try:
+                self._erase()
+            except Unwritable as error:
+                LOG.warning("%s", error)
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies."""
+        return self._database.path
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._database.close()
+
+    def put(self, kind: str, owner: str, number: int, body: Body) -> None:
+        """Writes one entry, in place of an earlier one."""
+        self.write([Writing(kind, owner, body, number)])
+
+    def add(self, kind: str, owner: str, body: Body) -> int:
+        """Writes an entry under the owner's next number, from 0, and returns the number."""
+        return self.write([Writing(kind, owner, body)])[0]
+
+    def write(self, entries: Iterable[Writing]) -> list[int]:
+        """Writes all of the entries or none, and returns their numbers."""
+        with self._database.named(keeping=True), self._database.transaction():
+            return [self._write(one) for one in entries]
+
+    def _write(self, one: Writing) -> int:
+        number = self._next(one.kind, one.owner) if one.number is None else one.number
+        self._database.execute(
+            "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)",
+            (one.kind, one.owner, number, time.time(), json.dumps(one.body, ensure_ascii=False)),
+        )
+        if one.newest is not None:
+            self._database.execute(
+                "DELETE FROM kept WHERE kind = ? AND owner = ? AND number <= ?",
+                (one.kind, one.owner, number - one.newest),
+            )
+        return number
+
+    def get(self, kind: str, owner: str, number: int = 0) -> Body | None:
+        """Returns one entry, or None where there is none."""
+        with self._database.named():
+            row = self._database.execute(
+                "SELECT body FROM kept WHERE kind = ? AND owner = ? AND number = ?", (kind, owner, number)
+            ).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def last(self, kind: str, owner: str) -> tuple[int, float, Body] | None:
+        """Returns number, time and body of the owner's last entry of a kind, or None."""
+        with self._database.named():
+            row = self._database.execute(
+                "SELECT number, at, body FROM kept WHERE kind = ? AND owner = ? ORDER BY number DESC LIMIT 1",
+                (kind, owner),
+            ).fetchone()
+        return None if row is None else (int(row[0]), float(row[1]), json.loads(row[2]))
+
+    def entries(self, kind: str, owner: str) -> list[tuple[int, float, Body]]:
+        """Returns number, time and body of all entries of an owner, by number."""
+        with self._database.named():
+            rows = self._database.execute(
+                "SELECT number, at, body FROM kept WHERE kind = ? AND owner = ? ORDER BY number", (kind, owner)
+            ).fetchall()
+        return [(int(number), float(at), json.loads(body)) for number, at, body in rows]
+
+    def first_entries(self, kind: str) -> list[tuple[str, float, Body]]:
+        """Returns owner, time and body of the entry 0 of every owner, the latest first."""
+        with self._database.named():
+            rows = self._database.execute(
+                "SELECT owner, at, body FROM kept WHERE kind = ? AND number = 0 ORDER BY at DESC", (kind,)
+            ).fetchall()
+        return [(str(owner), float(at), json.loads(body)) for owner, at, body in rows]
+
+    def owners(self, kind: str) -> int:
+        """Returns how many owners have an entry 0 of a kind."""
+        with self._database.named():
+            row = self._database.execute("SELECT count(*) FROM kept WHERE kind = ? AND number = 0", (kind,)).fetchone()
+        return int(row[0])
+
+    def delete(self, *owners: str) -> int:
+        """Deletes everything of these owners, and returns how many entries there were.
+
+        No byte of them is left in the file or in those beside it. Raises `Unwritable` where the entries are deleted and
+        their bytes are not gone yet; the next deletion or the next start of the program then sees to that.
+        """
+        with self._database.named(keeping=True), self._database.transaction():
+            kind, owner, number = _ERASING
+            count = sum(self._database.execute("DELETE FROM kept WHERE owner = ?", (name,)).rowcount for name in owners)
+            self._database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, 0, '{}')", (kind, owner, number))
+        self._erase()
+        return count
+
+    def _erase(self) -> None:
+        try:
+            with self._database.named(keeping=True):
+                self._database.write_anew(ERASE_S)
+                self._database.execute("DELETE FROM kept WHERE kind = ? AND owner = ? AND number = ?", _ERASING)
+        except Unwritable as error:
+            raise Unwritable(
+                "everything was deleted, but its bytes may be in the file until another text is deleted or the program "
+                f"starts again: {error}"
+            ) from error
+
+    def limit_pages(self, pages: int) -> None:
+        """Lets the file grow to so many pages of 4 kB and no further: beyond, it behaves as on a full disk."""
+        with self._database.named():
+            self._database.execute(f"PRAGMA max_page_count = {int(pages)}").fetchone()
+
+    def _next(self, kind: str, owner: str) -> int:
+        row = self._database.execute(
+            "SELECT max(number) FROM kept WHERE kind = ? AND owner = ?", (kind, owner)
+        ).fetchone()
+        return 0 if row[0] is None else int(row[0]) + 1
+
+    def __enter__(self) -> "SessionFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

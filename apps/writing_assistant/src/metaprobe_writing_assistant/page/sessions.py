@@ -1,0 +1,258 @@
+"""Writing sessions: a text with its versions, the profile of its writer, and the conversation; also as files."""
+
+import secrets
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from metaprobe.records.errors import RecordError
+from metaprobe_writing_assistant.page.session_file import Body, SessionFile, Writing
+from metaprobe_writing_assistant.system.contract import Profile, Turn
+
+SESSION, VERSION, TURN = "session", "version", "turn"
+AUTOSAVE_S = 120
+"""Seconds after which a changed text becomes a version of its own."""
+MOST_VERSIONS = 500
+"""Versions of one text that are kept, the newest ones: the oldest goes where another one comes."""
+TITLE_WORDS = 8
+FORMAT = "metaprobe writing session 1"
+"""Names the form of an exported session."""
+
+TurnState = Literal["running", "done", "stopped", "failed"]
+Saved = Literal["automatically", "by hand", "before a message"]
+
+
+class NotThere(RecordError):
+    """A session or turn that does not exist."""
+
+
+class ChangedElsewhere(RecordError):
+    """A text was saved that is not based on the one that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritingSession:
+    """One text and how its writer is helped."""
+
+    id: str
+    condition: str
+    """How turns are answered, unless they say otherwise."""
+    task: str = ""
+    """What is to be written; empty where the writer chooses."""
+    draft: str = ""
+    revision: int = 0
+    """Goes up with every saved change of the text, so that two windows do not overwrite each other."""
+    profile: dict[str, str | None] = field(default_factory=dict)
+    """Fields of `Profile`, as the form has them."""
+    found: dict[str, str | None] = field(default_factory=dict)
+    """The same fields, as the assistant found them in the conversation: it looks for them once."""
+    blind: bool = False
+    """Whether the page must not show how turns are answered, as in a study."""
+
+    @property
+    def title(self) -> str:
+        """The first words of the text, or of the task."""
+        words = (self.draft.split() or self.task.split())[: TITLE_WORDS + 1]
+        return " ".join(words[:TITLE_WORDS]) + (" ..." if len(words) > TITLE_WORDS else "")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTurn:
+    """One message and its answer, with the text as it was."""
+
+    message: str
+    draft: str
+    condition: str
+    state: TurnState
+    began: float
+    """Seconds since 1970."""
+    text: str = ""
+    """The answer, or what had come of it when it was stopped."""
+    reply: dict[str, Any] | None = None
+    """The fields of `Reply`, where the answer came to its end."""
+    error: str = ""
+    seconds: float = 0.0
+    calls: int = 0
+    """Of models."""
+    tokens: int = 0
+    """That went in and out."""
+
+
+class Sessions:
+    """The sessions of one file. Raises `NotThere` for one that does not exist."""
+
+    def __init__(self, file: SessionFile) -> None:
+        self.file = file
+
+    def create(self, condition: str, *, task: str = "", blind: bool = False) -> WritingSession:
+        """Makes a session with a name that cannot be guessed."""
+        session = WritingSession(secrets.token_urlsafe(12), condition, task, blind=blind)
+        self.file.put(SESSION, session.id, 0, asdict(session))
+        return session
+
+    def get(self, session_id: str) -> WritingSession:
+        """Returns a session."""
+        body = self.file.get(SESSION, session_id)
+        if body is None:
+            raise NotThere(f"no session {session_id[:40]!r} in {self.file.path.name}: it may have been deleted")
+        return WritingSession(**body)
+
+    def titles(self) -> list[dict[str, Any]]:
+        """Returns id, title and time of every session that is not of a study, the one changed last first."""
+        sessions = [(WritingSession(**body), at) for _, at, body in self.file.first_entries(SESSION)]
+        return [{"id": one.id, "title": one.title, "at": at} for one, at in sessions if not one.blind]
+
+    def save_draft(self, session_id: str, text: str, revision: int) -> WritingSession:
+        """Saves the text, with a version where the last one is old; both or none.
+
+        Raises `ChangedElsewhere` for an old `revision`, unless the text is the one that is kept.
+        """
+        session = self.get(session_id)
+        if text == session.draft:  # also what was saved before, and whose answer did not reach the window
+            return session
+        if revision != session.revision:
+            raise ChangedElsewhere("this text was changed in another window; load it again to see that one")
+        changed = replace(session, draft=text, revision=revision + 1)
+        last = self.file.last(VERSION, session_id)
+        due = last is None or time.time() - last[1] >= AUTOSAVE_S
+        versions = self._version_of(session_id, text, "automatically") if due else []
+        self.file.write([Writing(SESSION, session_id, asdict(changed), 0), *versions])
+        return changed
+
+    def keep_version(self, session_id: str, text: str, saved: Saved) -> None:
+        """Keeps the text as a version, unless the last version is the same or there is none to keep."""
+        self.file.write(self._version_of(session_id, text, saved))
+
+    def _version_of(self, session_id: str, text: str, saved: Saved) -> list[Writing]:
+        last = self.file.last(VERSION, session_id)
+        if not text.strip() or (last is not None and last[2]["text"] == text):
+            return []
+        return [Writing(VERSION, session_id, {"text": text, "saved": saved}, newest=MOST_VERSIONS)]
+
+    def versions(self, session_id: str) -> list[dict[str, Any]]:
+        """Returns number, time, words and reason of every version, the oldest first."""
+        return [
+            {"number": number, "at": at, "words": len(body["text"].split()), "saved": body["saved"]}
+            for number, at, body in self.file.entries(VERSION, session_id)
+        ]
+
+    def version(self, session_id: str, number: int) -> str:
+        """Returns the text of one version."""
+        body = self.file.get(VERSION, session_id, number)
+        if body is None:
+            raise NotThere(f"no version {number} of this text")
+        return str(body["text"])
+
+    def set_profile(self, session_id: str, profile: Profile) -> WritingSession:
+        """Keeps what the writer said of himself or herself."""
+        return self._put(replace(self.get(session_id), profile=asdict(profile)))
+
+    def set_found(self, session_id: str, profile: dict[str, str | None]) -> WritingSession:
+        """Keeps what the assistant found out about the writer."""
+        return self._put(replace(self.get(session_id), found=profile))
+
+    def set_condition(self, session_id: str, condition: str) -> WritingSession:
+        """Changes how the next turns are answered."""
+        return self._put(replace(self.get(session_id), condition=condition))
+
+    def begin_turn(self, session_id: str, message: str, draft: str, condition: str) -> int:
+        """Keeps the text as a version and the message as a turn at work, both or none, and returns its number."""
+        turn = KeptTurn(message, draft, condition, "running", time.time())
+        versions = self._version_of(session_id, draft, "before a message")
+        return self.file.write([*versions, Writing(TURN, session_id, asdict(turn))])[-1]
+
+    def turn(self, session_id: str, number: int) -> KeptTurn:
+        """Returns one turn."""
+        body = self.file.get(TURN, session_id, number)
+        if body is None:
+            raise NotThere(f"no turn {number} in this session")
+        return KeptTurn(**body)
+
+    def end_turn(self, session_id: str, number: int, **found: Any) -> KeptTurn:
+        """Keeps what became of a turn: fields of `KeptTurn`."""
+        turn = self.turn(session_id, number)
+        ended = replace(turn, seconds=time.time() - turn.began, **found)
+        self.file.put(TURN, session_id, number, asdict(ended))
+        return ended
+
+    def turns(self, session_id: str) -> list[tuple[int, KeptTurn]]:
+        """Returns every turn with its number."""
+        return [(number, KeptTurn(**body)) for number, _, body in self.file.entries(TURN, session_id)]
+
+    def ask(self, session_id: str, number: int) -> Turn:
+        """Returns a turn as the assistant takes it: the finished turns before it are its history."""
+        session, turn = self.get(session_id), self.turn(session_id, number)
+        history = [
+            pair
+            for before, one in self.turns(session_id)
+            if before < number and one.state == "done"
+            for pair in (("user", one.message), ("assistant", one.text))
+        ]
+        told = {name: text for name, text in session.profile.items() if text}
+        return Turn(Profile(**{**session.found, **told}), turn.draft, turn.message, tuple(history))
+
+    def delete(self, session_id: str) -> None:
+        """Deletes the session with its versions and turns."""
+        self.get(session_id)
+        self.file.delete(session_id)
+
+    def _put(self, session: WritingSession) -> WritingSession:
+        self.file.put(SESSION, session.id, 0, asdict(session))
+        return session
+
+
+def shown_turn(number: int, turn: KeptTurn, *, blind: bool) -> Body:
+    """Returns a turn as the page gets it; of a blind one, nothing that tells how it was answered."""
+    body = {"number": number, **asdict(turn)}
+    if not blind:
+        return body
+    kept = ("number", "message", "draft", "state", "began", "text", "error")
+    return {name: body[name] for name in kept}
+
+
+def shown_session(session: WritingSession, turns: list[tuple[int, KeptTurn]]) -> Body:
+    """Returns a session with its turns as the page gets it."""
+    body = {**asdict(session), "turns": [shown_turn(number, turn, blind=session.blind) for number, turn in turns]}
+    del body["found"]
+    return {**body, "condition": ""} if session.blind else body
+
+
+def as_json(sessions: Sessions, session_id: str) -> dict[str, Any]:
+    """Returns everything that is kept of a session."""
+    session = sessions.get(session_id)
+    versions = [
+        {**about, "text": sessions.version(session_id, about["number"])} for about in sessions.versions(session_id)
+    ]
+    turns = [{"number": number, **asdict(turn)} for number, turn in sessions.turns(session_id)]
+    return {"format": FORMAT, **asdict(session), "versions": versions, "turns": turns}
+
+
+def as_markdown(sessions: Sessions, session_id: str) -> str:
+    """Returns the text and the conversation, as a learner would keep them."""
+    session = sessions.get(session_id)
+    parts = [f"# {session.title or 'A text'}"]
+    if session.task:
+        parts.append(f"Task: {session.task}")
+    parts += ["## Text", session.draft.strip() or "(nothing yet)", "## Conversation"]
+    for _, turn in sessions.turns(session_id):
+        parts += _turn_parts(turn)
+    return "\n\n".join(parts) + "\n"
+
+
+def _turn_parts(turn: KeptTurn) -> list[str]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(turn.began))
+    parts = [f"### You, {when}", turn.message.strip() or "(no message)", "### Assistant"]
+    parts.append(turn.text.strip() or f"({turn.error or turn.state})")
+    if turn.state == "stopped":
+        parts.append("(stopped)")
+    reply = turn.reply or {}
+    if rubric := reply.get("rubric"):
+        parts.append(f"Score: {rubric['score']} of 5. {rubric['reasons']}".strip())
+    parts += [
+        f"- **{card['word']}** ({card['part_of_speech'] or 'word'}): {card['definition']}"
+        for card in reply.get("cards", ())
+    ]
+    for remark in reply.get("remarks", ()):
+        about = f" On \u201c{remark['quote']}\u201d:" if remark["quote"] else ""
+        parts.append(f"> {remark['kind']}:{about} {remark['text']}")
+    return parts

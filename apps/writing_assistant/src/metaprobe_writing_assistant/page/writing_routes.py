@@ -1,0 +1,181 @@
+"""What the page asks about texts and turns, and what it gets."""
+
+from contextlib import suppress
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe_writing_assistant.page.answering import Answering
+from metaprobe_writing_assistant.page.door import body_of, number_in, refuse, text_in
+from metaprobe_writing_assistant.page.jobs import Jobs, stream_job
+from metaprobe_writing_assistant.page.sessions import (
+    NotThere,
+    Sessions,
+    WritingSession,
+    as_json,
+    as_markdown,
+    shown_session,
+    shown_turn,
+)
+from metaprobe_writing_assistant.page.settings import AssistSettings
+from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile
+
+PROFILE_FIELDS = tuple(field.name for field in fields(Profile))
+MOST_PROFILE = 500
+"""Characters of one field of a profile."""
+ENDED = "the program ended while this was written"
+STUDY_HIDES = "in a study, texts are exported by the person who runs it (metaprobe study export)"
+
+
+def add_writing(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering) -> None:
+    """Adds the addresses under `/api/sessions`."""
+    body_in = partial(body_of, settings=settings)
+
+    @app.get("/api/sessions")
+    async def listed() -> Response:
+        return JSONResponse([] if settings.study else sessions.titles())
+
+    @app.post("/api/sessions")
+    async def created(request: Request) -> Response:
+        if settings.study:
+            raise RecordError("this page runs a study: texts are begun by taking part")
+        body = await body_in(request)
+        session = sessions.create(
+            _condition(text_in(body, "condition", CONDITIONS[-1])), task=text_in(body, "task", "")
+        )
+        return JSONResponse(shown_session(session, []), 201)
+
+    @app.get("/api/sessions/{session_id}")
+    async def whole(session_id: str) -> Response:
+        _mend(sessions, jobs, session_id)
+        return JSONResponse(shown_session(sessions.get(session_id), sessions.turns(session_id)))
+
+    @app.delete("/api/sessions/{session_id}")
+    async def deleted(session_id: str) -> Response:
+        _refuse_in_study(sessions.get(session_id))
+        await forget_turns(sessions, jobs, session_id)
+        sessions.delete(session_id)
+        return JSONResponse({})
+
+    @app.put("/api/sessions/{session_id}/draft")
+    async def saved(session_id: str, request: Request) -> Response:
+        body = await body_in(request)
+        session = sessions.save_draft(session_id, text_in(body, "text"), number_in(body, "revision"))
+        return JSONResponse({"revision": session.revision})
+
+    @app.put("/api/sessions/{session_id}/profile")
+    async def told(session_id: str, request: Request) -> Response:
+        return JSONResponse({"profile": sessions.set_profile(session_id, _profile(await body_in(request))).profile})
+
+    @app.put("/api/sessions/{session_id}/condition")
+    async def switched(session_id: str, request: Request) -> Response:
+        _refuse_in_study(sessions.get(session_id))
+        condition = _condition(text_in(await body_in(request), "condition"))
+        return JSONResponse({"condition": sessions.set_condition(session_id, condition).condition})
+
+    _add_versions(app, sessions)
+    _add_exports(app, sessions)
+    _add_turns(app, settings, sessions, jobs, answering)
+
+
+def _add_versions(app: FastAPI, sessions: Sessions) -> None:
+    @app.get("/api/sessions/{session_id}/versions")
+    async def versions(session_id: str) -> Response:
+        sessions.get(session_id)
+        return JSONResponse(sessions.versions(session_id))
+
+    @app.post("/api/sessions/{session_id}/versions")
+    async def kept(session_id: str) -> Response:
+        sessions.keep_version(session_id, sessions.get(session_id).draft, "by hand")
+        return JSONResponse(sessions.versions(session_id), 201)
+
+    @app.get("/api/sessions/{session_id}/versions/{number}")
+    async def version(session_id: str, number: int) -> Response:
+        return JSONResponse({"text": sessions.version(session_id, number)})
+
+
+def _add_exports(app: FastAPI, sessions: Sessions) -> None:
+    @app.get("/api/sessions/{session_id}/export.json")
+    async def export_json(session_id: str) -> Response:
+        _refuse_in_study(sessions.get(session_id))
+        return JSONResponse(as_json(sessions, session_id), headers=_download(session_id, "json"))
+
+    @app.get("/api/sessions/{session_id}/export.md")
+    async def export_markdown(session_id: str) -> Response:
+        _refuse_in_study(sessions.get(session_id))
+        text = as_markdown(sessions, session_id)
+        return PlainTextResponse(text, headers=_download(session_id, "md"), media_type="text/markdown")
+
+
+def _add_turns(app: FastAPI, settings: AssistSettings, sessions: Sessions, jobs: Jobs, answering: Answering) -> None:
+    @app.post("/api/sessions/{session_id}/turns")
+    async def asked(session_id: str, request: Request) -> Response:
+        body = await body_of(request, settings)
+        session, message = sessions.get(session_id), text_in(body, "message")
+        if not message.strip() and not session.draft.strip():
+            raise RecordError("there is nothing to answer yet: write a message, or begin your text")
+        _mend(sessions, jobs, session_id)
+        if any(turn.state == "running" for _, turn in sessions.turns(session_id)):
+            return refuse(409, "the assistant still answers your last message: wait for it, or stop it")
+        number = sessions.begin_turn(session_id, message, session.draft, session.condition)
+        jobs.begin(_name(session_id, number), lambda job: answering.work(job, session_id, number))
+        turn = shown_turn(number, sessions.turn(session_id, number), blind=session.blind)
+        return JSONResponse(turn, 201)
+
+    @app.get("/api/sessions/{session_id}/turns/{number}/events")
+    async def followed(session_id: str, number: int, request: Request) -> Response:
+        job = jobs.get(_name(session_id, number))
+        if job is None:
+            raise NotThere("this answer is not being written any more; load the session again")
+        return stream_job(request, job)
+
+    @app.post("/api/sessions/{session_id}/turns/{number}/stop")
+    async def stopped(session_id: str, number: int) -> Response:
+        await jobs.stop(_name(session_id, number))
+        session = sessions.get(session_id)
+        return JSONResponse(shown_turn(number, sessions.turn(session_id, number), blind=session.blind))
+
+
+async def forget_turns(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
+    """Stops what is at work for a text that is to be deleted, and drops what the program holds of its answers."""
+    for number, _ in sessions.turns(session_id):
+        await jobs.forget(_name(session_id, number))
+
+
+def _mend(sessions: Sessions, jobs: Jobs, session_id: str) -> None:
+    """Ends turns that were at work when the program was last ended, or whose end could not be written."""
+    for number, turn in sessions.turns(session_id):
+        if turn.state == "running" and not jobs.running(_name(session_id, number)):
+            with suppress(Unwritable):  # it can still be read
+                sessions.end_turn(session_id, number, state="failed", error=ENDED)
+
+
+def _name(session_id: str, number: int) -> str:
+    return f"{session_id}/{number}"
+
+
+def _condition(name: str) -> str:
+    if name not in CONDITIONS:
+        raise RecordError(f"condition {name!r}: expected one of {', '.join(CONDITIONS)}")
+    return name
+
+
+def _profile(body: dict[str, Any]) -> Profile:
+    given = {name: text_in(body, name, "").strip() for name in PROFILE_FIELDS}
+    if long := [name for name, text in given.items() if len(text) > MOST_PROFILE]:
+        raise RecordError(f"{long[0]} is longer than {MOST_PROFILE} characters; say it shorter")
+    return Profile(**{name: text or None for name, text in given.items()})
+
+
+def _refuse_in_study(session: WritingSession) -> None:
+    if session.blind:
+        raise RecordError(STUDY_HIDES)
+
+
+def _download(session_id: str, ending: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="text-{session_id[:6]}.{ending}"'}

@@ -1,0 +1,225 @@
+"""What the participants of a study preferred, aspect by aspect: shares, tests, effect sizes, reliability.
+
+The test of an aspect is Friedman's, over participants: each one's counts of choices are ranked. It is corrected for
+the four aspects by Holm. Pairs of conditions are tested by flipping signs of the participants' differences, and
+corrected by Holm within the aspect. Intervals are bootstraps over participants. The plain chi-square takes every
+answer for an independent case, as papers often do; it is shown beside its corrected form and decides nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, statistic_interval
+from metaprobe.eval.metrics.delong import holm
+from metaprobe.eval.metrics.ranked import Floats
+from metaprobe.records.errors import RecordError
+from metaprobe_writing_assistant.study.answers import Sheet, one_kind
+from metaprobe_writing_assistant.study.choice_tests import (
+    FEWEST,
+    Choices,
+    chi_square,
+    counts_of,
+    cronbach_alpha,
+    fleiss_kappa,
+    friedman,
+    likeness,
+    paired_p,
+    pairs_of,
+    repeated_f,
+    shares_of,
+)
+from metaprobe_writing_assistant.study.survey import ASPECTS, questions_of
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class PairPreference:
+    """Two conditions of one aspect."""
+
+    first: str
+    second: str
+    difference: Interval
+    """Share of choices for `first` minus that for `second`, a mean over participants."""
+    standardized: float
+    """The mean difference over its standard deviation between participants (Cohen's d of pairs)."""
+    p: float
+    p_holm: float
+    """After Holm's correction over the pairs of this aspect."""
+
+
+@dataclass(frozen=True, slots=True)
+class AspectPreference:
+    """One aspect of the survey."""
+
+    aspect: str
+    participants: int
+    """Those who answered at least one of its questions."""
+    choices: int
+    """Answers that name a condition."""
+    counts: dict[str, int]
+    shares: dict[str, Interval]
+    """Condition -> mean share of a participant's choices."""
+    chi_square: float
+    p_answers: float
+    """Of the chi-square, as if every answer were independent."""
+    p_corrected: float
+    """The same, with the statistic divided by the design effect."""
+    likeness: float
+    """How much one participant's answers resemble each other, from 0 to 1."""
+    friedman: float
+    p: float
+    p_holm: float
+    """Friedman's, after Holm's correction over the aspects."""
+    kendall_w: float
+    """Friedman's chi-square over its greatest value: 0 no shared preference, 1 all rank alike."""
+    f: float
+    p_f: float
+    alpha: dict[str, Interval]
+    """Condition -> Cronbach's alpha of the questions, each 1 where that condition was chosen and 0 where not."""
+    kappa: float
+    """Fleiss' kappa between participants over the questions."""
+    pairs: tuple[PairPreference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyAnalysis:
+    """A study. Where `simulated_by` says something, no person took part."""
+
+    simulated_by: str
+    participants: int
+    conditions: tuple[str, ...]
+    aspects: tuple[AspectPreference, ...]
+    positions: dict[int, Interval]
+    """Place in the order, from 1 -> mean share of a participant's choices that fell on what came there."""
+    p_positions: float
+    """Friedman's test of equal shares of the places: small where the order itself decided."""
+    orders: dict[str, int]
+    """Order -> participants who had it."""
+
+
+def analyse_study(sheets: Sequence[Sheet], *, resamples: int = RESAMPLES, seed: int = 0) -> StudyAnalysis:
+    """Returns what the sheets of one kind of reader say. Raises `RecordError` where they are no single study."""
+    simulated_by = one_kind(sheets)
+    sets = {frozenset(sheet.order) for sheet in sheets}
+    if len(sets) > 1:
+        raise RecordError(
+            f"sheets compare different conditions: {', '.join(sorted(' + '.join(sorted(one)) for one in sets))}; "
+            "analyse each comparison by itself"
+        )
+    conditions = tuple(sorted(sets.pop()))
+    aspects = []
+    for aspect in ASPECTS:
+        choices = choices_of(sheets, conditions, aspect)
+        if (choices >= 0).any():
+            aspects.append(_aspect(aspect, choices, conditions, resamples, seed))
+    if not aspects:
+        raise RecordError(f"none of the {len(sheets)} sheets holds an answer that names a condition")
+    corrected = holm([aspect.p for aspect in aspects])
+    positions, p_positions = _positions(sheets, resamples, seed)
+    orders: dict[str, int] = {}
+    for sheet in sheets:
+        name = ", ".join(sheet.order)
+        orders[name] = orders.get(name, 0) + 1
+    return StudyAnalysis(
+        simulated_by=simulated_by,
+        participants=len(sheets),
+        conditions=conditions,
+        aspects=tuple(replace(one, p_holm=float(p)) for one, p in zip(aspects, corrected, strict=True)),
+        positions=positions,
+        p_positions=p_positions,
+        orders=dict(sorted(orders.items())),
+    )
+
+
+def choices_of(sheets: Sequence[Sheet], conditions: Sequence[str], aspect: str) -> Choices:
+    """Returns the number of the condition that each participant chose at each question of an aspect; -1 for none."""
+    number: dict[str | None, int] = {condition: i for i, condition in enumerate(conditions)}
+    asked = questions_of(aspect)
+    return np.array([[number.get(sheet.answers.get(one.id), -1) for one in asked] for sheet in sheets], dtype=np.int64)
+
+
+def _aspect(aspect: str, choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> AspectPreference:
+    k = len(conditions)
+    choices = choices[(choices >= 0).any(axis=1)]  # who answered nothing here says nothing here
+    n = len(choices)
+    counts = counts_of(choices, k)
+    shares, totals = shares_of(counts), counts.sum(axis=0)
+    weights = cluster_weights(range(n), resamples, seed)
+    alike = likeness(choices, k)
+    statistic, p = friedman(shares) if n >= FEWEST else (np.array(np.nan), np.array(np.nan))
+    plain, p_answers = chi_square(totals)
+    f, p_f = repeated_f(shares)
+    return AspectPreference(
+        aspect=aspect,
+        participants=n,
+        choices=int(totals.sum()),
+        counts={name: int(total) for name, total in zip(conditions, totals, strict=True)},
+        shares={name: mean_interval(shares[:, i], weights) for i, name in enumerate(conditions)},
+        chi_square=plain,
+        p_answers=p_answers,
+        p_corrected=chi_square(totals, _design_effect(counts, alike))[1],
+        likeness=alike,
+        friedman=float(statistic),
+        p=float(p),
+        p_holm=float(p),
+        kendall_w=float(statistic) / (n * (k - 1)),
+        f=f,
+        p_f=p_f,
+        alpha=_alphas(choices, conditions, resamples, seed),
+        kappa=fleiss_kappa(choices, k),
+        pairs=_pairs(shares, conditions, weights),
+    )
+
+
+def _design_effect(counts: NDArray[np.int64], alike: float) -> float:
+    """By how much the variance of the totals is larger than that of independent answers; 1 where it cannot be told."""
+    answered = counts.sum(axis=1)
+    mean_size = float(np.square(answered).sum() / answered.sum())
+    return 1.0 if np.isnan(alike) else 1 + (mean_size - 1) * alike
+
+
+def _alphas(choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> dict[str, Interval]:
+    """Of the participants who answered every question of the aspect; empty where there are too few."""
+    whole = choices[(choices >= 0).all(axis=1)]
+    if len(whole) < FEWEST or whole.shape[1] < 2:
+        return {}
+    weights = cluster_weights(range(len(whole)), resamples, seed)
+    alphas = {}
+    for number, name in enumerate(conditions):
+        items: Floats = (whole == number).astype(np.float64)
+        alphas[name] = statistic_interval(lambda weight, items=items: cronbach_alpha(items, weight), weights)  # type: ignore[misc]
+    return alphas
+
+
+def _pairs(shares: Floats, conditions: tuple[str, ...], weights: NDArray[np.int32]) -> tuple[PairPreference, ...]:
+    pairs = pairs_of(len(conditions))
+    differences = [shares[:, i] - shares[:, j] for i, j in pairs]
+    p = [paired_p(difference) for difference in differences]
+    spread = [float(difference.std(ddof=1)) if len(difference) > 1 else 0.0 for difference in differences]
+    return tuple(
+        PairPreference(
+            first=conditions[i],
+            second=conditions[j],
+            difference=mean_interval(difference, weights),
+            standardized=float(difference.mean() / sd) if sd > 0 else float("nan"),
+            p=single,
+            p_holm=float(corrected),
+        )
+        for (i, j), difference, sd, single, corrected in zip(pairs, differences, spread, p, holm(p), strict=True)
+    )
+
+
+def _positions(sheets: Sequence[Sheet], resamples: int, seed: int) -> tuple[dict[int, Interval], float]:
+    """Whether what came first, second or third was preferred for its place alone."""
+    places = len(sheets[0].order)
+    counts = np.array(
+        [[sum(chosen == name for chosen in sheet.answers.values()) for name in sheet.order] for sheet in sheets]
+    )
+    shares = shares_of(counts[counts.sum(axis=1) > 0])
+    weights = cluster_weights(range(len(shares)), resamples, seed)
+    p = float(friedman(shares)[1]) if len(shares) >= FEWEST else float("nan")
+    return {place + 1: mean_interval(shares[:, place], weights) for place in range(places)}, p

@@ -1,0 +1,145 @@
+"""Simulated readers with known preferences, to check the analysis, and how many participants a difference needs.
+
+A reader draws preferences of their own around the planted shares (a Dirichlet distribution), and answers every question
+by them. `likeness` says how much one reader's answers resemble each other: 0 not at all, near 1 always the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe_writing_assistant.study.answers import Sheet
+from metaprobe_writing_assistant.study.choice_tests import FEWEST, friedman
+from metaprobe_writing_assistant.study.survey import ASPECTS, QUESTIONS, balanced_orders, questions_of
+
+SIMULATED_BY = "random numbers"
+STUDIES = 2000
+"""Simulated for each number of participants."""
+MOST = 2000
+"""Participants; a difference that needs more is called too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """How many participants show a difference."""
+
+    shares: tuple[float, ...]
+    questions: int
+    """Of the aspect."""
+    likeness: float
+    alpha: float
+    """Of the test: how often it may see a difference that is not there."""
+    wanted: float
+    """Share of studies that must find the difference."""
+    participants: int | None
+    """The fewest that reach it, rounded up to whole rounds of orders; None where even `MOST` do not."""
+    curve: dict[int, float]
+    """Participants -> share of simulated studies whose Friedman test found the difference."""
+
+
+def simulate_sheets(
+    shares: Mapping[str, Mapping[str, float]], participants: int, *, likeness: float = 0.2, seed: int = 0
+) -> list[Sheet]:
+    """Returns sheets of simulated readers, marked as such. `shares`: aspect -> condition -> planted share."""
+    if strangers := sorted(set(shares) - set(ASPECTS)):
+        raise RecordError(f"shares name the aspects {strangers}; expected some of {', '.join(ASPECTS)}")
+    generator = np.random.default_rng(seed)
+    conditions = tuple(sorted({name for planted in shares.values() for name in planted}))
+    orders = balanced_orders(conditions)
+    chosen: dict[str, NDArray[np.int64]] = {}
+    for aspect, planted in shares.items():
+        own = _draw_preferences(_checked([planted[name] for name in conditions]), likeness, (participants,), generator)
+        drawn = generator.random((participants, len(questions_of(aspect)), 1))
+        chosen[aspect] = (drawn > own.cumsum(axis=-1)[:, None, :-1]).sum(axis=-1)
+    sheets = []
+    for reader in range(participants):
+        answers: dict[str, str | None] = {}
+        for question in QUESTIONS:
+            if question.aspect in chosen:
+                place = questions_of(question.aspect).index(question)
+                answers[question.id] = conditions[int(chosen[question.aspect][reader, place])]
+        sheets.append(Sheet(f"SIM-{reader + 1:04d}", orders[reader % len(orders)], answers, SIMULATED_BY))
+    return sheets
+
+
+def power_of(
+    shares: Sequence[float],
+    participants: int,
+    *,
+    questions: int,
+    likeness: float,
+    alpha: float = 0.05,
+    studies: int = STUDIES,
+    seed: int = 0,
+) -> float:
+    """Returns the share of simulated studies whose Friedman test is below `alpha`."""
+    generator = np.random.default_rng([seed, participants])
+    own = _draw_preferences(_checked(shares), likeness, (studies, participants), generator)
+    counts = generator.multinomial(questions, own)
+    p = friedman(counts)[1]
+    return float(np.mean(p < alpha))  # where nobody prefers anything, p is nan: not found
+
+
+def participants_needed(
+    shares: Sequence[float],
+    *,
+    questions: int,
+    likeness: float = 0.2,
+    alpha: float = 0.05,
+    wanted: float = 0.8,
+    studies: int = STUDIES,
+    seed: int = 0,
+) -> Power:
+    """Returns the fewest participants with which `wanted` of the studies find these shares to differ."""
+    if not 0 < wanted < 1 or not 0 < alpha < 1 or not 0 <= likeness < 1 or questions < 1:
+        raise RecordError(
+            f"power {wanted}, alpha {alpha}, likeness {likeness}, {questions} questions: expected power and alpha "
+            "between 0 and 1, likeness from 0 to below 1, and at least one question"
+        )
+    curve: dict[int, float] = {}
+    step = len(balanced_orders(range(len(shares)))) if len(shares) > 1 else 1  # type: ignore[arg-type]
+
+    def reached(rounds: int) -> bool:
+        n = rounds * step
+        if n not in curve:
+            curve[n] = power_of(
+                shares, n, questions=questions, likeness=likeness, alpha=alpha, studies=studies, seed=seed
+            )
+        return curve[n] >= wanted
+
+    low, high = 0, max(1, -(-FEWEST // step))
+    while not reached(high) and high * step < MOST:
+        low, high = high, high * 2
+    found = reached(high)
+    while found and high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return Power(
+        shares=tuple(shares),
+        questions=questions,
+        likeness=likeness,
+        alpha=alpha,
+        wanted=wanted,
+        participants=high * step if found else None,
+        curve=dict(sorted(curve.items())),
+    )
+
+
+def _draw_preferences(
+    shares: Sequence[float], likeness: float, shape: tuple[int, ...], generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Each reader's own shares, shape (*shape, k)."""
+    if likeness == 0:
+        return np.broadcast_to(np.asarray(shares), (*shape, len(shares)))
+    return generator.dirichlet(np.asarray(shares) * (1 / likeness - 1), size=shape)
+
+
+def _checked(shares: Sequence[float]) -> list[float]:
+    if len(shares) < 2 or min(shares) <= 0 or abs(sum(shares) - 1) > 0.005:
+        raise RecordError(
+            f"shares are {list(shares)}, whose sum is {sum(shares):g}; expected two or more above 0 that add up to 1"
+        )
+    return [share / sum(shares) for share in shares]

@@ -1,0 +1,131 @@
+"""How every module asks: by a prompt file, after the rules about learners' texts, with what learners wrote quoted."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from metaprobe.pipelines.judging import json_object
+from metaprobe.pipelines.session import Session
+from metaprobe.records.types import Call, Message, Sampling
+from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile, Turn
+from metaprobe_writing_assistant.system.quoting import MOST_WORDS, quote_history, quote_text, shorten, tame
+
+NO_MESSAGE = "Please look at my text."
+"""What an empty message beside a text means."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A turn while it is worked on: the session that asks, and the notes that readers of the reply should see."""
+
+    session: Session
+    turn: Turn
+    notes: list[str]
+    told: dict[str, str] = field(default_factory=dict)
+    """What was told of the turn (`stage`, `reasoning`) -> who told it: a model's name, or a checkpoint's digest."""
+    judged: dict[str, tuple[Call, str]] = field(default_factory=dict)
+    """The same -> the call that was first asked for it, and what was told, in the words of the labels; empty where
+    nothing could be read. Nothing where a trained model told it."""
+
+    @property
+    def message(self) -> str:
+        """What the learner asks."""
+        return self.turn.message.strip() or NO_MESSAGE
+
+    @property
+    def most_words(self) -> int:
+        return self.session.constant(MOST_WORDS)
+
+    def note(self, text: str) -> None:
+        """Adds a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def quoted(self) -> dict[str, str]:
+        """Returns the slots that hold what the learner wrote, quoted."""
+        return {
+            "quoted_message": quote_text(self.message, "message", self.most_words),
+            "quoted_draft": quote_text(self.turn.draft, "text", self.most_words),
+            "quoted_history": quote_history(self.turn.history),
+        }
+
+    def note_what_is_cut(self) -> None:
+        """Notes which texts are too long to be shown as a whole."""
+        for name, text in (("text", self.turn.draft), ("message", self.turn.message)):
+            left_out = shorten(text.strip(), self.most_words)[1]
+            if left_out:
+                self.note(
+                    f"Your {name} is long: the assistant read its first and last words, {self.most_words} in all, and "
+                    f"left out {left_out} in between. Nothing of it is lost. Send a part of it to have that part read."
+                )
+
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        stage: str,
+        agent: str,
+        max_tokens: int,
+        parent: Call | None = None,
+        hidden: bool = False,
+        on_text: Callable[[str], None] | None = None,
+        **slots: str,
+    ) -> Call:
+        """Fills a prompt file with the learner's texts, quoted, and with `slots`, and returns the answer.
+
+        Slots whose names begin with `quoted_` hold learners' texts; all others what models said, which may repeat them.
+        """
+        messages = self.messages(prompt, **slots)
+        return await self.session.send(
+            messages,
+            Sampling(max_tokens=max_tokens),
+            stage=stage,
+            agent=agent,
+            parent=parent,
+            hidden=hidden,
+            on_text=on_text,
+        )
+
+    def messages(self, prompt: str, **slots: str) -> tuple[Message, ...]:
+        """Returns the turns of a prompt file, opened by the rules about the learner's texts."""
+        rules = self.text_of("rules")
+        tamed = {name: text if name.startswith("quoted_") else tame(text) for name, text in slots.items()}
+        messages = self.session.messages(prompt, **{"rules": rules, **self.quoted(), **tamed})
+        return messages if messages[0].role == "system" else (Message("system", rules), *messages)
+
+    def text_of(self, prompt: str, **slots: str) -> str:
+        """Returns the first turn of a prompt file, as a part of another prompt."""
+        return self.session.messages(prompt, **slots)[0].content
+
+    async def ask_in_form(self, asked: Call, name: str, values: Sequence[str | int]) -> str:
+        """Asks once more after an answer that could not be read, and returns one of the values, as text.
+
+        The model is held to a JSON object with the field `name` where it can be held to a schema. Empty where it gives
+        none of the values all the same.
+        """
+        spec = {"type": "integer" if isinstance(values[0], int) else "string", "enum": list(values)}
+        schema = {"type": "object", "properties": {name: spec}, "required": [name], "additionalProperties": False}
+        form = f"{{{json.dumps(name)}: ...}}, with one of {', '.join(json.dumps(value) for value in values)}"
+        messages = (*asked.messages, *self.session.messages("again", output=tame(asked.text), form=form))
+        call = await self.session.send(
+            messages,
+            replace(asked.sampling, json_schema=json.dumps(schema)),
+            stage=asked.stage,
+            agent=asked.agent,
+            round=asked.round + 1,
+            parent=asked,
+        )
+        value = (json_object(call.text) or {}).get(name)
+        return str(value) if value in values and not isinstance(value, bool) else ""
+
+
+def quote_profile(profile: Profile) -> str:
+    """Returns a profile, quoted, as a model reads it; `N/A` where nothing was said."""
+    parts = {
+        "about": profile.demographic,
+        "level": profile.proficiency,
+        "goals": profile.goals,
+        "preferences": profile.preferences,
+    }
+    lines = "\n".join(f"{name}: {' '.join((text or NOT_SAID).split())}" for name, text in parts.items())
+    return quote_text(lines, "profile")

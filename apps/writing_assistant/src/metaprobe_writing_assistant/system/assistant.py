@@ -1,0 +1,293 @@
+"""The writing assistant as a whole: a turn goes through the modules of its condition, and becomes a reply.
+
+After MetaCrit's section 4, its appendices I and J and its Table 12. Where that is silent or says two things, this is
+what is done here:
+
+- The profile comes from a form. The user prompt generator is asked only for what the form leaves open, and the reply
+  holds what it found, so that it is asked once in a conversation. In `single` the profile is a prefix (Table 12).
+- Figure 18 asks the assessor for a number alone, appendix I for three steps: here three steps, then the number.
+- Where stage, reasoning or score cannot be read, it is asked for once more, alone and in a fixed form.
+- The editor holds the learner's text; the writing extractor is asked where the editor is empty and the message is long
+  enough to hold a text.
+- Without a stage, the modules of a stage are left out, and the guidance is the general one.
+- A reasoning check that cannot be read counts as "non-reasoning": the monitor alone is asked.
+- The policy may leave monitor and control away (`regulate`); the paper's rule never does.
+- With the constant `learned`, two small models on words tell stage and reasoning, and two calls are saved.
+- Token limits and the length up to which a text is shown are ours; decoding is greedy. The paper states none.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.system import System
+from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.actions import MONITOR
+from metaprobe.routing.gate import StreamingGate
+from metaprobe_writing_assistant.system import (
+    classifiers,
+    final_response,
+    metacrit_chain,
+    topic_module,
+    user_prompt,
+    vocabulary,
+    writing_assessor,
+)
+from metaprobe_writing_assistant.system.asking import Work
+from metaprobe_writing_assistant.system.classifiers import LEARNED, YES, tell_reasoning, tell_stage
+from metaprobe_writing_assistant.system.contract import (
+    CONDITIONS,
+    TURN_FIELDS,
+    Card,
+    Condition,
+    Profile,
+    Remark,
+    Reply,
+    RubricScore,
+    Stage,
+    Turn,
+    check_condition,
+    check_turn,
+    turn_of_item,
+)
+from metaprobe_writing_assistant.system.final_response import OnText
+from metaprobe_writing_assistant.system.quoting import MOST_WORDS
+
+SINGLE, MULTI, METACRIT = CONDITIONS
+EMPTY_REPLY = "There is nothing to answer yet. Write a message, or begin your text in the editor."
+STAGE_CODES = {"pre": 0.0, "during": 1.0, "post": 2.0, None: 3.0}
+"""How a reply's stage is written into its label `stage`."""
+GOLD_STAGE, GOLD_REASONING = "stage", "reasoning"
+"""Fields of an item that say which stage and which reasoning are right, where a task set knows it."""
+
+
+async def writing_assistant(session: Session) -> Run:
+    """Reply to the turn that the item holds, in the condition that the variant names."""
+    work = Work(session, turn_of_item(session.item), [])
+    answer = await _reply(work, check_condition(session.variant), None, None)
+    _label_modules(work, session.item)
+    return session.run(answer.text)
+
+
+async def reply(
+    session: Session,
+    turn: Turn,
+    condition: str,
+    *,
+    on_text: OnText | None = None,
+    gate: StreamingGate | None = None,
+) -> Reply:
+    """Returns the answer to a turn, with what the modules of the condition found.
+
+    `session` is that of one turn: a session is not used twice. `on_text` is called with each piece of the final
+    response as it comes. Cancelling the task stops the model. `gate`: a streaming gate that says whether it would have
+    stopped the response (`Reply.doubted`).
+
+    What a model does not give in the form that was asked for is None in the reply, with a note. An empty turn asks no
+    model. Raises `RecordError` for an unknown condition or a bad history, `LLMError` where the model cannot answer,
+    `MissingExtra` where the vocabulary module needs WordNet and it is not installed.
+    """
+    check_turn(turn)
+    return await _reply(Work(session, turn, []), check_condition(condition), on_text, gate)
+
+
+async def _reply(work: Work, condition: Condition, on_text: OnText | None, gate: StreamingGate | None) -> Reply:
+    if not work.turn.message.strip() and not work.turn.draft.strip():
+        if on_text is not None:
+            on_text(EMPTY_REPLY)
+        return Reply(EMPTY_REPLY, None, None, None, (), None, (), condition, work.turn.profile)
+    work.note_what_is_cut()
+    if condition == SINGLE:
+        stage = await _stage(work)
+        answered = await final_response.answer_alone(work, stage, on_text)
+        return _finished(work, condition, answered, gate, stage=stage)
+    profile, stage, topic = await asyncio.gather(
+        user_prompt.make_profile(work), _stage(work), topic_module.identify_topic(work)
+    )
+    cards, rubric = await _stage_modules(work, stage, topic, profile)
+    guidance = await topic_module.make_guidance(work, topic, stage)
+    reasoning = await _reasoning(work) if condition == METACRIT else None
+    critical: str = ""
+    remarks: tuple[Remark, ...] = ()
+    if condition == METACRIT:
+        critical, remarks = await metacrit_chain.regulate_request(work, reasoning, topic)
+    answered = await final_response.respond(
+        work,
+        profile=profile,
+        topic=topic,
+        guidance=guidance,
+        cards=cards,
+        rubric=rubric,
+        critical=critical,
+        on_text=on_text,
+    )
+    return _finished(
+        work,
+        condition,
+        answered,
+        gate,
+        stage=stage,
+        topic=topic,
+        reasoning=reasoning,
+        cards=cards,
+        rubric=rubric,
+        remarks=remarks,
+        profile=profile,
+    )
+
+
+async def _stage(work: Work) -> Stage | None:
+    """The stage, as the trained model or the asked one tells it."""
+    if work.session.constant(LEARNED):
+        told = tell_stage(work.turn)
+        work.told["stage"] = told.source
+        return classifiers.stage_of(told.name)
+    stage, asked = await classifiers.ask_stage(work)
+    work.told["stage"] = asked.model
+    return stage
+
+
+async def _reasoning(work: Work) -> bool | None:
+    """Whether the request needs reasoning, as the trained model or the asked one tells it."""
+    if work.session.constant(LEARNED):
+        told = tell_reasoning(work.turn)
+        work.told["reasoning"] = told.source
+        return told.name == YES
+    reasoning, asked = await classifiers.ask_reasoning(work)
+    work.told["reasoning"] = asked.model
+    return reasoning
+
+
+async def _stage_modules(
+    work: Work, stage: Stage | None, topic: str | None, profile: Profile
+) -> tuple[tuple[Card, ...], RubricScore | None]:
+    """Words before writing; a score while drafting and after, where there is a text to judge."""
+    if stage == "pre":
+        return await vocabulary.make_cards(work, topic, profile), None
+    if stage is None:
+        return (), None
+    writing = await writing_assessor.extract_writing(work)
+    if not writing:
+        work.note("There is no text to judge yet, so there is no score.")
+        return (), None
+    return (), await writing_assessor.assess(work, writing, profile)
+
+
+def _finished(
+    work: Work,
+    condition: Condition,
+    answered: Call,
+    gate: StreamingGate | None,
+    *,
+    stage: Stage | None,
+    topic: str | None = None,
+    reasoning: bool | None = None,
+    cards: tuple[Card, ...] = (),
+    rubric: RubricScore | None = None,
+    remarks: tuple[Remark, ...] = (),
+    profile: Profile | None = None,
+) -> Reply:
+    """The reply; what the modules told is noted on the call that answers, and so is what a checkpoint says of it."""
+    session = work.session
+    session.label(answered, "stage", STAGE_CODES[stage], source=work.told["stage"])
+    if reasoning is not None:
+        session.label(answered, "reasoning", float(reasoning), source=work.told["reasoning"])
+    quality = session.signal("quality", agent=answered.agent, call=answered)
+    if not answered.text.strip():
+        work.note("The model gave no answer. Ask again, or use a stronger model.")
+    elif answered.finish_reason == "length":
+        work.note("The answer was cut at its greatest length.")
+    return Reply(
+        text=answered.text.strip(),
+        stage=stage,
+        topic=topic,
+        reasoning=reasoning,
+        cards=cards,
+        rubric=rubric,
+        remarks=remarks,
+        condition=condition,
+        profile=profile or work.turn.profile,
+        quality=None if quality is None else quality.value,
+        doubted=_doubts(gate, answered),
+        notes=tuple(work.notes),
+    )
+
+
+def _doubts(gate: StreamingGate | None, answered: Call) -> bool:
+    """Whether the gate would have stopped this response; False without a gate or without log-probabilities."""
+    if gate is None or answered.logprobs is None:
+        return False
+    watching = gate.start(model=answered.model, logprobs_mode=answered.logprobs_mode)
+    return any(watching.push(float(logprob)) != "continue" for logprob in answered.logprobs)
+
+
+def _label_modules(work: Work, item: Item) -> None:
+    """Labels the calls of the stage classifier and the reasoning check, where the item says what is right."""
+    for field in (GOLD_STAGE, GOLD_REASONING):
+        if field in work.judged and (gold := item.fields.get(field)):
+            asked, told = work.judged[field]
+            work.session.label(asked, "correct", float(told == gold), source="program")
+
+
+def extract_answer(item: Item, call: Call, variant: str) -> str:
+    """The response as it stands."""
+    return call.text.strip()
+
+
+def calls(setup: Setup, variant: str) -> Mapping[str, int]:
+    """How many calls a run makes at most, by stage."""
+    asked = 0 if setup.options.value(LEARNED) else 2
+    most = {classifiers.STAGE: asked, topic_module.GUIDE: 1, final_response.STAGE: 1}
+    if variant == SINGLE:
+        return most
+    most |= {user_prompt.STAGE: 1, topic_module.TOPIC: 1, topic_module.AGGREGATE: 1, vocabulary.FETCH: 1}
+    most |= {vocabulary.EXPLAIN: 1, writing_assessor.EXTRACT: 1, writing_assessor.STAGE: 2}
+    if variant == METACRIT:
+        most |= {classifiers.REASONING: asked, metacrit_chain.ANSWER: 1, MONITOR: 1}
+        most |= {metacrit_chain.CONTROL: 1, metacrit_chain.SYNTHESIS: 1}
+    return most
+
+
+LIMITS = {
+    user_prompt.STAGE: user_prompt.PROFILE_TOKENS,
+    classifiers.STAGE: classifiers.STAGE_TOKENS,
+    topic_module.TOPIC: topic_module.TOPIC_TOKENS,
+    topic_module.GUIDE: max(topic_module.GUIDE_TOKENS, final_response.META_TOKENS),
+    topic_module.AGGREGATE: topic_module.AGGREGATE_TOKENS,
+    vocabulary.FETCH: vocabulary.FETCH_TOKENS,
+    vocabulary.EXPLAIN: vocabulary.EXPLAIN_TOKENS,
+    writing_assessor.EXTRACT: writing_assessor.EXTRACT_TOKENS,
+    writing_assessor.STAGE: writing_assessor.ASSESS_TOKENS,
+    classifiers.REASONING: classifiers.REASONING_TOKENS,
+    metacrit_chain.ANSWER: metacrit_chain.ANSWER_TOKENS,
+    MONITOR: metacrit_chain.MONITOR_TOKENS,
+    metacrit_chain.CONTROL: metacrit_chain.CONTROL_TOKENS,
+    metacrit_chain.SYNTHESIS: metacrit_chain.SYNTHESIS_TOKENS,
+    final_response.STAGE: final_response.RESPOND_TOKENS,
+}
+
+SYSTEM = System(
+    name="writing-assistant",
+    folder=str(Path(__file__).parent / "prompts"),
+    run=writing_assistant,
+    prompts=(
+        *("rules", "profile", "stage", "topic", "guide_topic", "guide_stage", "aggregate"),
+        *(f"stage_{stage}" for stage in ("pre", "during", "post", "none")),
+        *("words", "explain", "extract", "assess", "again", "reasoning"),
+        *("brainstorm", "monitor", "monitor_alone", "control", "synthesis", "heard_monitor", "heard_control"),
+        *("feedback", "single", "respond", "found_words", "found_score", "found_critics"),
+    ),
+    variants=(METACRIT, MULTI, SINGLE),
+    stages=tuple(LIMITS),
+    fields=TURN_FIELDS,
+    signals={"difficulty": metacrit_chain.ANSWER, "quality": final_response.STAGE},
+    uses=("quality",),  # noted of the final response, whatever the policy makes of it
+    decides=(metacrit_chain.POINT,),
+    without=dict.fromkeys((MULTI, SINGLE), ("difficulty", metacrit_chain.POINT)),
+    answer_stages=(final_response.STAGE,),
+    extract_answer=extract_answer,
+    limits=LIMITS,
+    calls=calls,
+    constants=(MOST_WORDS, LEARNED),
+)

@@ -1,0 +1,96 @@
+"""The stage classifier and the reasoning check: told by the model that is asked, or by small trained models on words.
+
+The stage is before writing, while drafting, after the draft, or none of these. The reasoning check says whether a
+request needs several steps of reasoning, and so all four agents of MetaCrit.
+"""
+
+import re
+from functools import cache
+
+from metaprobe.checkpoints.files import BUNDLED
+from metaprobe.pipelines.system_options import Constant
+from metaprobe.probes.hashed_words import words_of
+from metaprobe.probes.text_classes import TextClass, TextClassifier
+from metaprobe.records.types import Call
+from metaprobe_writing_assistant.system.asking import Work
+from metaprobe_writing_assistant.system.contract import Stage, Turn
+
+STAGE, STAGE_AGENT, STAGE_TOKENS = "stage", "classifier", 16
+REASONING, REASONING_AGENT, REASONING_TOKENS = "reasoning", "reasoning-check", 16
+NONE = "none"
+"""What the classes of the trained model and the labels of tasks call a message without a stage."""
+STAGE_ANSWERS = ("PRE", "DURING", "POST", "NOT APPLIED")
+REASONING_ANSWERS = ("REASONING", "NON-REASONING")
+LEARNED = Constant("learned", 0, "1: small trained models tell stage and reasoning; 0: the model is asked", 0, 1)
+STAGE_CHECKPOINT, REASONING_CHECKPOINT = f"{BUNDLED}writing-stage", f"{BUNDLED}writing-reasoning"
+YES = "yes"
+"""The class of a request that needs reasoning; the other one is `no`."""
+DRAFT_WORDS = (1, 40, 120)
+"""Bounds between the sizes of a draft that the models distinguish."""
+
+_STAGES: dict[str, Stage] = {"pre": "pre", "during": "during", "post": "post"}
+_STAGE_FOUND = re.compile(r"\bnot[ _-]*appl\w*|\bpre\b|\bduring\b|\bpost\b", re.IGNORECASE)
+_REASONING_FOUND = re.compile(r"\b(non?[\s_-]*)?reasoning\b", re.IGNORECASE)
+
+
+async def ask_stage(work: Work) -> tuple[Stage | None, Call]:
+    """Returns the stage that the model names, and its first call.
+
+    None where it names none, or several, also when it is asked for the name alone (noted)."""
+    asked = await work.ask("stage", stage=STAGE, agent=STAGE_AGENT, max_tokens=STAGE_TOKENS)
+    name = read_stage(asked.text) or read_stage(await work.ask_in_form(asked, "stage", STAGE_ANSWERS))
+    if name is None:
+        work.note("The model did not name a stage of writing; the answer is a general one.")
+    work.judged[STAGE] = (asked, name or "")
+    return stage_of(name), asked
+
+
+def read_stage(text: str) -> str | None:
+    """Returns `pre`, `during`, `post` or `none` as a text says it; None where it says nothing, or several of them."""
+    named = {NONE if name.lower().startswith("not") else name.lower() for name in _STAGE_FOUND.findall(text)}
+    return named.pop() if len(named) == 1 else None
+
+
+def stage_of(name: str | None) -> Stage | None:
+    """Returns the stage of that name; None for `none` and for None."""
+    return None if name is None else _STAGES.get(name)
+
+
+async def ask_reasoning(work: Work) -> tuple[bool | None, Call]:
+    """Returns what the model says, and its first call; None where it says neither, also when it is asked for that alone
+    (noted)."""
+    asked = await work.ask("reasoning", stage=REASONING, agent=REASONING_AGENT, max_tokens=REASONING_TOKENS)
+    reasoning = read_reasoning(asked.text)
+    if reasoning is None:
+        reasoning = read_reasoning(await work.ask_in_form(asked, "request", REASONING_ANSWERS))
+    if reasoning is None:
+        work.note("The model did not say whether the request needs reasoning; only the monitor was asked.")
+    work.judged[REASONING] = (asked, "" if reasoning is None else "yes" if reasoning else "no")
+    return reasoning, asked
+
+
+def read_reasoning(text: str) -> bool | None:
+    """Returns True for `reasoning` and False for `non-reasoning`; None where neither or both stand there."""
+    named = {not negated for negated in _REASONING_FOUND.findall(text)}
+    return named.pop() if len(named) == 1 else None
+
+
+def tell_stage(turn: Turn) -> TextClass:
+    """Returns the stage of a turn: `pre`, `during`, `post` or `none`."""
+    return _load(STAGE_CHECKPOINT).classify(turn_text(turn.message, turn.draft))
+
+
+def tell_reasoning(turn: Turn) -> TextClass:
+    """Returns whether a turn needs reasoning: `yes` or `no`."""
+    return _load(REASONING_CHECKPOINT).classify(turn_text(turn.message, turn.draft))
+
+
+def turn_text(message: str, draft: str) -> str:
+    """Returns what the models read of a turn: the message, and one word that says how long the draft is."""
+    size = sum(len(words_of(draft)) >= bound for bound in DRAFT_WORDS)
+    return f"draftsize{size} {message}"
+
+
+@cache
+def _load(path: str) -> TextClassifier:
+    return TextClassifier.load(path)

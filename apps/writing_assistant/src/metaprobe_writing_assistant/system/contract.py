@@ -1,0 +1,164 @@
+"""What goes into the writing assistant and what comes out of it, as the page, the collection and the study see it."""
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Item
+
+Condition = Literal["single", "multi", "metacrit"]
+Stage = Literal["pre", "during", "post"]
+RemarkKind = Literal["monitor", "control"]
+
+CONDITIONS: tuple[Condition, ...] = ("single", "multi", "metacrit")
+"""One model alone, the modules, and the modules with monitor and control (the paper's Table 12)."""
+STAGES: tuple[Stage, ...] = ("pre", "during", "post")
+"""Before writing, while drafting, and after the draft is finished."""
+NOT_SAID = "N/A"
+"""What a profile holds where the learner was asked, or could have said it, and did not."""
+ROLES = ("user", "assistant")
+TURN_FIELDS = ("demographic", "proficiency", "goals", "preferences", "draft", "message", "history")
+"""The fields of an `Item` that hold a turn. `history` is a JSON list of pairs [role, text]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the learner said of himself or herself; None where nobody has looked for it yet."""
+
+    demographic: str | None = None
+    """Age group, country, school year, or whatever else was told."""
+    proficiency: str | None = None
+    """How well the learner knows the language and the subject."""
+    goals: str | None = None
+    preferences: str | None = None
+    """How the learner likes to learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a learner, with everything that stands around it."""
+
+    profile: Profile
+    draft: str
+    """The text in the editor; empty where nothing is written yet."""
+    message: str
+    """What the learner asks now."""
+    history: tuple[tuple[str, str], ...] = ()
+    """What was said before, oldest first: (role, text), where role is `user` or `assistant`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One word explained."""
+
+    word: str
+    part_of_speech: str
+    """`noun`, `verb`, `adjective` or `adverb`; empty where it is not known."""
+    definition: str
+    """By WordNet; empty where WordNet does not have the word."""
+    example: str
+    """A sentence with the word, by WordNet; empty where it has none."""
+    explanation: str
+    """What the model says of the word; empty where it said nothing that can be found."""
+    source: str
+    """Where the definition is from, such as `WordNet 3.1`; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RubricScore:
+    """What the writing assessor says of a text."""
+
+    score: int
+    """From 0, for a text that is empty, copied or off the topic, to 5."""
+    reasons: str
+    """The feedback of the third step; the whole assessment where the steps cannot be told apart."""
+    steps: tuple[str, ...]
+    """The texts of the three steps, in order; empty where they cannot be told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What the monitor or the control agent noted."""
+
+    kind: RemarkKind
+    text: str
+    quote: str | None = None
+    """The sentence of the draft that it is about, exactly as the draft has it; None where it is about none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the assistant answers to a turn, and what its modules found on the way."""
+
+    text: str
+    """The final response."""
+    stage: Stage | None
+    """None where no stage applies, or none could be read (a note then says so)."""
+    topic: str | None
+    """A keyword; None in the condition `single`, and where none could be found."""
+    reasoning: bool | None
+    """Whether the request needs long reasoning; None outside `metacrit`, and where it could not be read."""
+    cards: tuple[Card, ...]
+    """Only before writing; else empty."""
+    rubric: RubricScore | None
+    """Only while drafting and after; None where no score could be read."""
+    remarks: tuple[Remark, ...]
+    """Only in `metacrit`; else empty."""
+    condition: Condition
+    profile: Profile = Profile()
+    """The profile that was used. Given back with the next turn, it is not looked for again."""
+    quality: float | None = None
+    """What a checkpoint predicts for the final response, in [0, 1]; None where none is given."""
+    doubted: bool = False
+    """Whether the streaming gate would have stopped the final response; False where there is no gate."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know: a text that was shortened, a form that a model did not keep."""
+
+
+def item_of_turn(turn: Turn, item_id: str, *, group: str = "", **more: Any) -> Item:
+    """Returns a turn as an item that a system can run over; its `question` is the message, or says that it is empty.
+
+    `more`: further fields of `Item`. Raises `RecordError` for a history that is none (`check_turn`).
+    """
+    check_turn(turn)
+    profile = {name: getattr(turn.profile, name) or "" for name in (field.name for field in fields(Profile))}
+    slots = {**profile, "draft": turn.draft, "message": turn.message, "history": json.dumps(turn.history)}
+    slots |= more.pop("fields", {})
+    question = turn.message.strip() or "(no message)"
+    return Item(id=item_id, question=question, group=group or item_id, fields=slots, **more)
+
+
+def turn_of_item(item: Item) -> Turn:
+    """Returns the turn that an item holds. Raises `RecordError` where a field is missing or the history is none."""
+    if missing := [name for name in TURN_FIELDS if name not in item.fields]:
+        raise RecordError(
+            f"item {item.id!r} has no field {', '.join(missing)}; a turn of the writing assistant has "
+            f"{', '.join(TURN_FIELDS)}, each a text, which may be empty"
+        )
+    try:
+        history = json.loads(item.fields["history"] or "[]")
+        pairs = tuple((role, text) for role, text in history)
+    except (ValueError, TypeError) as error:
+        raise RecordError(
+            f"item {item.id!r}: history is {item.fields['history'][:80]!r}; expected a JSON list of [role, text]"
+        ) from error
+    profile = Profile(**{field.name: item.fields[field.name] or None for field in fields(Profile)})
+    turn = Turn(profile, item.fields["draft"], item.fields["message"], pairs)
+    check_turn(turn)
+    return turn
+
+
+def check_turn(turn: Turn) -> None:
+    """Raises `RecordError` where the history holds something else than texts of the user and the assistant."""
+    for entry in turn.history:
+        if entry[0] not in ROLES or not isinstance(entry[1], str):
+            raise RecordError(f"history has {str(entry)[:80]}; expected (role, text) with role {' or '.join(ROLES)}")
+
+
+def check_condition(condition: str) -> Condition:
+    """Returns the condition. Raises `RecordError` for another name."""
+    for known in CONDITIONS:
+        if condition == known:
+            return known
+    raise RecordError(f"condition {condition!r}: expected one of {', '.join(CONDITIONS)}")

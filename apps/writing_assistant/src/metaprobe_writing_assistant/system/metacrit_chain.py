@@ -1,0 +1,150 @@
+"""MetaCrit's four agents on a learner's request: explore, monitor upward, control downward, bring together.
+
+Where no reasoning is needed, the monitor alone looks at the request (the paper's figure 22). The policy decides, at
+`regulate`, whether monitor and control are worth their tokens; the paper's rule hears all that it may.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from metaprobe.pipelines.metacrit import quote, yes_no
+from metaprobe.probes.signals import signals_of
+from metaprobe.records.scans import AT_LINE, line_matches
+from metaprobe.records.types import Call, Decision
+from metaprobe.routing.actions import MONITOR, MONITOR_CONTROL, SYNTHESISE
+from metaprobe.routing.measured import measure_answers
+from metaprobe_writing_assistant.system.asking import Work
+from metaprobe_writing_assistant.system.contract import Remark, RemarkKind
+from metaprobe_writing_assistant.system.writing_assessor import plain
+
+ANSWER, CONTROL, SYNTHESIS = "answer", "control", "synthesis"
+POINT = "regulate"
+ANSWER_TOKENS, MONITOR_TOKENS, CONTROL_TOKENS, SYNTHESIS_TOKENS = 224, 160, 288, 288
+FEWEST_QUOTED = 2
+"""Words that a remark must quote for its sentence to be found: a single word stands in many."""
+
+_REMARK = re.compile(
+    # Single quotation marks close only before a dash, a colon or the end: an apostrophe is one of them.
+    rf"{AT_LINE}remark\W*?:[\s*_]*(?:\"(.+?)\"|\u201c(.+?)\u201d|['\u2018](.+?)['\u2019](?=\s*(?:[-\u2013\u2014:]|$)))"
+    r"\s*(?:[-\u2013\u2014:,]+\s*)?(.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CONCERN = re.compile(rf"{AT_LINE}concerns?\W*[:=].*$", re.IGNORECASE | re.MULTILINE)
+_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+[\"'\u201d\u2019)]*|(?=\n)|$)")
+
+
+async def regulate_request(work: Work, reasoning: bool | None, topic: str | None) -> tuple[str, tuple[Remark, ...]]:
+    """Returns what the final response has to consider, and the remarks; both empty where the policy hears nobody."""
+    if not reasoning:
+        return await _monitor_alone(work)
+    answer = await work.ask(
+        "brainstorm",
+        stage=ANSWER,
+        agent="brainstormer",
+        max_tokens=ANSWER_TOKENS,
+        hidden=True,
+        topic=topic or "(not named)",
+    )
+    critics = _decide(work, answer, (SYNTHESISE, MONITOR, MONITOR_CONTROL)).action.split("+")
+    note = await _monitor(work, answer) if MONITOR in critics else None
+    critique = await _control(work, answer, note) if CONTROL in critics else None
+    if note is None and critique is None:
+        return answer.text.strip(), ()
+    remarks = (*remarks_of(MONITOR, note, work.turn.draft), *remarks_of(CONTROL, critique, work.turn.draft))
+    joined = await work.ask(
+        "synthesis",
+        stage=SYNTHESIS,
+        agent="synthesiser",
+        parent=answer,
+        max_tokens=SYNTHESIS_TOKENS,
+        hidden=True,
+        answer=quote(answer),
+        heard=heard(work, note, critique),
+    )
+    return joined.text.strip(), remarks
+
+
+async def _monitor_alone(work: Work) -> tuple[str, tuple[Remark, ...]]:
+    if _decide(work, None, (SYNTHESISE, MONITOR)).action != MONITOR:
+        return "", ()
+    note = await work.ask("monitor_alone", stage=MONITOR, agent=MONITOR, max_tokens=MONITOR_TOKENS)
+    work.session.state(note, "flags", yes_no(note.text, "concern"))
+    return note.text.strip(), remarks_of(MONITOR, note, work.turn.draft)
+
+
+async def _monitor(work: Work, answer: Call) -> Call:
+    """A2: V, an assessment of the first answer that corrects nothing."""
+    note = await work.ask(
+        "monitor", stage=MONITOR, agent=MONITOR, parent=answer, max_tokens=MONITOR_TOKENS, answer=quote(answer)
+    )
+    work.session.state(note, "flags", yes_no(note.text, "concern"))
+    return note
+
+
+async def _control(work: Work, answer: Call, note: Call | None) -> Call:
+    """A3: C, the critique in three steps."""
+    critique = await work.ask(
+        "control",
+        stage=CONTROL,
+        agent=CONTROL,
+        parent=answer,
+        max_tokens=CONTROL_TOKENS,
+        answer=quote(answer),
+        heard=heard(work, note, None),
+    )
+    work.session.state(critique, "flags", yes_no(critique.text, "concern"))
+    return critique
+
+
+def _decide(work: Work, answer: Call | None, legal_actions: Sequence[str]) -> Decision:
+    """Asks the policy who is to be heard; of a request without a first answer only the question is known."""
+    session, request = work.session, work.message
+    if answer is None:
+        return session.decide(POINT, legal_actions, agent=MONITOR, features=measure_answers(request))
+    read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
+    features = measure_answers(request, [answer], [plain(answer.text)])
+    signals = replace(signals_of(answer), **read)
+    return session.decide(POINT, legal_actions, agent=answer.agent, signals=signals, features=features)
+
+
+def heard(work: Work, note: Call | None, critique: Call | None) -> str:
+    """Returns what the critics said, each under its heading and after an empty line; empty where none is heard."""
+    texts = [("heard_monitor", note), ("heard_control", critique)]
+    return "".join("\n\n" + work.text_of(name, text=quote(call)) for name, call in texts if call)
+
+
+def remarks_of(kind: str, call: Call | None, draft: str) -> tuple[Remark, ...]:
+    """Returns the remarks of one agent: those on lines `Remark: "..." - ...`, or its whole text as one remark.
+
+    A quotation that the draft does not have is kept as part of the remark, and the remark is about no sentence.
+    """
+    if call is None or not call.text.strip():
+        return ()
+    name: RemarkKind = "monitor" if kind == MONITOR else "control"
+    found = [
+        Remark(name, said.strip() if sentence else f'"{words}" {said}'.strip(), sentence)
+        for *quoted, said in _REMARK.findall(call.text)
+        for words in ["".join(quoted)]
+        for sentence in [sentence_with(words, draft)]
+        if said.strip()
+    ]
+    general = _without(_CONCERN, _without(_REMARK, call.text)).strip()
+    return (*([Remark(name, general)] if general else []), *found)
+
+
+def _without(pattern: re.Pattern[str], text: str) -> str:
+    done, kept = 0, []
+    for start, found in line_matches(pattern, text):
+        kept.append(text[done:start])
+        done = found.end()
+    return "".join((*kept, text[done:]))
+
+
+def sentence_with(words: str, draft: str) -> str | None:
+    """Returns the first sentence of a draft that holds these words, exactly as it stands there; None for none."""
+    wanted = plain(words).strip(" .!?,;:")
+    if len(wanted.split()) < FEWEST_QUOTED:
+        return None
+    sentences = (found[0].strip() for found in _SENTENCE.finditer(draft))
+    return next((sentence for sentence in sentences if wanted in plain(sentence)), None)

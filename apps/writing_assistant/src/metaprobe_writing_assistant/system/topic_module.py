@@ -1,0 +1,60 @@
+"""The topic module: which topic, instructions for it, and these joined with those for the stage."""
+
+import re
+
+from metaprobe_writing_assistant.system.asking import Work
+from metaprobe_writing_assistant.system.contract import Stage
+
+TOPIC, GUIDE, AGGREGATE = "topic", "guide", "aggregate"
+AGENTS = {TOPIC: "topic-identifier", GUIDE: "prompt-generator", AGGREGATE: "prompt-aggregator"}
+TOPIC_TOKENS, GUIDE_TOKENS, AGGREGATE_TOKENS = 12, 160, 192
+TOPIC_WORDS = 6
+"""A topic is a keyword: of a longer answer the first words count."""
+
+_NOT = re.compile(r"\W*(?:not[ _-]*appl|none\b|n/a)", re.IGNORECASE)
+_INSTRUCTIONS = re.compile(r"instructions\W*:\s*", re.IGNORECASE)
+
+
+async def identify_topic(work: Work) -> str | None:
+    """Returns the keyword of the topic; None where the model finds none."""
+    asked = await work.ask("topic", stage=TOPIC, agent=AGENTS[TOPIC], max_tokens=TOPIC_TOKENS)
+    return read_topic(asked.text)
+
+
+async def make_guidance(work: Work, topic: str | None, stage: Stage | None) -> str:
+    """Returns the instructions for the final response, joined from those for the topic and those for the stage.
+
+    Without a topic, the stage's own stand alone, and no model is asked.
+    """
+    for_stage = stage_guide(work, stage)
+    if topic is None:
+        return for_stage
+    made = await work.ask("guide_topic", stage=GUIDE, agent=AGENTS[GUIDE], max_tokens=GUIDE_TOKENS, topic=topic)
+    joined = await work.ask(
+        "aggregate",
+        stage=AGGREGATE,
+        agent=AGENTS[AGGREGATE],
+        parent=made,
+        max_tokens=AGGREGATE_TOKENS,
+        topic=topic,
+        topic_guide=made.text.strip() or "(none)",
+        stage_guide=for_stage,
+    )
+    return read_instructions(joined.text) or for_stage
+
+
+def stage_guide(work: Work, stage: Stage | None) -> str:
+    """Returns what help means at a stage, as it is written in the prompt files."""
+    return work.text_of(f"stage_{stage or 'none'}")
+
+
+def read_topic(text: str) -> str | None:
+    """Returns the first line of a text without quotation marks, cut to a few words; None for `NOT APPLIED`."""
+    line = next(iter(text.strip().splitlines()), "").strip(" \"'.*:`")
+    line = re.sub(r"^topic\W+", "", line, flags=re.IGNORECASE)
+    return None if not line or _NOT.match(line) else " ".join(line.split()[:TOPIC_WORDS])
+
+
+def read_instructions(text: str) -> str:
+    """Returns what stands after the last `Instructions:`, or the whole text where that is not there."""
+    return _INSTRUCTIONS.split(text)[-1].strip()

@@ -1,0 +1,92 @@
+"""The vocabulary module: words that the learner needs, what WordNet says of them, and an explanation of each."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from metaprobe.records.scans import AT_LINE
+from metaprobe_writing_assistant.system.asking import Work, quote_profile
+from metaprobe_writing_assistant.system.contract import Card, Profile
+from metaprobe_writing_assistant.system.wordnet import WordEntry, look_up
+
+FETCH, EXPLAIN = "words", "explain"
+AGENTS = {FETCH: "vocab-fetcher", EXPLAIN: "vocab-explainer"}
+FETCH_TOKENS, EXPLAIN_TOKENS = 48, 320
+MOST_CARDS = 6
+"""Words that are explained at most: a learner cannot take in more at once."""
+LONGEST_WORD = 3
+"""Words of a term at most; what is longer is a sentence."""
+
+MOST_LETTERS = 100
+"""Characters of a term at most; what is longer is no word of any language."""
+
+
+async def make_cards(work: Work, topic: str | None, profile: Profile) -> tuple[Card, ...]:
+    """Returns a card a word; none where the model lists no words.
+
+    Raises `MissingExtra` where WordNet is not installed.
+    """
+    slots: dict[str, Any] = {"topic": topic or "(not named)", "quoted_profile": quote_profile(profile)}
+    listed = await work.ask("words", stage=FETCH, agent=AGENTS[FETCH], max_tokens=FETCH_TOKENS, **slots)
+    words = read_words(listed.text)
+    if not words:
+        work.note("The model listed no words to explain.")
+        return ()
+    entries = {word: look_up(word) for word in words}
+    explained = await work.ask(
+        "explain",
+        stage=EXPLAIN,
+        agent=AGENTS[EXPLAIN],
+        parent=listed,
+        max_tokens=EXPLAIN_TOKENS,
+        entries="\n".join(entry_line(word, entry) for word, entry in entries.items()),
+        **slots,
+    )
+    return tuple(make_card(word, entry, read_explanations(explained.text, words)) for word, entry in entries.items())
+
+
+def read_words(text: str) -> list[str]:
+    """Returns the words of a list, each once, as they stand there without numbers and marks; `MOST_CARDS` at most."""
+    words: dict[str, str] = {}
+    for part in re.split(r"[,;\n]", text):
+        word = re.sub(r"^\W*(?:\d+\W+)?|(?<![^\w)])[^\w)]+$", "", part.split(":")[0]).strip()
+        short = len(word) <= MOST_LETTERS and len(word.split()) <= LONGEST_WORD
+        if word and short and re.search(r"[^\W\d_]", word):
+            words.setdefault(word.lower(), word)
+    return list(words.values())[:MOST_CARDS]
+
+
+def entry_line(word: str, entry: WordEntry | None) -> str:
+    """Returns what the explainer is told of a word."""
+    if entry is None:
+        return f"{word}: not in the dictionary"
+    parts = [f"{word} ({entry.part_of_speech}): {entry.definition}"]
+    parts += [f"also: {', '.join(entry.synonyms)}"] if entry.synonyms else []
+    parts += [f'as in "{entry.example}"'] if entry.example else []
+    return "; ".join(parts)
+
+
+def read_explanations(text: str, words: Sequence[str]) -> dict[str, str]:
+    """Returns what a text says of each word on a line `word: explanation`; words that have none are left out."""
+    explanations: dict[str, str] = {}
+    for word in words:
+        line = re.search(
+            rf"{AT_LINE}(?:\d+\W+)?{re.escape(word)}\W*?[:\-\u2013]\s*(\S.*)$", text, re.IGNORECASE | re.MULTILINE
+        )
+        if line:
+            explanations[word] = line[1].strip(" *")
+    return explanations
+
+
+def make_card(word: str, entry: WordEntry | None, explanations: Mapping[str, str]) -> Card:
+    """Returns the card of a word from what is known of it."""
+    explanation = explanations.get(word, "")
+    if entry is None:
+        return Card(word, "", "", "", explanation, "")
+    return Card(word, entry.part_of_speech, entry.definition, entry.example, explanation, entry.source)
+
+
+def cards_text(cards: Sequence[Card]) -> str:
+    """Returns the cards as the final response reads them."""
+    lines = (f"{card.word}: {card.explanation or card.definition or 'no explanation'}" for card in cards)
+    return "\n".join(lines)
