@@ -40,9 +40,9 @@ def lightgbm_rows(turns: int) -> Iterator[Row]:
     """The same 300 trees, one row and many, natively and as the exported graph."""
     import lightgbm
 
-    from metaprobe.training.common.calibrate import Platt
-    from metaprobe.training.common.graphs import trees_graph
-    from metaprobe.training.common.trees import Trees, float32_thresholds
+    from metaprobe.training.calibration import Platt
+    from metaprobe.training.heads import trees_graph
+    from metaprobe.training.trees import Trees, float32_thresholds
 
     rng = np.random.default_rng(0)
     X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, BATCH).tolist()])

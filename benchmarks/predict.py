@@ -80,9 +80,9 @@ def predictor(folder: Path) -> QualityPredictor:
     """300 trees of up to 31 leaves on random responses, saved and loaded as a checkpoint."""
     import lightgbm
 
-    from metaprobe.training.common.calibrate import Platt
-    from metaprobe.training.common.graphs import trees_graph
-    from metaprobe.training.common.trees import Trees, float32_thresholds
+    from metaprobe.training.calibration import Platt
+    from metaprobe.training.heads import trees_graph
+    from metaprobe.training.trees import Trees, float32_thresholds
 
     rng = np.random.default_rng(0)
     X = features(FULL, [(-rng.exponential(0.5, n)).astype(np.float32) for n in rng.integers(20, 600, 3000).tolist()])

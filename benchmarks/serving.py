@@ -57,9 +57,9 @@ def checkpoint(path: Path) -> Path:
 
     from metaprobe.checkpoints import Draft, save_checkpoint
     from metaprobe.probes.features import features, schema
-    from metaprobe.training.common.calibrate import Platt
-    from metaprobe.training.common.graphs import trees_graph
-    from metaprobe.training.common.trees import Trees, float32_thresholds
+    from metaprobe.training.calibration import Platt
+    from metaprobe.training.heads import trees_graph
+    from metaprobe.training.trees import Trees, float32_thresholds
 
     rng = np.random.default_rng(0)
     full = schema("full")

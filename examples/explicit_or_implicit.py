@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from metaprobe.eval.report.text import comparison_table
-from metaprobe.training.comparison.write_comparison import require_report, write_comparison
-from metaprobe.training.crossfit.study import study
+from metaprobe.training.comparison import require_report, write_comparison
+from metaprobe.training.study import study
 
 RUNS = Path(__file__).parent.parent / "recorded" / "smollm2-metacog-eval"
 

@@ -22,11 +22,10 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.response import tokens_of
 from metaprobe.records.segments import marked
-from metaprobe.records.types import Call, FloatArray, SegmentKind
+from metaprobe.records.types import HIDDEN, Call, FloatArray, SegmentKind
 
 Prompt = str | Sequence[Mapping[str, str]]
-KIND = "hidden"
-INPUT = "hidden"
+KIND = INPUT = HIDDEN
 FOLLOWED = ("prompt_last", "answer_first", "answer_last", "answer_mean")
 """Positions whose state is known while the answer grows."""
 
@@ -119,7 +118,7 @@ class HiddenProbe(Pretrained):
                 f"position {position!r}: a probe before the answer is a DifficultyProbe and reads prompt_last, one of "
                 "the answer is a ConfidenceProbe"
             )
-        arrays = require("metaprobe.training.hidden.arrays", "train")  # upstairs and heavy: this room does without
+        arrays = require("metaprobe.training.recipes.hidden", "train")  # upstairs and heavy: this room does without
         kept = _KeptFolder()
         checkpoint = arrays.fit_arrays(
             kept.path / "probe",

@@ -190,7 +190,7 @@ class QualityPredictor(Pretrained):
         wrong. `replace`: whether the checkpoint that `out` holds is replaced. Needs the extra `fit`. Raises
         `RecordError` for fewer than 20 labels, or fewer than 3 of either kind.
         """
-        adapt = require("metaprobe.training.quality.adapt", "fit")  # upstairs and heavy: this room does without
+        adapt = require("metaprobe.training.rescale", "fit")  # upstairs and heavy: this room does without
         target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
         flags = FlagOptions(**flag)
         named = {"out": out, "flags": flags, "replace": replace, "seed": seed}

@@ -16,6 +16,8 @@ LogprobsMode = Literal["raw", "processed", "unknown"]
 Check = Literal["exact", "choice", "number", "function", "none"]
 SegmentKind = Literal["thinking", "answer", "tool"]
 
+HIDDEN = "hidden"
+"""Kind of the checkpoints that read hidden states, and the name of their graphs' input."""
 THINKING_POSITIONS = ("thinking_first", "thinking_last", "thinking_mean")
 """Those of the thinking before an answer."""
 

@@ -42,9 +42,9 @@ OPERATING_POINTS: dict[str, tuple[str, ...]] = {
 }
 """Point -> thresholds of a checkpoint that may take the place of the paper's; the first that it has does.
 
-`accept` and `flag` say which answers may stand by themselves (`training.crossfit.stored_thresholds.PROMISES`).
+`accept` and `flag` say which answers may stand by themselves (`training.thresholds.PROMISES`).
 `iterate` is the value that the checkpoint's number reaches as often as the stated evaluation reached the paper's
-threshold in the runs it was trained on (`training.common.operating_points`).
+threshold in the runs it was trained on (`training.thresholds`).
 """
 THRESHOLDS = {"assess": ("confidence", "theta"), "assign": ("confidence", "theta"), "iterate": ("quality", "good")}
 """Point -> the signal that is held against a threshold there, and the constant that is the paper's."""

@@ -22,8 +22,8 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
-from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.linear.states import InMemory
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.states import InMemory
 
 UP_WITHIN_S = 120
 ROOT = Path(__file__).parent.parent

@@ -24,7 +24,8 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.training.gate.train import export_gate
+from metaprobe.training.options import GateOptions
+from metaprobe.training.recipes.gate import write_gate
 from metaprobe.training.router.train import write_router
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +79,7 @@ def quality_and_gate() -> Path:
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
     small_checkpoint(folder / "quality", made_up(), model="m")
-    export_gate(folder / "gate", made_up(), alphas=[0.05], folds=2)
+    write_gate(made_up(), GateOptions(out=folder / "gate", alpha=[0.05], folds=2))
     assert 0.05 in StreamingGate.load(folder / "gate", stop=0.05).alphas
     return folder
 

@@ -15,8 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import Checkpoint, Draft, Generator, save_checkpoint
-from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.heads import linear_graph
 
 KEY = "a-key-of-this-test-0"
 TOKENS = tuple((f" w{i}", -0.25 - i / 8) for i in range(6))

@@ -13,7 +13,7 @@ from served import KEY, TOKENS, Upstream, running, small_checkpoint
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
 
 LOGPROBS = [logprob for _, logprob in TOKENS]
 TEXT = "".join(token for token, _ in TOKENS)

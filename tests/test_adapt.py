@@ -22,8 +22,8 @@ from metaprobe.serving.http.judges import Judges, load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.training.options import QualityOptions
-from metaprobe.training.quality.adapt import adapt_quality
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.rescale import adapt_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -281,7 +281,7 @@ def test_both_graphs_give_the_adapted_score(base: Path, tmp_path: Path) -> None:
     ("labels", "said"),
     [
         ([1, 0] * 9, "18 labelled answers"),
-        ([1] * 29 + [0], "1 of them 0"),
+        ([1] * 29 + [0], "1 of label 0"),
         ([1, 0] * 14 + [1], "came with labels of shape"),
     ],
 )

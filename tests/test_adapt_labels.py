@@ -17,8 +17,8 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.training.options import QualityOptions
-from metaprobe.training.quality.adapt import adapt_quality
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.rescale import adapt_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

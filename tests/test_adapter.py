@@ -35,13 +35,22 @@ from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Message
-from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
-from metaprobe.training.adapter.export import adapter_graph, quantise
-from metaprobe.training.adapter.fit import AdapterScorer, AdapterSettings, fit_adapter, log_odds
-from metaprobe.training.adapter.state import STATE
-from metaprobe.training.adapter.train import adapter_scores, load_base, write_adapter
-from metaprobe.training.common.calibrate import Platt, sigmoid
-from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.calibration import Platt, sigmoid
+from metaprobe.training.heads import linear_graph
+from metaprobe.training.options import AdapterOptions
+from metaprobe.training.recipes.adapter import adapter_scores, load_base, write_adapter
+from metaprobe.training.recipes.lora import (
+    STATE,
+    AdapterScorer,
+    AdapterSettings,
+    adapter_graph,
+    adapter_roles,
+    examples,
+    fit_adapter,
+    load_adapter_data,
+    log_odds,
+    quantise,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -83,8 +92,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) ->
             (work / "notes.txt").write_text("mine")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("metaprobe.training.adapter.train.adapter_graph", keep)
-        checkpoint = write_adapter(out, [runs], llm=base, settings=QUICK, work=work, command="test", on_step=on_step)
+        patch.setattr("metaprobe.training.recipes.adapter.adapter_graph", keep)
+        checkpoint = write_adapter(
+            [runs], AdapterOptions(out=out, llm=base, work=work, command="test", on_step=on_step), QUICK
+        )
     assert checkpoint is not None
     assert [path.name for path in work.iterdir()] == ["notes.txt"]  # only its own state is gone
     return Exported(checkpoint, *made[0])
@@ -256,16 +267,16 @@ def test_of_a_long_text_the_end_is_read() -> None:
 def test_labels_of_one_class_and_stores_without_texts_are_refused(tmp_path: Path, base: str) -> None:
     one = stored(tmp_path / "one", 40, y=1)
     with pytest.raises(RecordError, match="nothing to distinguish"):
-        write_adapter(tmp_path / "out", [one], llm=base)
+        write_adapter([one], AdapterOptions(out=tmp_path / "out", llm=base))
     bare = stored(tmp_path / "bare", 40, text=False)
     with pytest.raises(RecordError, match="no text of a user message"):
-        write_adapter(tmp_path / "out", [bare], llm=base)
+        write_adapter([bare], AdapterOptions(out=tmp_path / "out", llm=base))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_base_that_cannot_read_as_much_or_is_none_is_refused(runs: Path, tmp_path: Path, base: str) -> None:
     with pytest.raises(RecordError, match="exceeds the 64 tokens that tiny can read"):
-        write_adapter(tmp_path / "out", [runs], llm=base, settings=AdapterSettings(max_length=65))
+        write_adapter([runs], AdapterOptions(out=tmp_path / "out", llm=base, max_length=65))
     with pytest.raises(LLMError, match="no such file or folder"):
         load_base(str(tmp_path / "nothing"))
 

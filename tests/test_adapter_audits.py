@@ -8,8 +8,8 @@ from tiny_adapter import stored
 
 from metaprobe.eval.audits.run_audits import AuditReport
 from metaprobe.eval.audits.simpler_predictors import REVERSED
-from metaprobe.training.adapter.adapter_audits import adapter_audits, control_scores
-from metaprobe.training.adapter.data import AdapterData, adapter_roles, load_adapter_data
+from metaprobe.training.recipes.adapter import adapter_audits, control_scores
+from metaprobe.training.recipes.lora import AdapterData, adapter_roles, load_adapter_data
 
 AFTER = "adapter probe after the answer beats"
 
@@ -41,17 +41,18 @@ def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: Adapt
 def test_two_sources_that_disagree_are_told(data: AdapterData) -> None:
     rng, y = np.random.default_rng(1), data.table.y.astype(np.float64)
     coins = rng.integers(0, 2, len(y)).astype(np.float64)
-    report = audited(replace(data, labels_by_source={"judge:a": y, "judge:b": coins}))
+    report = audited(replace(data, evidence=replace(data.evidence, labels_by_source={"judge:a": y, "judge:b": coins})))
     [found] = [audit for audit in report.audits if audit.name == "judge:a and judge:b agree"]
     assert (found.passed, found.severity) == (False, "invalid")
     assert f"of {len(y)} agree" in found.detail  # all of them, not only the test rows
     assert not any("label noise" in line for line in report.skipped)
-    alike = audited(replace(data, labels_by_source={"judge:a": y, "judge:b": y}))
+    alike = audited(replace(data, evidence=replace(data.evidence, labels_by_source={"judge:a": y, "judge:b": y})))
     assert all(audit.passed for audit in alike.audits if "agree" in audit.name)
 
 
 def test_without_questions_what_reads_them_is_named_as_not_made(data: AdapterData) -> None:
-    silent = replace(data, table=replace(data.table, questions=np.full(len(data.table), "")))
+    table = replace(data.table, questions=np.full(len(data.table), ""))
+    silent = replace(data, evidence=replace(data.evidence, table=table))
     report = audited(silent)
     assert not any("question" in audit.name or "TF-IDF" in audit.name for audit in report.audits)
     for line in ("prompt TF-IDF: needs the questions' texts", "repeated, nearly repeated and reworded questions: need"):
@@ -60,6 +61,6 @@ def test_without_questions_what_reads_them_is_named_as_not_made(data: AdapterDat
 
 
 def test_labels_of_the_stores_are_kept_by_source(data: AdapterData) -> None:
-    assert {name: values.tolist() for name, values in data.labels_by_source.items()} == {
+    assert {name: values.tolist() for name, values in data.evidence.labels_by_source.items()} == {
         "program": data.table.y.tolist()
     }

@@ -14,10 +14,20 @@ from metaprobe.cli import main
 from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import Encoder
 from metaprobe.records.errors import RecordError
-from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
-from metaprobe.training.adapter.fit import AdapterSettings, FittedAdapter, fit_adapter
-from metaprobe.training.adapter.state import PARTIAL, STATE, check_work, remove_state
-from metaprobe.training.adapter.train import write_adapter
+from metaprobe.training.options import AdapterOptions
+from metaprobe.training.recipes.adapter import write_adapter
+from metaprobe.training.recipes.lora import (
+    PARTIAL,
+    STATE,
+    AdapterSettings,
+    FittedAdapter,
+    adapter_roles,
+    check_work,
+    examples,
+    fit_adapter,
+    load_adapter_data,
+    remove_state,
+)
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +97,9 @@ def test_a_state_of_something_else_is_neither_taken_nor_replaced(runs: Path, tmp
 def test_a_state_within_the_checkpoint_to_be_written_is_refused(runs: Path, tmp_path: Path) -> None:
     for work in (tmp_path / "out", tmp_path / "out" / "state"):
         with pytest.raises(RecordError, match="lies in the checkpoint"):
-            write_adapter(tmp_path / "out", [runs], llm="nothing at all", work=work)
+            write_adapter([runs], AdapterOptions(out=tmp_path / "out", llm="nothing at all", work=work))
     with pytest.raises(LLMError):  # by then the default folder, beside a path with a slash at its end, was taken
-        write_adapter(f"{tmp_path}/out/", [runs], llm="nothing at all")
+        write_adapter([runs], AdapterOptions(out=f"{tmp_path}/out/", llm="nothing at all"))
 
 
 def test_a_training_that_diverges_stops_at_once_and_leaves_no_state(runs: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_what_a_light_room_asks_for_by_name_is_known() -> None:
         for name in re.findall(r"(?:require|import_module)\(\"metaprobe\.(\S+?)\"", path.read_text(encoding="utf-8"))
         if FLOORS[name.split(".")[0]] >= FLOORS[room_of(path)]
     ]
-    upstairs = ["training.hidden.arrays", "llms.text_states", "training.quality.adapt"]
+    upstairs = ["training.recipes.hidden", "llms.text_states", "training.rescale"]
     assert sorted(asked) == sorted(("probes", name) for name in upstairs)
 
 
@@ -129,19 +129,12 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         metaprobe.quality  # noqa: B018
 
 
-FLOORS_OF_TRAINING = ("common", "linear", "crossfit")
-"""From the lowest; what is none of them is a subject, above all three."""
-
-
-def test_inside_training_imports_run_downwards() -> None:
-    def floor(module: str) -> int:
-        folder = (module.split(".") + [""] * 3)[2]
-        return FLOORS_OF_TRAINING.index(folder) if folder in FLOORS_OF_TRAINING else len(FLOORS_OF_TRAINING)
-
+def test_what_recipes_share_knows_no_recipe() -> None:
     arrows = house.imports(house.sources())
-    inside = [(one, other) for one in arrows for other in arrows[one] if "training." in one and "training." in other]
-    assert len(inside) > 100
-    assert [arrow for arrow in inside if floor(arrow[0]) < floor(arrow[1])] == []
+    shared = [one for one in arrows if re.fullmatch(r"metaprobe\.training\.[a-z_]+", one)]
+    assert len(shared) > 15
+    asking = {one for one in shared if any(other.startswith("metaprobe.training.recipes.") for other in arrows[one])}
+    assert asking == set()
 
 
 def test_no_class_has_the_name_of_another() -> None:

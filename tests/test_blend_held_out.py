@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprobe.training.blend.fit import centred, choose_layer, parts_of
-from metaprobe.training.blend.held_out import TasksLeftOut, standardised
+from metaprobe.training.recipes.blend import TasksLeftOut, centred, choose_layer, parts_of, standardised
 
 
 def left_out(*runs: tuple[str, str, list[int], list[float]]) -> TasksLeftOut:

@@ -9,10 +9,9 @@ import pytest
 from drawn_scores import Arrays, drawn, planted, sample, small_samples
 from hypothesis import given, settings
 from numpy.typing import NDArray
-from onnx import helper
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrate import (
+from metaprobe.training.calibration import (
     FITTERS,
     ISOTONIC_ROWS,
     PARITY,
@@ -23,9 +22,9 @@ from metaprobe.training.common.calibrate import (
     fit_beta,
     fit_isotonic,
     fit_platt,
-    fit_temperature,
     sigmoid,
 )
+from metaprobe.training.graphs import GraphBuilder
 
 # Calibrators
 
@@ -35,24 +34,6 @@ def test_platt_recovers_a_planted_line() -> None:
     score = rng.normal(3, 2, 20_000)
     platt = fit_platt(score, drawn(sigmoid(0.7 * score - 1), rng))
     assert (platt.slope, platt.intercept) == (pytest.approx(0.7, abs=0.05), pytest.approx(-1, abs=0.1))
-
-
-def test_temperature_recovers_a_planted_temperature() -> None:
-    log_odds, y = planted(20_000, 0, lambda x: 1.5 * x)
-    assert fit_temperature(2.5 * 1.5 * log_odds, y).temperature == pytest.approx(2.5, abs=0.15)
-
-
-def test_temperature_agrees_with_scikit_learn() -> None:
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.frozen import FrozenEstimator
-    from sklearn.linear_model import LogisticRegression
-
-    score, y = planted(5000, 1, lambda x: x)
-    given_score = LogisticRegression().fit(score[:, None], y)
-    given_score.coef_[:], given_score.intercept_[:] = 3.0, 0.0
-    theirs = CalibratedClassifierCV(FrozenEstimator(given_score), method="temperature").fit(score[:, None], y)
-    ours = fit_temperature(3 * score, y).probability(3 * score)
-    np.testing.assert_allclose(ours, theirs.predict_proba(score[:, None])[:, 1], atol=2e-3)  # for Platt's targets
 
 
 def test_beta_changes_nothing_where_scores_are_calibrated() -> None:
@@ -119,16 +100,9 @@ def test_isotonic_is_never_steeper_than_float32_scores_can_bear(drawing: tuple[i
 
 
 def answered(calibrator: Calibrator, score: NDArray[np.float64]) -> NDArray[np.float32]:
-    nodes, constants = calibrator.onnx_nodes("score", "p", "here")
-    number = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "calibrator",
-        [helper.make_tensor_value_info("score", number, [None, 1])],
-        [helper.make_tensor_value_info("p", number, [None, 1])],
-        initializer=constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    graph = GraphBuilder("here")
+    calibrator.add_to(graph, "score", "p")
+    model = onnx.load_from_string(graph.model("score", 1, ["p"]))
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     [p] = session.run(["p"], {"score": score.astype(np.float32)[:, None]})
@@ -229,10 +203,10 @@ def test_fewer_groups_than_folds_still_give_a_calibrator(count: int) -> None:
 
 def test_a_class_that_is_in_one_group_only_leaves_the_first_candidate() -> None:
     score, y = np.arange(40.0), np.array([1] * 10 + [0] * 30)
-    chosen = choose_calibrator(score, y, [f"g{i // 10}" for i in range(40)], candidates=["temperature", "platt"])
-    assert (chosen.calibrator.name, chosen.compared) == ("temperature", ())
+    chosen = choose_calibrator(score, y, [f"g{i // 10}" for i in range(40)], candidates=["beta", "platt"])
+    assert (chosen.calibrator.name, chosen.compared) == ("beta", ())
 
 
 def test_an_unknown_candidate_is_named() -> None:
-    with pytest.raises(RecordError, match="spline; there are platt, temperature, beta, isotonic"):
+    with pytest.raises(RecordError, match="spline; there are platt, beta, isotonic"):
         choose_calibrator(np.arange(4.0), np.array([0, 1, 0, 1]), list("abcd"), candidates=["platt", "spline"])

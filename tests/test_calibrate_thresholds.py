@@ -11,9 +11,8 @@ from drawn_scores import Arrays, beta_world, drawn, uneven_world
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrators import PARITY, sigmoid
-from metaprobe.training.common.guarantees import accept_thresholds, flag_thresholds
-from metaprobe.training.crossfit.stored_thresholds import CONFIDENCE, ERROR
+from metaprobe.training.calibration import PARITY, sigmoid
+from metaprobe.training.thresholds import CONFIDENCE, ERROR, accept_thresholds, flag_thresholds
 
 REPETITIONS = 300
 

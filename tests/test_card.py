@@ -9,8 +9,8 @@ import pytest
 from metaprobe.checkpoints import CheckpointExists, Generator, Training
 from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.common.write_checkpoint import Export, answers_of, model_card, trust_lines, write_checkpoint
+from metaprobe.training.checkpoint import Export, answers_of, model_card, trust_lines, write_checkpoint
+from metaprobe.training.heads import linear_graph
 
 
 def export(**more: Any) -> Export:

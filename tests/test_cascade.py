@@ -18,7 +18,7 @@ from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State
 from metaprobe.serving.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
 
 GOOD, BAD = [0.1 - 0.001 * i for i in range(8)], [0.4 * i for i in range(8)]
 """What each token loses in log-probability."""

@@ -19,14 +19,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
-from metaprobe.training.promotion.predictors import (
-    FEWEST_GROUPS,
-    Promotion,
-    _probabilities,
-    find_reasons,
-    load_reader,
-    promote,
-)
+from metaprobe.training.promotion import FEWEST_GROUPS, Promotion, _probabilities, find_reasons, load_reader, promote
 from metaprobe.training.router.train import write_router
 
 

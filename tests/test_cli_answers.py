@@ -153,7 +153,7 @@ def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any
 
 
 def test_compare_and_summarize_ask_for_what_is_typed(stand_in: Any, store: Path) -> None:
-    compared = stand_in("training.comparison.write_comparison.compare", "comparison")
+    compared = stand_in("training.comparison.compare", "comparison")
     stand_in("eval.report.text.comparison_table", "the table")
     for typed, given in (((), {}), ((*ANSWERS, *FOLDS, "--target", "q"), {**SAME, "target": "q"})):
         result = run("compare", store, "--out", store / "r", *typed)
@@ -175,7 +175,7 @@ def test_a_comparison_says_what_it_found_on_stderr(store: Path, monkeypatch: pyt
         options.on_line("a line about the data")
         return "comparison"
 
-    monkeypatch.setattr("metaprobe.training.comparison.write_comparison.compare", compare)
+    monkeypatch.setattr("metaprobe.training.comparison.compare", compare)
     monkeypatch.setattr("metaprobe.eval.report.text.comparison_table", lambda comparison: f"of {comparison}")
     result = run("compare", store, "--out", store / "r")
     assert (result.exit_code, result.stderr) == (0, "a line about the data\n")

@@ -163,7 +163,7 @@ def test_another_digest_than_the_authors_is_refused() -> None:
 
 
 def test_the_steps_of_training_again_are_shown(monkeypatch: pytest.MonkeyPatch, where: Path, tmp_path: Path) -> None:
-    until = caught(monkeypatch, "metaprobe.training.quality.retrain.retrain_quality")
+    until = caught(monkeypatch, "metaprobe.training.recipes.retrain.retrain_quality")
     words = ("--log", where, "--out", tmp_path / "new", "--folds", 3, "--seed", 5, "--hold-back", 0.4)
     given, named = until("retrain", "recorded/smollm2-metacog-eval", *words)
     options = given[2]
@@ -229,7 +229,7 @@ def test_recalibrating_checks_the_digest_and_keeps_what_was_typed(
     digest = metaprobe.load("bundled:quality").checkpoint.digest
     monkeypatch.setattr("sys.argv", ["metaprobe", "recalibrate", "--seed", "4"])
     monkeypatch.setattr("metaprobe.monitoring.labelled.labelled_of_log", lambda log, **which: [])
-    until = caught(monkeypatch, "metaprobe.training.quality.recalibrate.recalibrate_quality")
+    until = caught(monkeypatch, "metaprobe.training.rescale.recalibrate_quality")
     words = ("--log", where, "--out", tmp_path / "new", "--sha256", digest, "--seed", 4, "--catch", 0.8, "--replace")
     _, named = until("recalibrate", "bundled:quality", *words)
     command = "metaprobe recalibrate --seed 4"

@@ -20,7 +20,7 @@ from metaprobe.eval.metrics.delong import delong_test
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.table import AnswerTable
-from metaprobe.training.crossfit.methods import LADDER
+from metaprobe.training.methods import LADDER
 
 LENGTH = "length"
 """A control."""

@@ -12,13 +12,8 @@ from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
 from metaprobe.eval.results import Difficulty, Efficiency, Overconfidence, PairTest, TwoChoice, WithinStrata
 from metaprobe.eval.wording import control_named, format_interval
-from metaprobe.training.comparison.conclusions import (
-    further_sentences,
-    headline_method,
-    headline_sentences,
-    nearest_checkpoint,
-)
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, LADDER
+from metaprobe.training.comparison import further_sentences, headline_method, headline_sentences, nearest_checkpoint
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
 
 MADE = made_up(60, resamples=20).methods[-1]
 

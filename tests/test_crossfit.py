@@ -11,22 +11,13 @@ from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.calibration import brier_skill
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrate import choose_calibrator, sigmoid
-from metaprobe.training.common.roles import Roles, Rows, final_roles, outer_folds, roles_without
-from metaprobe.training.crossfit.audit import audit_method, out_of_domain
-from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, crossfit
-from metaprobe.training.crossfit.methods import (
-    BLEND,
-    CellTable,
-    Evidence,
-    Fitted,
-    GivenScore,
-    Method,
-    PromptTfidf,
-    Scores,
-    smooth_means,
-    standard_methods,
-)
+from metaprobe.training.audit import audit_method, out_of_domain
+from metaprobe.training.calibration import choose_calibrator, sigmoid
+from metaprobe.training.controls import CellTable, PromptTfidf, smooth_means
+from metaprobe.training.evidence import Evidence, Scores
+from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds, roles_without
+from metaprobe.training.methods import BLEND, Fitted, GivenScore, Method
+from metaprobe.training.study import BEST_BASELINE, blend_weights, crossfit, standard_methods
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +237,7 @@ def test_audits_that_refit_are_named_where_there_is_too_little_for_them(
     def refused(*_: object, **__: object) -> Scores:
         raise RecordError("too few groups")
 
-    monkeypatch.setattr("metaprobe.training.crossfit.audit.outer_folds", refused)
+    monkeypatch.setattr("metaprobe.training.audit.outer_folds", refused)
     told = audit_method(answers, fits, method)
     assert told.skipped == (*without.skipped, "refits: too few groups")
     assert [finding.name for finding in told.audits] == [finding.name for finding in without.audits]

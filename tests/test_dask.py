@@ -17,14 +17,14 @@ import pytest
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common import trees
-from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.quality.train import head_studies, write_quality
+from metaprobe.training import trees
+from metaprobe.training.folds import final_roles
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.recipes.quality import head_studies, write_quality
+from metaprobe.training.trees import fit_trees
 
 distributed = pytest.importorskip("distributed")
 array = pytest.importorskip("dask.array")
-dask_trees = pytest.importorskip("metaprobe.training.common.dask_trees")
 
 NAMES = (*(f"f{i}.std" for i in range(8)), "full.mean", "full.min")
 
@@ -39,8 +39,8 @@ def planted(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_rounds_are_those_that_early_stopping_keeps() -> None:
     losses = np.array([5.0, 3.0, 4.0, 3.5, 2.0, 1.0])
-    assert dask_trees.best_rounds(losses, patience=2) == 2  # 1.0 comes too late
-    assert dask_trees.best_rounds(losses, patience=4) == 6
+    assert trees.best_rounds(losses, patience=2) == 2  # 1.0 comes too late
+    assert trees.best_rounds(losses, patience=4) == 6
 
 
 @pytest.mark.parametrize("known", [0.0, 1.5])
@@ -58,7 +58,7 @@ def test_losses_computed_afterwards_are_those_that_lightgbm_reports(known: float
         valid_sets=[lightgbm.Dataset(X[300:], y[300:], init_score=given[1], reference=train)],
         callbacks=[lightgbm.record_evaluation(seen)],
     )
-    found = dask_trees.log_losses_by_round(booster, X[300:], y[300:], start[300:]) / 100
+    found = trees.log_losses_by_round(booster, X[300:], y[300:], start[300:]) / 100
     np.testing.assert_allclose(found, seen["valid_0"]["binary_logloss"], rtol=1e-6)
 
 
@@ -117,13 +117,13 @@ def test_a_cluster_grows_on_train_rows_stops_by_selection_rows_and_finishes_on_b
     interface = SimpleNamespace(DaskLGBMClassifier=None, DaskLGBMRegressor=None)
     setattr(interface, "DaskLGBMClassifier" if objective == "binary" else "DaskLGBMRegressor", made)
     monkeypatch.setitem(sys.modules, "lightgbm.dask", interface)
-    monkeypatch.setattr(dask_trees, "MAX_ROUNDS", 12)
+    monkeypatch.setattr(trees, "MAX_ROUNDS", 12)
     X, y = planted(600, 0)
     y = y if objective == "binary" else 2.0 * y
     roles = final_roles([str(i) for i in range(600)], (y > 0).astype(np.int64))
     spread = array.from_array(X, chunks=(70, 4))
     start = known * np.nan_to_num(X[:, 8]).astype(np.float64)  # log-odds that the trees add to
-    cluster = dask_trees.Cluster(spread, y, roles, [*NAMES[:-1], "100%.min"], start if known else None)
+    cluster = trees.Cluster(spread, y, roles, [*NAMES[:-1], "100%.min"], start if known else None)
     parameters = {"objective": objective, "num_leaves": 4, "seed": 7, "num_threads": 3}
     grown = cluster.grow(parameters)
     [asked] = made.made
@@ -133,8 +133,8 @@ def test_a_cluster_grows_on_train_rows_stops_by_selection_rows_and_finishes_on_b
     given = {part: start[getattr(roles, part)] if known else None for part in ("train", "learning")}
     booster = booster.fit(X[roles.train], y[roles.train], init_score=given["train"]).booster_
     at = X[roles.selection], y[roles.selection], start[roles.selection]
-    losses = (dask_trees.log_losses_by_round if objective == "binary" else dask_trees.squares_by_round)(booster, *at)
-    assert grown.rounds == dask_trees.best_rounds(losses)
+    losses = (trees.log_losses_by_round if objective == "binary" else trees.squares_by_round)(booster, *at)
+    assert grown.rounds == trees.best_rounds(losses)
     expected = booster.predict(at[0], raw_score=True, num_iteration=grown.rounds)
     np.testing.assert_allclose(grown.scores, expected + at[2])
     whole = cluster.finish(parameters, 5)
@@ -149,7 +149,7 @@ def test_squared_errors_computed_afterwards_are_those_of_each_round() -> None:
     lightgbm = pytest.importorskip("lightgbm")
     X, y = planted(300, 0)
     booster = lightgbm.train({"objective": "regression", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), 4)
-    for rounds, found in enumerate(dask_trees.squares_by_round(booster, X, y, np.zeros(300)), start=1):
+    for rounds, found in enumerate(trees.squares_by_round(booster, X, y, np.zeros(300)), start=1):
         assert found == pytest.approx(np.square(booster.predict(X, num_iteration=rounds) - y).sum())
 
 
@@ -157,7 +157,7 @@ def test_what_is_no_array_is_refused() -> None:
     X, y = planted(200, 0)
     roles = final_roles([str(i) for i in range(200)], y)
     with pytest.raises(RecordError, match=r"features are a list; expected a NumPy or a Dask array"):
-        dask_trees.Cluster(X.tolist(), y, roles, NAMES)
+        trees.Cluster(X.tolist(), y, roles, NAMES)
 
 
 def test_a_function_is_computed_block_by_block_and_a_sample_is_spread_evenly() -> None:
@@ -169,16 +169,16 @@ def test_a_function_is_computed_block_by_block_and_a_sample_is_spread_evenly() -
         seen.append(block.shape)
         return block[:, 0].astype(np.float64)
 
-    found = dask_trees.blockwise(first, spread)
+    found = trees.blockwise(first, spread)
     np.testing.assert_array_equal(found, X[:, 0].astype(np.float64))
     assert found.dtype == np.float64
     assert sorted(seen) == [(2, 10)] + [(8, 10)] * 6
-    assert dask_trees.blockwise(first, spread[:0]).shape == (0,)
-    assert dask_trees.blockwise(first, spread[:1]).shape == (1,)
-    np.testing.assert_array_equal(dask_trees.sample(spread, 50), X)
-    np.testing.assert_array_equal(dask_trees.sample(spread, 49), X[::2])
-    np.testing.assert_array_equal(dask_trees.sample(spread, 10), X[::5])
-    assert dask_trees.sample(spread.astype(np.float64), 10).dtype == np.float32
+    assert trees.blockwise(first, spread[:0]).shape == (0,)
+    assert trees.blockwise(first, spread[:1]).shape == (1,)
+    np.testing.assert_array_equal(trees.sample(spread, 50), X)
+    np.testing.assert_array_equal(trees.sample(spread, 49), X[::2])
+    np.testing.assert_array_equal(trees.sample(spread, 10), X[::5])
+    assert trees.sample(spread.astype(np.float64), 10).dtype == np.float32
     np.testing.assert_array_equal(trees.in_memory(spread), X)
     assert trees.in_memory(X) is X
 
@@ -187,10 +187,10 @@ def test_blocks_are_shared_out_several_to_a_thread(monkeypatch: pytest.MonkeyPat
     client = OneWorker()
     monkeypatch.setattr(distributed, "default_client", lambda: client)
     X, _ = planted(41, 0)
-    assert dask_trees.distribute(X).chunks == ((21, 20), (len(NAMES),))
-    assert dask_trees.distribute(X, rows=16).chunks[0] == (16, 16, 9)
-    assert dask_trees.distribute(X[:1]).chunks[0] == (1,)
-    np.testing.assert_array_equal(dask_trees.distribute(X).compute(scheduler="synchronous"), X)
+    assert trees.distribute(X).chunks == ((21, 20), (len(NAMES),))
+    assert trees.distribute(X, rows=16).chunks[0] == (16, 16, 9)
+    assert trees.distribute(X[:1]).chunks[0] == (1,)
+    np.testing.assert_array_equal(trees.distribute(X).compute(scheduler="synchronous"), X)
 
 
 @pytest.fixture
@@ -211,9 +211,9 @@ def test_the_whole_of_training_runs_on_the_workers(
     recorded_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trees, "GRID", trees.GRID[:1])
-    monkeypatch.setattr(dask_trees, "MAX_ROUNDS", 20)
+    monkeypatch.setattr(trees, "MAX_ROUNDS", 20)
     monkeypatch.setattr(trees, "_refinements", lambda y, names: iter(()))
-    studies = head_studies([recorded_runs], ["correct"], folds=2, spread=True)
+    studies = head_studies([recorded_runs], QualityOptions(out=tmp_path / "c", folds=2), spread=True)
     checkpoint = write_quality(tmp_path / "c", studies, command="a test")
     assert checkpoint.manifest.metrics["auroc"].estimate > 0.55
     assert QualityPredictor(checkpoint).predict([-0.1] * 12).score is not None
@@ -270,7 +270,7 @@ def lose(cluster: Cluster, name: str) -> None:
 
 
 def test_a_fit_that_lost_a_worker_begins_anew_with_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_trees, "LOOK_AFTER", 0.01)
+    monkeypatch.setattr(trees, "LOOK_AFTER", 0.01)
     monkeypatch.setattr(distributed, "Future", lambda key, client: key)
     cluster, fits = Cluster("a", "b"), []
 
@@ -280,7 +280,7 @@ def test_a_fit_that_lost_a_worker_begins_anew_with_who_is_there(monkeypatch: pyt
             lose(cluster, "b")
         return "booster"
 
-    assert dask_trees.fit_with_who_is_left(cluster, fit) == "booster"
+    assert trees.fit_with_who_is_left(cluster, fit) == "booster"
     assert fits == [["a", "b"], ["a", "b'"]]
     assert (cluster.cancelled, cluster.restarted) == (["_train_part-1"], ["a"])
 
@@ -292,10 +292,10 @@ def test_a_connection_that_breaks_before_the_scheduler_misses_a_worker_is_a_lost
     cluster, fits = Cluster("a", "b"), []
 
     def wait(seconds: float) -> None:
-        assert seconds == dask_trees.LOOK_AFTER
+        assert seconds == trees.LOOK_AFTER
         cluster.names = {"a", "b'"}  # only now the scheduler knows
 
-    monkeypatch.setattr(dask_trees, "time", SimpleNamespace(sleep=wait))
+    monkeypatch.setattr(trees, "time", SimpleNamespace(sleep=wait))
 
     def fit() -> str:
         fits.append(sorted(cluster.names))
@@ -303,7 +303,7 @@ def test_a_connection_that_breaks_before_the_scheduler_misses_a_worker_is_a_lost
             raise RuntimeError("Socket recv error, Connection reset by peer")
         return "booster"
 
-    assert dask_trees.fit_with_who_is_left(cluster, fit) == "booster"
+    assert trees.fit_with_who_is_left(cluster, fit) == "booster"
     assert fits == [["a", "b"], ["a", "b'"]]
     assert cluster.restarted == ["a"]
 
@@ -311,7 +311,7 @@ def test_a_connection_that_breaks_before_the_scheduler_misses_a_worker_is_a_lost
 def test_a_cluster_that_goes_on_losing_workers_is_named_and_other_errors_are_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dask_trees, "LOOK_AFTER", 0.01)
+    monkeypatch.setattr(trees, "LOOK_AFTER", 0.01)
     monkeypatch.setattr(distributed, "Future", lambda key, client: key)
     cluster, fits = Cluster("a", "b"), []
 
@@ -320,7 +320,7 @@ def test_a_cluster_that_goes_on_losing_workers_is_named_and_other_errors_are_not
         return lose(cluster, max(cluster.names))
 
     with pytest.raises(RecordError, match=r"lost in each of 3 fits, last b''; look at the memory"):
-        dask_trees.fit_with_who_is_left(cluster, fit)
+        trees.fit_with_who_is_left(cluster, fit)
     assert fits == ["b", "b'", "b''"]
 
     def fail() -> None:
@@ -328,7 +328,7 @@ def test_a_cluster_that_goes_on_losing_workers_is_named_and_other_errors_are_not
         raise ValueError("labels are none")
 
     with pytest.raises(ValueError, match="labels are none"):
-        dask_trees.fit_with_who_is_left(cluster, fail)
+        trees.fit_with_who_is_left(cluster, fail)
     assert fits.count("failed") == 1
 
 

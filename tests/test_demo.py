@@ -17,9 +17,9 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, LearnedChoice
 from metaprobe.routing.policy import State
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.study import study
-from metaprobe.training.hidden.train import write_hidden
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.study import study
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

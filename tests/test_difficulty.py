@@ -16,18 +16,18 @@ from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.probes.hidden import DifficultyProbe
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.training.crossfit.finished_folds import Progress
-from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.hidden import difficulty as training
-from metaprobe.training.hidden.difficulty import (
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.recipes import difficulty as training
+from metaprobe.training.recipes.difficulty import (
+    difficulty_audits,
     ease_of,
     ease_of_levels,
     evaluate_difficulty,
     item_folds,
     train_difficulty,
 )
-from metaprobe.training.hidden.difficulty_audit import difficulty_audits
-from metaprobe.training.linear.states import InMemory
+from metaprobe.training.states import InMemory
+from metaprobe.training.study import Progress
 
 
 def sampled(items: int = 400, samples: int = 6, seed: int = 0) -> Evidence:

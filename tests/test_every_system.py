@@ -16,9 +16,10 @@ from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.training.crossfit.study import study
-from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.quality.train import head_studies, write_quality
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import head_studies, write_quality
+from metaprobe.training.study import study
 
 pytestmark = [
     pytest.mark.slow,
@@ -119,7 +120,9 @@ def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -
         write_hidden(folder / when, found, when=when, target="correct", command="test")
     debates = Path(__file__).parent.parent / "recorded" / "asap-debate-scaffold"
     heads = ("instruction", "justification", "evidence", "critical")
-    judged = head_studies([debates], heads, stage="argument", source="judge", folds=2)
+    judged = head_studies(
+        [debates], QualityOptions(out=folder, target=heads, stage="argument", label_source="judge", folds=2)
+    )
     write_quality(folder / "judge", judged, command="test")
     return folder
 

@@ -13,8 +13,8 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.crossfit import evidence as module
-from metaprobe.training.crossfit.evidence import (
+from metaprobe.training import states as module
+from metaprobe.training.evidence import (
     generator_of,
     invert,
     load_evidence,
@@ -22,10 +22,9 @@ from metaprobe.training.crossfit.evidence import (
     origin_of_states,
     reader_contract,
 )
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB, GivenScore, standard_methods
-from metaprobe.training.crossfit.study import study, study_of
-from metaprobe.training.linear.states_choice import ANYTHING
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB, GivenScore
+from metaprobe.training.states import ANYTHING
+from metaprobe.training.study import crossfit, standard_methods, study, study_of
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def test_labelled_answers_come_with_features_sources_and_their_origin(two_stages
 
 def test_a_stage_and_an_agent_choose_the_answers(two_stages: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [GivenScore(MEAN_LOGPROB, "log-probability", lambda table: np.array([x[0] for x in table.logprobs]))]
-    monkeypatch.setattr("metaprobe.training.crossfit.study.standard_methods", lambda evidence, **_: given)
+    monkeypatch.setattr("metaprobe.training.study.standard_methods", lambda evidence, **_: given)
     assert len(load_evidence([two_stages.path]).table) == 198
     both = load_evidence([two_stages.path], stage="answer", agent="b")
     assert both.table.call_ids.tolist() == [f"answer{i:02}" for i in range(3, 100, 2)]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from served import small_checkpoint
 
 from metaprobe import QualityPredictor
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BUNDLED = inspect.signature(QualityPredictor.load).parameters["path"].default is not inspect.Parameter.empty

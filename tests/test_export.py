@@ -18,17 +18,15 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import score_lines
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.types import Call, Hidden
-from metaprobe.training.common.calibrate import Platt, sigmoid
-from metaprobe.training.common.graphs import linear_graph, trees_graph
-from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.crossfit.evidence import generator_of
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import Evidence, standard_methods
-from metaprobe.training.crossfit.study import Study
-from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.linear.states import InMemory
-from metaprobe.training.quality.train import write_quality
+from metaprobe.training.calibration import Platt, sigmoid
+from metaprobe.training.evidence import Evidence, generator_of
+from metaprobe.training.folds import final_roles
+from metaprobe.training.heads import linear_graph, trees_graph
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.states import InMemory
+from metaprobe.training.study import Study, crossfit, standard_methods
+from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -32,11 +32,11 @@ from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.middleware import settings_of
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training.crossfit.flagging_measured import flag_points
-from metaprobe.training.crossfit.methods import LADDER
-from metaprobe.training.crossfit.study import Study, study_of
-from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.quality.train import write_quality
+from metaprobe.training.methods import LADDER
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.study import Study, study_of
+from metaprobe.training.thresholds import flag_points
 
 
 def point(rate: float, threshold: float, caught: float = 0.62, cost: float = 0.18) -> FlagPoint:

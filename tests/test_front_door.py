@@ -28,12 +28,12 @@ from metaprobe.records.errors import MissingExtra
 from metaprobe.training import options
 
 PAIRS = {
-    "train_quality": (("train", "quality"), options.QualityOptions, "metaprobe.training.quality.train"),
-    "train_hidden": (("train", "hidden"), options.HiddenOptions, "metaprobe.training.hidden.train"),
-    "train_gate": (("train", "gate"), options.GateOptions, "metaprobe.training.gate.train"),
+    "train_quality": (("train", "quality"), options.QualityOptions, "metaprobe.training.recipes.quality"),
+    "train_hidden": (("train", "hidden"), options.HiddenOptions, "metaprobe.training.recipes.hidden"),
+    "train_gate": (("train", "gate"), options.GateOptions, "metaprobe.training.recipes.gate"),
     "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.router.train"),
-    "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.adapter.train"),
-    "compare": (("compare",), options.CompareOptions, "metaprobe.training.comparison.write_comparison"),
+    "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.recipes.adapter"),
+    "compare": (("compare",), options.CompareOptions, "metaprobe.training.comparison"),
 }
 """Function -> its command, its options, and where what both call is."""
 ONLY_IN_PYTHON = {"on_step", "on_line", "command"}

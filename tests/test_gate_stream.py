@@ -23,9 +23,10 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
 from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.watch_stream import watch
-from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.gate.train import export_gate, write_gate
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.heads import linear_graph
+from metaprobe.training.options import GateOptions
+from metaprobe.training.recipes.gate import train_gate, write_gate
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -38,7 +39,7 @@ def learned() -> Evidence:
 @pytest.fixture(scope="module")
 def folder(learned: Evidence, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gate") / "checkpoint"
-    checkpoint, report = export_gate(path, learned, folds=2, command="test")
+    checkpoint, report = write_gate(learned, GateOptions(out=path, folds=2, command="test"))
     assert checkpoint.manifest.kind == "gate"
     assert {rate.alpha for rate in report.rates} <= set(checkpoint.manifest.contract["alphas"])
     assert report.looks[0].auroc.low > 0.6  # there is something to be seen early
@@ -241,7 +242,7 @@ def test_thresholds_are_looser_where_more_false_alarms_are_allowed(gates: Stream
 
 def test_a_rate_that_was_asked_for_and_cannot_be_kept_stops_the_training(learned: Evidence, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"false-alarm rate of 0\.001 needs.*999 groups"):
-        export_gate(tmp_path / "gate", learned, alphas=[0.2, 0.001], folds=2)
+        write_gate(learned, GateOptions(out=tmp_path / "gate", alpha=[0.2, 0.001], folds=2))
     assert not (tmp_path / "gate").exists()
 
 
@@ -250,7 +251,7 @@ def test_answers_that_are_all_too_short_have_no_gate(learned: Evidence, tmp_path
     logprobs[:] = [answer[:2] for answer in learned.table.logprobs]
     table = dataclasses.replace(learned.table, logprobs=logprobs, tokens=np.full(len(logprobs), 2))
     with pytest.raises(RecordError, match=r"no look can be fitted\. 3: of the train answers of 3 tokens 0 are good"):
-        export_gate(tmp_path / "gate", dataclasses.replace(learned, table=table), folds=2)
+        write_gate(dataclasses.replace(learned, table=table), GateOptions(out=tmp_path / "gate", folds=2))
 
 
 @pytest.mark.slow
@@ -306,7 +307,7 @@ def test_a_gate_on_critical_failures_stops_them_and_not_the_sound_answers(tmp_pa
         )
         for i in range(len(table))
     )
-    write_gate(tmp_path / "gate", [tmp_path / "runs"], target="critical", alphas=[0.2], folds=2)
+    train_gate([tmp_path / "runs"], GateOptions(out=tmp_path / "gate", target="critical", alpha=[0.2], folds=2))
     gates = StreamingGate.load(tmp_path / "gate", stop=0.2)
 
     def stops(answer: np.ndarray[Any, Any]) -> bool:

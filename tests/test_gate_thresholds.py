@@ -22,10 +22,9 @@ from metaprobe.eval.gate_performance import (
 )
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.gate.held_out_gates import judge_held_out
-from metaprobe.training.gate.look_models import SCHEMA, rising_calibrator
-from metaprobe.training.gate.stopping_thresholds import (
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.recipes.gate import SCHEMA, judge_gates, rising_calibrator
+from metaprobe.training.thresholds import (
     NO_LOOK,
     Surprise,
     conformal_threshold,
@@ -233,7 +232,7 @@ def test_held_out_false_alarms_on_recorded_answers_keep_the_promise() -> None:
     store = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
     evidence = load_evidence([store], stage="answer", agent="alpha", hidden=False)
     X = features(SCHEMA, list(evidence.table.logprobs))
-    held_out, _ = judge_held_out(evidence, X, alphas=(0.1, 0.3), folds=3)
+    held_out, _ = judge_gates(evidence, X, alphas=(0.1, 0.3), folds=3)
     for rate in gate_report(held_out, resamples=200).rates:
         # 3 sets of thresholds, each from some 37 groups, judged on 137 groups in all.
         error = math.sqrt(rate.alpha * (1 - rate.alpha) * (1 / (3 * 37) + 1 / rate.false_alarms.n))

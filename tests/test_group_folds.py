@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedGroupKFold
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.roles import group_folds
+from metaprobe.training.folds import group_folds
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 7), st.integers(1, 6), st.integers(2, 4))

@@ -13,14 +13,13 @@ from metaprobe.checkpoints import describe
 from metaprobe.eval.audits.training_data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.common.grouping import FEW, join_groups
-from metaprobe.training.common.roles import outer_folds
-from metaprobe.training.comparison.from_folds import comparison
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.study import study_of
-from metaprobe.training.gate.train import write_gate
-from metaprobe.training.quality.data import load_heads
-from metaprobe.training.quality.train import write_quality
+from metaprobe.training.comparison import comparison
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.folds import FEW, join_groups, outer_folds
+from metaprobe.training.options import GateOptions
+from metaprobe.training.recipes.gate import train_gate
+from metaprobe.training.recipes.quality import load_heads, write_quality
+from metaprobe.training.study import study_of
 
 N = 456
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
@@ -77,7 +76,7 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
     assert checkpoint.trust != "invalid", checkpoint.weaknesses
     assert said in describe(checkpoint)
     assert said in (tmp_path / "quality" / "README.md").read_text()
-    compared = comparison(evidence, study.methods, study.fits, command="a test", seed=0)
+    compared = comparison(study, command="a test")
     assert f"{said}." in compared.summary
     assert not [
         audit for audit in compared.audits if "question" in audit.name and "roles" in audit.name and not audit.passed
@@ -86,7 +85,7 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
 
 @pytest.mark.slow
 def test_the_gate_joins_them_too(tmp_path: Path) -> None:
-    checkpoint, _ = write_gate(tmp_path / "gate", [four_repeat(tmp_path / "runs")], alphas=[0.2], folds=3)
+    checkpoint = train_gate([four_repeat(tmp_path / "runs")], GateOptions(out=tmp_path / "gate", alpha=[0.2], folds=3))
     assert checkpoint.manifest.training is not None
     assert checkpoint.manifest.training.groups == N - 2
     assert "joined into 2 groups" in checkpoint.manifest.training.regrouped

@@ -5,33 +5,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import made_up
 
 from metaprobe import demo
 from metaprobe.checkpoints import FlagOptions
-from metaprobe.eval.gate_performance import Stronger
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.training.adapter import train as adapter
-from metaprobe.training.adapter.fit import AdapterSettings
-from metaprobe.training.comparison import write_comparison as comparing
-from metaprobe.training.crossfit import study
-from metaprobe.training.crossfit.finished_folds import Progress
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, LADDER, MEAN_LOGPROB, USUAL_LADDER
-from metaprobe.training.gate import train as gate
-from metaprobe.training.hidden import train as hidden
-from metaprobe.training.linear.states_choice import Wanted
+from metaprobe.training import comparison as comparing
+from metaprobe.training import study
+from metaprobe.training.methods import AFTER, BEFORE, LADDER, MEAN_LOGPROB, USUAL_LADDER
 from metaprobe.training.options import (
-    AdapterOptions,
     CompareOptions,
-    GateOptions,
     HiddenOptions,
     RouterOptions,
 )
+from metaprobe.training.recipes import hidden
 from metaprobe.training.router import train as router
+from metaprobe.training.states import Wanted
+from metaprobe.training.study import Progress
 
 
 class HeardError(Exception):
@@ -151,79 +144,6 @@ def test_a_probe_is_of_the_states_answers_and_kind_that_were_asked_for(
     assert graded.named == {"target": "level", "folds": 3, "seed": 7, "command": "called so", "on_step": say}
 
 
-def test_a_probe_is_exported_with_the_studys_seed_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    evidence = made_up(120)
-    methods = tuple(study.standard_methods(evidence))
-    exported = Listener(monkeypatch, hidden, "export_hidden", "checkpoint")
-    of = study.Study(evidence, methods, "fits", 7)  # type: ignore[arg-type]
-    flags = FlagOptions(flag_rate=0.2)
-    made = hidden.write_hidden("p", of, when="before", target="sound", command="called so", flags=flags)
-    assert made == "checkpoint"
-    before = next(method for method in methods if method.name == BEFORE)
-    assert exported.given == ("p", evidence, "fits")
-    named = {"method": before, "target": "sound", "seed": 7, "command": "called so"}
-    assert exported.named == {**named, "flags": flags}
-
-
-def test_a_gate_is_of_the_answers_rates_and_prices_that_were_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    written = Listener(monkeypatch, gate, "write_gate")
-    options = GateOptions(
-        out=tmp_path / "g",
-        **WHICH,  # type: ignore[arg-type]
-        folds=3,
-        seed=7,
-        alpha=(0.1,),
-        stronger_accuracy=0.8,
-        stronger_price=4.0,
-        on_step=say,
-        command="called so",
-    )
-    with pytest.raises(HeardError):
-        gate.train_gate(["a"], options)
-    shared = {"alphas": (0.1,), "stronger": Stronger(0.8, 4.0), "folds": 3, "seed": 7, "command": "called so"}
-    assert written.calls == [((tmp_path / "g", ["a"]), {**WHICH, **shared, "on_step": say})]
-    monkeypatch.undo()
-    loaded = Listener(monkeypatch, gate, "load_evidence", made_up(60))
-    exported = Listener(monkeypatch, gate, "export_gate", ("checkpoint", "report"))
-    gate.write_gate("g", ["a"], **WHICH, **shared, on_step=say)  # type: ignore[arg-type]
-    assert loaded.calls == [((["a"],), {**WHICH, "hidden": False})]
-    assert exported.named == {"target": "sound", **shared, "on_step": say}
-
-
-def test_a_gate_is_fitted_judged_and_audited_with_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    evidence = made_up(60)
-    fitted = SimpleNamespace(thresholds={0.1: {}, 0.3: {}}, calibration_groups=40)
-    roles = Listener(monkeypatch, gate, "final_roles", "roles")
-    fit = Listener(monkeypatch, gate, "fit_gate", fitted)
-    judged = Listener(monkeypatch, gate, "judge_held_out", ("held out", "splits"))
-    report = Listener(monkeypatch, gate, "gate_report", "report")
-    audits = Listener(monkeypatch, gate, "audit_gate", "audits")
-    export = Listener(monkeypatch, gate, "_export")
-    stronger = Stronger(0.8, 4.0)
-    with pytest.raises(HeardError):
-        gate.export_gate(
-            "g",
-            evidence,
-            target="sound",
-            alphas=(0.1,),
-            stronger=stronger,
-            folds=3,
-            seed=7,
-            command="called so",
-            on_step=say,
-        )
-    assert (roles.named, fit.named) == ({"seed": 7}, {"alphas": (0.1,), "seed": 7})
-    assert judged.named == {"alphas": (0.1, 0.3), "folds": 3, "seed": 7, "on_step": say}
-    assert report.calls == [(("held out",), {"stronger": stronger, "seed": 7})]
-    assert (audits.named, export.named) == ({"seed": 7}, {"target": "sound", "seed": 7, "command": "called so"})
-    refused = SimpleNamespace(thresholds={0.3: {}}, calibration_groups=9)
-    Listener(monkeypatch, gate, "fit_gate", refused)
-    with pytest.raises(RecordError, match=r"of the usual rates these runs allow 0\.1, 0\.2, 0\.3"):
-        gate.export_gate("g", evidence, alphas=(0.01,))
-
-
 def test_a_router_is_of_the_agents_prices_and_signals_that_were_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -265,61 +185,6 @@ def test_a_router_is_played_and_fitted_with_one_seed(monkeypatch: pytest.MonkeyP
         router.write_router(tmp_path, made[1:])
     with pytest.raises(RecordError, match="60 groups by 1 agents"):
         router.write_router(tmp_path, made, agents=["a"])
-
-
-def test_an_adapter_is_of_the_base_and_settings_that_were_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    written = Listener(monkeypatch, adapter, "write_adapter", "checkpoint")
-    settings = {"rank": 2, "epochs": 5, "batch_size": 3, "accumulate": 4, "lr": 0.1, "max_length": 32, "seed": 7}
-    options = AdapterOptions(
-        out=tmp_path / "a",
-        **WHICH,  # type: ignore[arg-type]
-        **settings,
-        llm="base",
-        dtype="bfloat16",
-        when="before",
-        int8=True,
-        work="w",
-        on_step=say,
-        command="called so",
-    )
-    assert adapter.train_adapter(["a"], options) == "checkpoint"
-    shared = {**WHICH, "llm": "base", "int8": True, "work": "w", "command": "called so", "on_step": say}
-    trained = AdapterSettings(**settings, dtype="bfloat16")  # type: ignore[arg-type]
-    assert written.calls == [((tmp_path / "a", ["a"]), {**shared, "when": ("before",), "settings": trained})]
-    written = Listener(monkeypatch, adapter, "write_adapter", "checkpoint")
-    adapter.train_adapter(["a"], AdapterOptions(out=tmp_path / "a"))
-    assert written.named["when"] == ("before", "after")
-
-
-def test_an_adapter_is_split_controlled_and_audited_with_one_seed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    data = SimpleNamespace(table=SimpleNamespace(y=np.zeros(2)), digest="digest")
-    base = SimpleNamespace(tokenizer=b"", decoder="decoder", name="base", revision="r")
-    loaded = Listener(monkeypatch, adapter, "load_adapter_data", data)
-    roles = Listener(monkeypatch, adapter, "adapter_roles", "roles")
-    controls = Listener(monkeypatch, adapter, "control_scores", "controls")
-    based = Listener(monkeypatch, adapter, "load_base", base)
-    Listener(monkeypatch, adapter, "_check_room", None)
-    encoder = Listener(monkeypatch, adapter, "Encoder", "encoder")
-    Listener(monkeypatch, adapter, "examples", "texts")
-    fit = Listener(monkeypatch, adapter, "fit_adapter", SimpleNamespace(writes=True))
-    exported = Listener(monkeypatch, adapter, "_export", SimpleNamespace(probability="probability"))
-    audits = Listener(monkeypatch, adapter, "adapter_audits")
-    settings = AdapterSettings(seed=7, max_length=9, dtype="bfloat16")
-    with pytest.raises(HeardError):
-        adapter.write_adapter(
-            tmp_path / "a", ["a"], llm="base", **WHICH, when=("after",), settings=settings, int8=True, on_step=say
-        )
-    assert loaded.calls == [((["a"],), WHICH)]
-    assert (roles.named, controls.named) == ({"seed": 7}, {"seed": 7})
-    assert based.calls == [(("base",), {"dtype": "bfloat16"})]
-    assert encoder.named == {"max_length": 9}
-    assert fit.named == {"work": Path(f"{tmp_path / 'a'}.work"), "of": "base r ('after',) digest", "on_step": say}
-    assert exported.named == {"int8": True}
-    assert audits.calls == [((data, "roles", "probability", "controls"), {"seed": 7})]
 
 
 def test_a_comparison_is_of_the_answers_that_were_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

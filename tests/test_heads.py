@@ -19,18 +19,23 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training.common import trees as trees_module
-from metaprobe.training.common.calibrate import Isotonic, Platt, fit_platt
-from metaprobe.training.common.graphs import trees_graph
-from metaprobe.training.common.heads import Amount, Level, Probability, fit_amount, fit_probability
-from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.trees import COMMON, fit_trees
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.crossfit.stored_thresholds import critical_thresholds
-from metaprobe.training.quality.data import collect_graded, load_heads
-from metaprobe.training.quality.figures import GradedStudy, measure_grades
-from metaprobe.training.quality.train import head_studies, write_quality
+from metaprobe.training import trees as trees_module
+from metaprobe.training.calibration import Isotonic, Platt, fit_platt
+from metaprobe.training.evidence import Evidence, load_evidence
+from metaprobe.training.folds import final_roles
+from metaprobe.training.heads import Amount, Level, Probability, fit_amount, fit_probability, trees_graph
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.recipes.quality import (
+    GradedStudy,
+    collect_graded,
+    fit_graded,
+    head_studies,
+    load_heads,
+    measure_grades,
+    write_quality,
+)
+from metaprobe.training.thresholds import ScoredAnswers, critical_thresholds
+from metaprobe.training.trees import COMMON, fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -80,7 +85,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("checkpoints") / "heads"
-    write_quality(path, head_studies([store], HEADS, folds=2), command="a test", raw=True)
+    write_quality(
+        path, head_studies([store], QualityOptions(out=path, target=HEADS, folds=2)), command="a test", raw=True
+    )
     return path
 
 
@@ -173,7 +180,7 @@ def test_one_class_of_a_binary_head_is_refused(store: Path, tmp_path: Path) -> N
     ]
     RunStore(tmp_path / "runs").append(runs)
     with pytest.raises(RecordError, match="nothing to distinguish"):
-        head_studies([tmp_path / "runs"], ["critical"], folds=2)
+        head_studies([tmp_path / "runs"], QualityOptions(out=tmp_path, target="critical", folds=2))
 
 
 def test_a_step_with_too_few_answers_is_its_share(evidence: Evidence) -> None:
@@ -183,12 +190,12 @@ def test_a_step_with_too_few_answers_is_its_share(evidence: Evidence) -> None:
     assert data.steps == (3,)
     study = GradedStudy(data, np.zeros(len(grades)), 0)
     roles = study.roles(0)
-    level = study.fit(roles, 0)
+    level = fit_graded(data, roles, 0)
     assert level.base == pytest.approx(1 + (len(grades) - 3) / len(grades))
     unseen = roles.train[:40]
     held_out = dataclasses.replace(roles, train=roles.train[40:], test=unseen)
     shares = np.delete(grades, unseen) >= 2
-    assert study.fit(held_out, 0).base == pytest.approx(1 + shares.mean()), "rows held out tell it nothing"
+    assert fit_graded(data, held_out, 0).base == pytest.approx(1 + shares.mean()), "rows held out tell it nothing"
     values = level.value(evidence.features)
     assert 1.9 < values.min() < values.max() <= 3
     assert spearman(grades, values) > 0.5
@@ -270,7 +277,8 @@ def test_thresholds_of_the_critical_head_hold_on_new_answers(evidence: Evidence)
         # A map that falls gives the same promises.
         platt = fit_platt(scores[rows] * (-1) ** seed, sound[rows])
         raw = scores * (-1) ** seed
-        found = critical_thresholds(raw, table, rows, platt, seed=seed)
+        answers = ScoredAnswers.of(table, rows, raw, platt, platt.probability(raw))
+        found = critical_thresholds(answers, seed=seed)
         p, new = 1 - platt.probability(raw)[400:], sound[400:]
         caught.append(float((p[new == 0] >= found["critical"]).mean()))
         alarmed.append(float((p[new == 1] >= found["critical_sure"]).mean()))
@@ -339,7 +347,7 @@ def test_nothing_is_warned_of_where_a_level_is_rare(evidence: Evidence) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         study = GradedStudy(data, np.zeros(len(grades)), 0)
-        values = study.fit(study.roles(0), 0).value(evidence.features)
+        values = fit_graded(data, study.roles(0), 0).value(evidence.features)
     assert float(auroc(evidence.table.y, values)) > 0.65
 
 
@@ -352,7 +360,7 @@ def test_heads_are_of_the_stage_and_the_agent_that_were_named(
         given.append(named)
         raise RecordError("heard")
 
-    monkeypatch.setattr("metaprobe.training.quality.data.answer_table", listen)
+    monkeypatch.setattr("metaprobe.training.recipes.quality.answer_table", listen)
     with pytest.raises(RecordError, match="heard"):
         load_heads([recorded_runs], ["correct"], stage="answer", agent="beta")
     assert given == [{"target": "correct", "stage": "answer", "agent": "beta"}]

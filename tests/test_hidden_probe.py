@@ -16,7 +16,7 @@ from metaprobe.checkpoints import Calibration, Checkpoint, ContractMismatch, Dra
 from metaprobe.probes.hidden import FOLLOWED, KIND, ConfidenceProbe, DifficultyProbe, HiddenProbe
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import POSITIONS, Call, Hidden
-from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.heads import linear_graph
 
 WIDTH = 6
 TOLERANCE = 1e-6

@@ -9,8 +9,8 @@ import pytest
 from conftest import made_up
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.hidden.train import positions_of, train_hidden
 from metaprobe.training.options import HiddenOptions, WrongOptions
+from metaprobe.training.recipes.hidden import positions_of, train_hidden
 
 
 @pytest.mark.parametrize(

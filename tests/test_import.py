@@ -18,7 +18,7 @@ from metaprobe.records.line_fields import LABEL_VALUES
 from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
-from metaprobe.training.common.heads import LEVELS
+from metaprobe.training.heads import LEVELS
 
 
 @pytest.mark.parametrize("name", ["calls.jsonl", "calls.jsonl.gz"])

@@ -18,7 +18,7 @@ from metaprobe.records.errors import MissingExtra
 from metaprobe.serving.scored import Scored, score
 from metaprobe.serving.telemetry import evaluation_events
 from metaprobe.serving.watch_stream import watch
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
 
 LOGPROBS = [logprob for _, logprob in TOKENS]
 QUESTION = {"role": "user", "content": "plain"}

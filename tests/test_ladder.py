@@ -12,14 +12,11 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.probes.features import TERM_NAMES, features, schema
 from metaprobe.probes.terms import TERMS
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common import trees as trees_module
-from metaprobe.training.common.calibrate import fit_platt
-from metaprobe.training.common.calibrators import sigmoid
-from metaprobe.training.common.graphs import trees_graph
-from metaprobe.training.common.heads import RunProbability, fit_probability
-from metaprobe.training.common.ladder import ALL_TERMS, WITH_TREES, Ladder, fit_ladder
-from metaprobe.training.common.offsets import fit_offsets
-from metaprobe.training.common.roles import final_roles
+from metaprobe.training import trees as trees_module
+from metaprobe.training.calibration import fit_platt, sigmoid
+from metaprobe.training.folds import final_roles
+from metaprobe.training.heads import RunProbability, fit_probability, trees_graph
+from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, fit_ladder, fit_offsets
 
 WIDE = ("first3.std", "first5.std", *TERM_NAMES)
 """Two features for trees beside the terms."""

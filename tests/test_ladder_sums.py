@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import t as student
 
 from metaprobe.probes.terms import FREE, SCALED, TERMS
-from metaprobe.training.common import ladder, trees
-from metaprobe.training.common.calibrators import sigmoid
-from metaprobe.training.common.trees import Grown
+from metaprobe.training import ladder, trees
+from metaprobe.training.calibration import sigmoid
+from metaprobe.training.trees import Grown
 
 
 def climb(n: int = 40, *, runs: int = 2) -> Any:

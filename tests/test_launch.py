@@ -37,8 +37,8 @@ from metaprobe.records.types import Run
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.profiles import Experience
-from metaprobe.training.crossfit.study import study
-from metaprobe.training.hidden.train import write_hidden
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.study import study
 
 
 @pytest.mark.slow

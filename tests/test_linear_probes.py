@@ -16,16 +16,22 @@ from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Run
-from metaprobe.training.common.roles import Roles, final_roles, outer_folds
-from metaprobe.training.crossfit.evidence import load_states
-from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.linear.fit_block import fit_linear, score_held_out
-from metaprobe.training.linear.layer_choice import fit_linear_probe, one_standard_error
-from metaprobe.training.linear.lowrank import fit_low_rank_probe
-from metaprobe.training.linear.moments import Moments, mass_mean, ridge
-from metaprobe.training.linear.probe import KINDS, Kind
-from metaprobe.training.linear.solve import TOLERANCE, solve_logistic, standardise
-from metaprobe.training.linear.states import InMemory, OnDisk
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import Roles, final_roles, outer_folds
+from metaprobe.training.linear import (
+    KINDS,
+    Kind,
+    Moments,
+    fit_linear,
+    fit_linear_probe,
+    mass_mean,
+    one_standard_error,
+    ridge,
+    score_held_out,
+)
+from metaprobe.training.low_rank import fit_low_rank_probe
+from metaprobe.training.solve import TOLERANCE, solve_logistic, standardise
+from metaprobe.training.states import InMemory, OnDisk, load_states
 
 
 def planted(n: int, width: int, distance: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,7 +96,7 @@ def test_the_solver_ends_at_a_minimum_also_with_fewer_rows_than_units(seed: int,
 def test_the_solver_ends_at_a_minimum_under_next_to_no_penalty_whatever_the_processor_rounds_to(
     monkeypatch: pytest.MonkeyPatch, rounded: torch.dtype, penalty: float, gap: float
 ) -> None:
-    monkeypatch.setattr("metaprobe.training.linear.solve._rounded_type", lambda: rounded)
+    monkeypatch.setattr("metaprobe.training.solve._rounded_type", lambda: rounded)
     rng = np.random.default_rng(0)
     n, width = (3000, 200) if gap < 1 else (60, 400)  # separable where the gap is wide
     y = rng.integers(0, 2, n)
@@ -293,7 +299,7 @@ def test_closed_forms_are_those_of_their_definitions() -> None:
 def test_a_probe_that_did_not_arrive_says_so_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     block, y = rng.normal(size=(30, 3)).astype(np.float16), (np.arange(30) % 2).astype(np.float64)
-    monkeypatch.setattr("metaprobe.training.linear.solve.TOLERANCE", -1.0)
+    monkeypatch.setattr("metaprobe.training.solve.TOLERANCE", -1.0)
     with pytest.warns(RuntimeWarning, match=r"a logistic probe ended with a gradient of .*, above -1") as told:
         fit_linear(block, y, "logistic", (1.0,))
     assert told[0].filename == __file__

@@ -14,11 +14,12 @@ from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.training.common.roles import final_roles
-from metaprobe.training.crossfit.audit import out_of_domain
-from metaprobe.training.crossfit.methods import LADDER, Evidence, LogprobLadder
-from metaprobe.training.crossfit.study import study_of
-from metaprobe.training.quality.fit import QualityHead, export_quality
+from metaprobe.training.audit import out_of_domain
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import final_roles
+from metaprobe.training.methods import LADDER, LogprobLadder
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.study import study_of
 
 NAMES = ("full.slope", *TERM_NAMES)
 
@@ -63,9 +64,9 @@ def test_the_exported_predictor_is_of_the_recipe_that_was_judged_and_knows_no_ru
     full = replace(full, table=replace(full.table, tasks=tasks))
     found = study_of(full, folds=2, ladder=recipe)
     assert found.ladder is recipe
-    head = QualityHead(full, found.fits, ladder=recipe)
-    checkpoint = export_quality(tmp_path / "c", {"correct": head}, seed=0, command="")
-    judged = recipe.fit(full, head.roles(0), seed=0)
+    checkpoint = write_quality(tmp_path / "c", {"correct": found}, command="")
+    roles = final_roles(full.table.groups.tolist(), full.table.y, seed=0)
+    judged = recipe.fit(full, roles, seed=0)
     width = len(checkpoint.manifest.contract["features"])
     ours = checkpoint.session.run({"features": full.features[:, -width:]})["correct"].ravel()
     theirs = judged.score(np.arange(len(full.table)))

@@ -15,10 +15,10 @@ from metaprobe.checkpoints.manifest import RAW
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
-from metaprobe.training.common.calibrators import Platt
-from metaprobe.training.common.graphs import trees_graph
-from metaprobe.training.common.trees import Trees, float32_thresholds
-from metaprobe.training.quality.raw_parity import build_raw_graph, near_split, pad, parity
+from metaprobe.training.calibration import Platt
+from metaprobe.training.heads import trees_graph
+from metaprobe.training.raw_graph import build_raw_graph, near_split, pad, parity
+from metaprobe.training.trees import Trees, float32_thresholds
 
 pytestmark = pytest.mark.slow
 

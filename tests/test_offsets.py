@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from metaprobe.training.common.calibrators import sigmoid
-from metaprobe.training.common.offsets import (
+from metaprobe.training.calibration import sigmoid
+from metaprobe.training.ladder import (
     FIRST_BETWEEN,
     INTERCEPT_SD,
     LEAST_BETWEEN,

@@ -20,7 +20,8 @@ from metaprobe.routing.actions import AGAIN, ASK, COLLABORATE, EXECUTE, STOP
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import State
-from metaprobe.training.common.operating_points import evaluations_of, match_share, operating_points
+from metaprobe.training.evidence import evaluations_of
+from metaprobe.training.thresholds import match_share, operating_points
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 RULES = PaperRules()

@@ -133,7 +133,7 @@ def test_old_answers_are_moved_and_taken_away_by_age(reach: Any, log: Path, runs
     [
         (
             "quality",
-            "metaprobe.training.quality.train.train_quality",
+            "metaprobe.training.recipes.quality.train_quality",
             QualityOptions,
             "--target critical --target correct --stage answer --agent a --label-source judge --raw-graph "
             "--dask tcp://x:1 --folds 3 --seed 4",
@@ -150,14 +150,14 @@ def test_old_answers_are_moved_and_taken_away_by_age(reach: Any, log: Path, runs
         ),
         (
             "quality",
-            "metaprobe.training.quality.train.train_quality",
+            "metaprobe.training.recipes.quality.train_quality",
             QualityOptions,
             "--new-tasks",
             {"new_tasks": True, "raw_graph": False, "dask": None, "folds": 5, "seed": 0},
         ),
         (
             "hidden",
-            "metaprobe.training.hidden.train.train_hidden",
+            "metaprobe.training.recipes.hidden.train_hidden",
             HiddenOptions,
             "--target level --when before --probe ridge --layers every:2 --position prompt_last --states-of m "
             "--stage s --agent a --folds 3 --seed 4",
@@ -176,7 +176,7 @@ def test_old_answers_are_moved_and_taken_away_by_age(reach: Any, log: Path, runs
         ),
         (
             "blend",
-            "metaprobe.training.blend.train.train_blend",
+            "metaprobe.training.recipes.blend.train_blend",
             BlendOptions,
             "--target t --layers 8,16 --stage s --agent a --seed 4",
             {"target": "t", "layers": "8,16", "stage": "s", "agent": "a", "seed": 4},
@@ -198,8 +198,8 @@ def test_what_training_is_told_is_what_was_typed(
 @pytest.mark.parametrize(
     ("command", "function", "kind"),
     [
-        ("gate", "metaprobe.training.gate.train.train_gate", GateOptions),
-        ("adapter", "metaprobe.training.adapter.train.train_adapter", AdapterOptions),
+        ("gate", "metaprobe.training.recipes.gate.train_gate", GateOptions),
+        ("adapter", "metaprobe.training.recipes.adapter.train_adapter", AdapterOptions),
         ("router", "metaprobe.training.router.train.train_router", RouterOptions),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_comparison_is_of_the_target_stage_and_files_that_were_named(
     reach: Any, runs: Path, file: Path, tmp_path: Path
 ) -> None:
     said = ["--target", "t", "--scores", file, "--stage", "s", "--agent", "a", "--folds", 3, "--seed", 4]
-    name = "metaprobe.training.comparison.write_comparison.compare"
+    name = "metaprobe.training.comparison.compare"
     given, _ = reach(name, "compare", runs, "--out", tmp_path / "r", *said)
     options = given[1]
     assert isinstance(options, CompareOptions)
@@ -235,7 +235,7 @@ def test_adapting_and_recalibrating_are_told_the_labels_and_the_seed(
     reach: Any, log: Path, file: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "c"
-    name = "metaprobe.training.quality.adapt.adapt_quality"
+    name = "metaprobe.training.rescale.adapt_quality"
     given, named = reach(name, "adapt", "bundled:quality", file, "--out", out, "--seed", 7)
     assert (given, named["out"], named["seed"]) == (("bundled:quality", (file,)), out, 7)
     name = "metaprobe.monitoring.labelled.labelled_of_log"
@@ -248,7 +248,7 @@ def test_retraining_is_told_how_much_to_hold_back_and_what_the_log_holds(
     reach: Any, log: Path, runs: Path, tmp_path: Path
 ) -> None:
     said = ["--hold-back", 0.5, "--logprobs-mode", "raw", "--folds", 3, "--seed", 4, "--model", "m"]
-    name = "metaprobe.training.quality.retrain.retrain_quality"
+    name = "metaprobe.training.recipes.retrain.retrain_quality"
     given, named = reach(name, "retrain", runs, "--log", log, "--out", tmp_path / "c", *said)
     assert named == {"model": "m", "since": None, "held_back": 0.5, "logprobs_mode": "raw"}
     assert (given[0], given[2].folds, given[2].seed, given[2].out) == ((runs,), 3, 4, tmp_path / "c")
@@ -336,7 +336,7 @@ def test_the_demo_hands_its_size_to_collecting_and_its_folds_to_training(
     def absent() -> None:
         raise Reached
 
-    monkeypatch.setattr("metaprobe.training.comparison.write_comparison.require_report", absent)
+    monkeypatch.setattr("metaprobe.training.comparison.require_report", absent)
     done = CliRunner().invoke(main, ["demo", "--out", str(tmp_path / "d")])
     assert isinstance(done.exception, Reached)
     assert not (tmp_path / "d").exists(), "what the report needs is looked for before anything is collected"

@@ -12,10 +12,10 @@ import metaprobe
 from metaprobe.cli import main
 from metaprobe.eval.compare import method_results
 from metaprobe.records.errors import RecordError
-from metaprobe.training.comparison.own_scores import own_methods
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import MEAN_LOGPROB, standard_methods
+from metaprobe.training.comparison import own_methods
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.methods import MEAN_LOGPROB
+from metaprobe.training.study import crossfit, standard_methods
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "creak-metacrit"
 

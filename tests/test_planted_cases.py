@@ -14,11 +14,12 @@ from metaprobe.eval.compare import Judged
 from metaprobe.eval.method_results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.terms import TERMS
-from metaprobe.training.common.roles import outer_folds
-from metaprobe.training.crossfit.audit import audit_method
-from metaprobe.training.crossfit.folds import CrossFit, crossfit
-from metaprobe.training.crossfit.methods import AFTER, RUN_IDENTITY, Evidence, HiddenProbeMethod
-from metaprobe.training.crossfit.terms_control import TERMS_CONTROL, score_by_terms
+from metaprobe.training.audit import audit_method
+from metaprobe.training.controls import RUN_IDENTITY, TERMS_CONTROL, score_by_terms
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import outer_folds
+from metaprobe.training.methods import AFTER, HiddenProbeMethod
+from metaprobe.training.study import CrossFit, crossfit
 
 PROBE = HiddenProbeMethod(AFTER, ("answer_last",))
 

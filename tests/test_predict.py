@@ -23,9 +23,9 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs, float_list
 from metaprobe.records.parse import parse_response
 from metaprobe.records.types import Call
-from metaprobe.training.common.calibrate import Platt
-from metaprobe.training.common.graphs import linear_graph, trees_graph
-from metaprobe.training.common.trees import Trees, float32_thresholds
+from metaprobe.training.calibration import Platt
+from metaprobe.training.heads import linear_graph, trees_graph
+from metaprobe.training.trees import Trees, float32_thresholds
 
 
 def random_logprobs(n: int, seed: int = 0, longest: int = 90) -> list[list[float]]:

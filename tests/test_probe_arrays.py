@@ -24,8 +24,8 @@ from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.text_states import text_states
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import AFTER, HiddenProbeMethod
+from metaprobe.training.methods import AFTER, HiddenProbeMethod
+from metaprobe.training.study import crossfit
 
 __all__ = ["network", "tokenizer"]  # fixtures
 LAYERS = (4, 8, 12)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from metaprobe.eval.method_results import Family
-from metaprobe.training.common.roles import Roles, outer_folds
-from metaprobe.training.crossfit.finished_folds import Progress, keep_beside
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import AFTER, Evidence, Fitted, GivenScore, HiddenProbeMethod, Method
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import Roles, outer_folds
+from metaprobe.training.methods import AFTER, Fitted, GivenScore, HiddenProbeMethod, Method
+from metaprobe.training.study import Progress, crossfit, keep_beside
 
 MEAN = GivenScore("mean", "log-probability", lambda table: np.array([x.mean() for x in table.logprobs]))
 PROBE = HiddenProbeMethod(AFTER, ("answer_last",))

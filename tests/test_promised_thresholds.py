@@ -10,9 +10,16 @@ from conftest import made_up
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.flagging import promised
 from metaprobe.eval.table import AnswerTable
-from metaprobe.training.common.calibrators import PARITY, Calibrator, Isotonic, Platt, sigmoid
-from metaprobe.training.common.operating_points import FEWEST, ROUNDING, match_share, operating_points
-from metaprobe.training.crossfit.stored_thresholds import critical_thresholds, own_points, promises_of
+from metaprobe.training.calibration import PARITY, Calibrator, Isotonic, Platt, sigmoid
+from metaprobe.training.thresholds import (
+    FEWEST,
+    ROUNDING,
+    ScoredAnswers,
+    critical_thresholds,
+    match_share,
+    operating_points,
+    promises_of,
+)
 
 RISING = Platt(4.0, 0.5)
 TEMPLATE = made_up(4).table
@@ -36,11 +43,15 @@ def world(n: int, seed: int, *, sure: float = 0.0) -> World:
     return World(scores, replace(TEMPLATE, y=y, groups=groups), np.arange(n))
 
 
+def scored(scores: np.ndarray, table: AnswerTable, rows: np.ndarray, calibrator: Calibrator) -> ScoredAnswers:
+    return ScoredAnswers.of(table, rows, scores, calibrator, calibrator.probability(scores))
+
+
 def found_by(
     scores: np.ndarray, table: AnswerTable, rows: np.ndarray, calibrator: Calibrator, seed: int = 0
 ) -> dict[str, float]:
     """The threshold below which 90 % of the wrong answers lie, and the one above which 10 % are wrong, where stored."""
-    promises, found = promises_of(scores, table, rows, calibrator, seed=seed), {}
+    promises, found = promises_of(scored(scores, table, rows, calibrator), seed=seed), {}
     for option, value in (("catch", 0.9), ("risk", 0.1)):
         with suppress(ContractMismatch):
             found[option] = promised(promises, option, value)  # type: ignore[arg-type]
@@ -74,8 +85,8 @@ def test_scores_that_go_the_wrong_way_round_are_turned_by_their_calibrator() -> 
     assert wrong["catch"] == pytest.approx(right["catch"], abs=2e-3)
     assert "risk" not in wrong  # the other half of the groups must not be judged by a map that falls
     turned = replace(made.table, y=1 - made.table.y)
-    sound = critical_thresholds(made.scores, turned, made.rows, falling)
-    alike = critical_thresholds(-made.scores, turned, made.rows, RISING)
+    sound = critical_thresholds(scored(made.scores, turned, made.rows, falling))
+    alike = critical_thresholds(scored(-made.scores, turned, made.rows, RISING))
     assert sound == pytest.approx(alike, abs=2e-3)
 
 
@@ -93,7 +104,7 @@ def test_where_a_calibrator_is_flat_all_of_one_probability_stay_on_the_promised_
     exact = Isotonic(np.array([-9.0, -1.0, 1.0, 9.0]), np.array([0.1, 0.2, 0.9, 0.95]))
     assert found_in(made, exact)["risk"] < 0.9  # where the map rises, it is the probability there
     assert all(abs(found_in(made, exact)["risk"] - level - PARITY) > 1e-6 for level in (0.1, 0.2, 0.9, 0.95))
-    critical = critical_thresholds(made.scores, made.table, made.rows, steps)
+    critical = critical_thresholds(scored(made.scores, made.table, made.rows, steps))
     caught = [1 - level >= critical["critical"] for level in levels]
     assert critical["critical"] + PARITY == pytest.approx(1 - levels[np.flatnonzero(caught)[-1]], abs=1e-6)
     assert all(abs(1 - level - critical["critical_sure"]) >= PARITY / 2 for level in levels)
@@ -103,9 +114,9 @@ def test_where_a_calibrator_is_flat_all_of_one_probability_stay_on_the_promised_
     assert found_in(made, constant)["catch"] == pytest.approx(0.5 + PARITY)
     sure = Isotonic(np.array([-9.0, 9.0]), np.array([1 - 1e-9, 1 - 1e-9]))
     assert found_in(made, sure)["catch"] == 1.0
-    assert critical_thresholds(made.scores, made.table, made.rows, sure)["critical"] == 0.0
+    assert critical_thresholds(scored(made.scores, made.table, made.rows, sure))["critical"] == 0.0
     never = Isotonic(np.array([-9.0, 9.0]), np.array([1e-9, 1e-9]))
-    assert critical_thresholds(made.scores, made.table, made.rows, never)["critical_sure"] == 1.0
+    assert critical_thresholds(scored(made.scores, made.table, made.rows, never))["critical_sure"] == 1.0
 
 
 def test_critical_failures_are_caught_and_sound_answers_are_not_called_critical() -> None:
@@ -114,7 +125,7 @@ def test_critical_failures_are_caught_and_sound_answers_are_not_called_critical(
         made = world(600, seed)
         new = np.arange(600, len(made.scores))
         critical, y = 1 - RISING.probability(made.scores[new]), made.table.y[new]
-        found = critical_thresholds(made.scores, made.table, made.rows, RISING)
+        found = critical_thresholds(scored(made.scores, made.table, made.rows, RISING))
         missed.append((critical[y == 0] < found["critical"]).mean())
         alarms.append((critical[y == 1] >= found["critical_sure"]).mean())
     assert 0.07 < np.mean(missed) < 0.11
@@ -125,7 +136,7 @@ def test_promises_that_too_few_answers_allow_are_not_made() -> None:
     made = world(30, 0)
     few = replace(made.table, y=np.r_[np.zeros(8, np.int64), np.ones(len(made.table.y) - 8, np.int64)])
     assert found_by(made.scores, few, made.rows, RISING) == {}
-    assert critical_thresholds(made.scores, few, made.rows, RISING) == {}
+    assert critical_thresholds(scored(made.scores, few, made.rows, RISING)) == {}
     alike = found_by(np.zeros_like(made.scores), world(200, 0).table, np.arange(200), RISING)
     assert alike["catch"] == pytest.approx(float(sigmoid(np.array(0.5))) + PARITY, abs=1e-4)
 
@@ -147,7 +158,6 @@ def test_fifty_evaluated_answers_are_enough_to_match_a_threshold() -> None:
     probability = RISING.probability(scores)
     whole = operating_points(probability, ids, stated)
     assert whole["iterate"] == pytest.approx(probability[25] - ROUNDING)  # half of the fifty reach it
-    assert own_points(scores, replace(made, evaluated=stated), np.arange(FEWEST + 1), RISING) == whole
     assert operating_points(probability, ids, dict(list(stated.items())[1:])) == {}
     exact = dict.fromkeys(ids[:25], 0.85) | dict.fromkeys(ids[25:50], 0.8499)
     assert operating_points(probability, ids, exact) == whole

@@ -11,14 +11,15 @@ from test_promised_thresholds import found_by
 
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.hidden import ConfidenceProbe
-from metaprobe.training.common.calibrate import Beta, Calibrator, Isotonic, Platt, fit_platt
-from metaprobe.training.common.graphs import linear_graph, trees_graph
-from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.crossfit.methods import Evidence, ProbeKind
-from metaprobe.training.crossfit.study import study_of
-from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.linear.probe import KINDS
+from metaprobe.training.calibration import Beta, Calibrator, Isotonic, Platt, fit_platt
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import final_roles
+from metaprobe.training.heads import linear_graph, trees_graph
+from metaprobe.training.linear import KINDS
+from metaprobe.training.methods import ProbeKind
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.study import study_of
+from metaprobe.training.trees import fit_trees
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

@@ -17,11 +17,9 @@ from metaprobe.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.options import QualityOptions
-from metaprobe.training.promotion.pins import swap_pin
-from metaprobe.training.promotion.scored import PROMOTED, ROLLED_BACK, pair_scores, promote_scored
-from metaprobe.training.quality.adapt import RECALIBRATED
-from metaprobe.training.quality.recalibrate import recalibrate_quality
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.promotion import PROMOTED, ROLLED_BACK, pair_scores, promote_scored, swap_pin
+from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.rescale import RECALIBRATED, recalibrate_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 LATER = WEEK_46 + 7 * 86_400.0

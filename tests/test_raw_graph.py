@@ -27,12 +27,11 @@ from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN
 from metaprobe.probes.features import SCHEMA_NAMES as ALL_NAMES
 from metaprobe.probes.features import SEGMENTED, features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.training.common.calibrators import Platt
-from metaprobe.training.common.graphs import trees_graph
-from metaprobe.training.common.trees import Trees, float32_thresholds
-from metaprobe.training.quality import raw_parity
-from metaprobe.training.quality.raw_graph import raw_graph
-from metaprobe.training.quality.raw_parity import build_raw_graph, near_split, pad, pad_top, parity
+from metaprobe.training import raw_graph as raw_parity
+from metaprobe.training.calibration import Platt
+from metaprobe.training.heads import trees_graph
+from metaprobe.training.raw_graph import build_raw_graph, near_split, pad, pad_top, parity, raw_graph
+from metaprobe.training.trees import Trees, float32_thresholds
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 FULL = schema("full")

@@ -23,7 +23,7 @@ from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Segment
 from metaprobe.serving.watch_stream import watch
-from metaprobe.training.crossfit.evidence import evidence_of
+from metaprobe.training.evidence import evidence_of
 
 SHAPES = Path(__file__).parent / "responses" / "reasoning"
 THINKING, ANSWER = [-0.5, -2.0, -0.25, -1.0], [-0.125, -0.75, -0.5]

@@ -19,12 +19,11 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.thinning import thin
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrators import Platt, sigmoid
-from metaprobe.training.common.graphs import linear_graph
+from metaprobe.training.calibration import Platt, sigmoid
+from metaprobe.training.heads import linear_graph
 from metaprobe.training.options import QualityOptions
-from metaprobe.training.quality.adapt import RECALIBRATED, map_outputs
-from metaprobe.training.quality.recalibrate import recalibrate_quality, score_again
-from metaprobe.training.quality.train import train_quality
+from metaprobe.training.recipes.quality import train_quality
+from metaprobe.training.rescale import RECALIBRATED, map_outputs, recalibrate_quality, score_again
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -278,8 +277,11 @@ def test_a_file_of_scores_may_be_compressed_and_names_that_no_manifest_holds_are
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (['{"score": 0.5, "label": 1}'] * 18 + ['{"score": 0.5, "label": 0}'] * 1, "19 labelled answers, 18 right"),
-        (['{"score": 0.5, "label": 1}'] * 40, "40 right and 0 wrong"),
+        (
+            ['{"score": 0.5, "label": 1}'] * 18 + ['{"score": 0.5, "label": 0}'] * 1,
+            "19 labelled answers, 18 of",
+        ),
+        (['{"score": 0.5, "label": 1}'] * 40, "40 of label 1 and 0 of label 0"),
         (['{"score": "high", "label": 1}'], "line 1: score, label, propensity and time must be numbers"),
         (['{"score": 0.5, "label": 1}', '{"score": 1.5, "label": 1}'], "line 2: score 1.5, label 1"),
         (["[1]"], r"jsonl:1: came \[1\] \(list\); expected one JSON object a line"),

@@ -1,7 +1,6 @@
 """What recalibrating measures and writes down, against a second calculation of it."""
 
 import hashlib
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +9,17 @@ import numpy as np
 import pytest
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.table import bare_table
 from metaprobe.monitoring.labelled import LabelledScores
 from metaprobe.probes.base_rates import CONTRACT, SEPARATOR, BaseRates
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrators import sigmoid
-from metaprobe.training.common.offsets import Fit, RunRates
-from metaprobe.training.common.roles import group_folds
-from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
-from metaprobe.training.quality import recalibrate as module
-from metaprobe.training.quality.adapt import FEWEST, FEWEST_OF_A_KIND, FOLDS, LEARNED_UNTIL, fit_scale
+from metaprobe.training import rescale as module
+from metaprobe.training.audit import ENOUGH_FOR_ECE
+from metaprobe.training.calibration import sigmoid
+from metaprobe.training.folds import group_folds
+from metaprobe.training.ladder import Fit, RunRates
+from metaprobe.training.rescale import FEWEST, FEWEST_OF_A_KIND, FOLDS, fit_scale
 
 
 def labelled(n: int, *, models: tuple[str, ...] = ("a", "b"), seed: int = 0) -> LabelledScores:
@@ -67,7 +68,7 @@ def test_held_out_probabilities_are_those_of_fits_on_the_other_folds() -> None:
         assert found.held_out[part] == pytest.approx(expected)
     assert found.held_out.mean() == pytest.approx(y.mean(), abs=0.05)
     assert found.plain.all()
-    whole = float(found.fit.weights[0]) * before + found.fit.rates.of(labels.model)
+    whole = float(found.fit.weights[0]) * before + found.fit.rates.of(found.runs)
     assert found.log_odds == pytest.approx(whole)
     assert whole[labels.model == "b"].mean() - before[labels.model == "b"].mean() > 1.0
 
@@ -90,20 +91,23 @@ def test_a_checkpoint_whose_score_is_no_probability_is_refused() -> None:
         module.fit_again(predictor({}, "difficulty"), labelled(60))
 
 
-def made(labels: LabelledScores, held_out: np.ndarray, plain: np.ndarray | None = None) -> module.Recalibrated:
-    n = len(labels)
+def made(labels: LabelledScores, held_out: np.ndarray, plain: np.ndarray | None = None) -> module.Rescaled:
     fit = Fit(np.array([0.5]), RunRates(0.25, 0.8, {"a": -0.5, "b": 0.5}))
     before = np.log(labels.score / (1 - labels.score))
-    return module.Recalibrated(
-        "correct", labels, before, fit, held_out, np.ones(n, dtype=bool) if plain is None else plain
-    )
+    stands = np.ones(len(labels), dtype=bool) if plain is None else plain
+    table = bare_table(labels.y, labels.group)
+    return module.Rescaled("correct", table, labels.model, before, fit, held_out, stands)
+
+
+def measured(labels: LabelledScores, held_out: np.ndarray, plain: np.ndarray | None = None) -> dict[str, Interval]:
+    return module.measure_recalibrated(made(labels, held_out, plain), labels.score, 0)
 
 
 def test_figures_are_of_the_plain_draw_and_compare_the_new_scores_with_the_old() -> None:
     labels = replace(labelled(60), group=np.array([f"g{i}" for i in range(60)]))
     held_out = np.clip(labels.score + 0.1, 0, 1)
     plain = np.arange(60) >= 20
-    found = module._measure(made(labels, held_out, plain), 0)
+    found = measured(labels, held_out, plain)
     y, p, before = labels.y[20:], held_out[20:], labels.score[20:]
     gain = np.mean((before - y) ** 2) - np.mean((p - y) ** 2)
     assert set(found) == {"auroc", "brier_skill", "brier_gain_over_before", "mean_score_minus_share_right"}
@@ -113,61 +117,17 @@ def test_figures_are_of_the_plain_draw_and_compare_the_new_scores_with_the_old()
     assert found["auroc"].estimate == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)))
     skill = 1 - np.mean((p - y) ** 2) / (y.mean() * (1 - y.mean()))
     assert found["brier_skill"].estimate == pytest.approx(skill)
-    assert module._measure(made(labels, held_out, np.arange(60) < 9), 0) == {}
-    assert "brier_gain_over_before" in module._measure(made(labels, held_out, np.arange(60) < 10), 0)
+    assert measured(labels, held_out, np.arange(60) < 9) == {}
+    assert "brier_gain_over_before" in measured(labels, held_out, np.arange(60) < 10)
     alike = replace(labels, label=np.ones(60))
-    assert set(module._measure(made(alike, held_out), 0)) == {"brier_gain_over_before", "mean_score_minus_share_right"}
+    assert set(measured(alike, held_out)) == {"brier_gain_over_before", "mean_score_minus_share_right"}
 
 
 @pytest.mark.parametrize(("n", "known"), [(ENOUGH_FOR_ECE - 1, False), (ENOUGH_FOR_ECE, True)])
 def test_a_calibration_error_takes_so_many_labels(n: int, known: bool) -> None:
     labels = labelled(n)
-    found = module._measure(made(labels, labels.score), 0)
+    found = measured(labels, labels.score)
     assert ("ece" in found) == known
-
-
-def test_the_contract_says_from_what_and_by_how_much_scores_were_moved() -> None:
-    labels = labelled(40)
-    found = module._contract({**KNOWN, "kept": 1}, "digest", made(labels, labels.score))
-    assert (found["kept"], found["adapted_from"]) == (1, "digest")
-    assert found[module.RECALIBRATED] == {"labels": 40, "until": 39.0, "scale": 0.5, "base_rate": 0.25}
-    assert found[LEARNED_UNTIL] == pytest.approx(time.time(), abs=60), "the first label does not say when"
-    said = replace(labels, time=labels.time + 1)
-    for before, until in ({}, 40.0), ({LEARNED_UNTIL: 90.0}, 90.0):
-        assert module._contract({**KNOWN, **before}, "digest", made(said, said.score))[LEARNED_UNTIL] == until
-    rates = BaseRates.from_contract(found, ["correct"])
-    assert rates is not None
-    assert rates.of_model("a") == {"correct": -0.5}
-    assert rates.of_model("b") == {"correct": 0.5}
-    assert found[CONTRACT]["between"] == {"correct": 0.8}
-    assert found[CONTRACT]["average"] == {"correct": pytest.approx(labels.y.mean())}
-    one = replace(made(labels, labels.score), fit=Fit(np.array([0.5]), RunRates(0.25, 0.8, {"a": 0.0})))
-    assert CONTRACT not in module._contract(KNOWN, "digest", one)
-
-
-def test_scores_given_again_are_scaled_and_moved_by_the_model_s_base_rate() -> None:
-    labels = labelled(8)
-    names = [SimpleNamespace(name="correct"), SimpleNamespace(name="difficulty")]
-    contract = module._contract({}, "digest", made(labels, labels.score))
-    new: Any = SimpleNamespace(path="new", manifest=SimpleNamespace(contract=contract, outputs=names))
-    before: Any = SimpleNamespace(path="old", digest="digest", manifest=SimpleNamespace(contract={}))
-    logit = np.log(labels.score / (1 - labels.score))
-    expected = sigmoid(0.5 * logit + 0.25 + np.where(labels.model == "a", -0.5, 0.5))
-    assert module.score_again(new, before, labels) == pytest.approx(expected)
-    for changed in ({"adapted_from": "other"}, {module.RECALIBRATED: None}):
-        other = {name: value for name, value in {**contract, **changed}.items() if value is not None}
-        stranger: Any = SimpleNamespace(path="new", manifest=SimpleNamespace(contract=other, outputs=names))
-        with pytest.raises(ContractMismatch, match="new was not recalibrated from old"):
-            module.score_again(stranger, before, labels)
-
-
-def test_the_line_of_the_card_says_by_which_labels_scores_were_moved() -> None:
-    labels = replace(labelled(40), label=(np.arange(40) >= 10).astype(float))
-    found = made(labels, labels.score, np.arange(40) >= 4)
-    assert module._line(found) == (
-        "correct: scale 0.50, base rate +0.25 log-odds, by 40 labelled answers, 75% of them right; "
-        "36 of them stand for all"
-    )
 
 
 def test_labels_are_known_again_by_scores_labels_times_and_groups() -> None:

@@ -15,7 +15,7 @@ from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Usage
-from metaprobe.training.comparison.first_tokens import first_token_scores
+from metaprobe.training.comparison import first_token_scores
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 

@@ -26,7 +26,7 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.parse import read
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
-from metaprobe.training.crossfit.evidence import load_evidence
+from metaprobe.training.evidence import load_evidence
 
 TOLERANCE = 1e-4
 """Nats: float32 through four layers, added up in another order."""

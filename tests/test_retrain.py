@@ -11,8 +11,8 @@ from metaprobe.cli import main
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
-from metaprobe.training.promotion.scored import pair_scores
-from metaprobe.training.quality.retrain import RETRAINED, importance
+from metaprobe.training.promotion import pair_scores
+from metaprobe.training.recipes.retrain import RETRAINED, importance
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

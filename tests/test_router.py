@@ -22,7 +22,7 @@ from metaprobe.routing.learned import GAIN, SUCCESS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_state import AskedAgent, Known, Past
-from metaprobe.training.promotion.routers import promote
+from metaprobe.training.promotion import promote_router as promote
 from metaprobe.training.router.data import outcomes_of, pasts_of
 from metaprobe.training.router.evaluate import evaluate_router, read_known
 from metaprobe.training.router.fit import fit_router

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metaprobe.training.crossfit.held_out import ENOUGH_FOR_ECE
+from metaprobe.training.audit import ENOUGH_FOR_ECE
 from metaprobe.training.router import evaluate
 
 

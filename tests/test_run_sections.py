@@ -13,10 +13,17 @@ from test_handed_on import Listener
 from metaprobe.eval.compare_efficiency import NotTwoChoice
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.records.types import Call, Label, Run
-from metaprobe.training.comparison import first_tokens, run_sections
-from metaprobe.training.comparison.first_tokens import FIRST_TOKENS, first_token_scores
-from metaprobe.training.comparison.run_sections import answers_of, collect_grades, efficiency_of, sections_of_runs
-from metaprobe.training.crossfit.methods import FeatureTrees
+from metaprobe.training import comparison as first_tokens
+from metaprobe.training import comparison as run_sections
+from metaprobe.training.comparison import (
+    FIRST_TOKENS,
+    answers_of,
+    collect_grades,
+    efficiency_of,
+    first_token_scores,
+    sections_of_runs,
+)
+from metaprobe.training.methods import FeatureTrees
 
 
 def table_of(*call_ids: str) -> AnswerTable:

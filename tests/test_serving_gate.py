@@ -19,7 +19,7 @@ from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.wire import asked
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

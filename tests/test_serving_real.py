@@ -19,7 +19,7 @@ from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
 
 pytestmark = pytest.mark.slow
 

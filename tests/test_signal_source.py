@@ -11,10 +11,10 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.source import SignalSource, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
-from metaprobe.training.crossfit.methods import Evidence
-from metaprobe.training.crossfit.study import study_of
-from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.quality.train import write_quality
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.study import study_of
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

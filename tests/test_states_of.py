@@ -22,13 +22,13 @@ from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod, standard_methods
-from metaprobe.training.hidden.fit import export_hidden
-from metaprobe.training.linear.fit_block import score_held_out
-from metaprobe.training.linear.states_choice import ANYTHING, Held, Wanted, chosen_grid, chosen_reader
-from metaprobe.training.promotion.predictors import load_reader, promote
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.linear import score_held_out
+from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
+from metaprobe.training.promotion import load_reader, promote
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.states import ANYTHING, Held, Wanted, chosen_grid, chosen_reader
+from metaprobe.training.study import Study, crossfit, standard_methods
 
 WIDTH = 6
 OWN, OTHER = "tiny/model", "oth/other@1"
@@ -169,7 +169,9 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
     fits = crossfit(evidence, methods, folds=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of so little data
-        export_hidden(tmp_path / "probe", evidence, fits, method=method, target="correct", seed=0, command="test")
+        write_hidden(
+            tmp_path / "probe", Study(evidence, (method,), fits, 0), when="after", target="correct", command="test"
+        )
         probe, strict = (ConfidenceProbe.load(tmp_path / "probe", on_mismatch=how) for how in ("warn", "refuse"))
     manifest = json.loads((tmp_path / "probe" / "manifest.json").read_text())
     assert manifest["contract"]["reader"] == {"model": "oth/other", "revision": "1"}
@@ -300,7 +302,7 @@ def test_states_that_are_no_numbers_are_named_by_file_before_anything_is_fitted(
 
 
 def test_of_states_that_stay_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.training.crossfit.evidence.IN_MEMORY", 0)
+    monkeypatch.setattr("metaprobe.training.states.IN_MEMORY", 0)
     store = answers(tmp_path / "runs", layers=(1,))
     read(store, (1,), ["before_exact"], value=2)
     found = states(store).states

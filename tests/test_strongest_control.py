@@ -11,11 +11,12 @@ from tiny import tiny_quality
 from metaprobe.checkpoints import Audit, load_checkpoint
 from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.training.common.roles import outer_folds
-from metaprobe.training.crossfit.audit import audit_method
-from metaprobe.training.crossfit.folds import CrossFit
-from metaprobe.training.crossfit.held_out import within_runs
-from metaprobe.training.crossfit.methods import LADDER, MEAN_LOGPROB, RUN_IDENTITY, USUAL_LADDER, Evidence
+from metaprobe.training.audit import audit_method, within_runs
+from metaprobe.training.controls import RUN_IDENTITY
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import outer_folds
+from metaprobe.training.methods import LADDER, MEAN_LOGPROB, USUAL_LADDER
+from metaprobe.training.study import CrossFit
 
 PROMPT = "prompt TF-IDF"
 

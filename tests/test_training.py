@@ -11,22 +11,14 @@ from hypothesis import strategies as st
 
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.roles import final_roles, outer_folds
-from metaprobe.training.common.trees import fit_trees, round_down
-from metaprobe.training.crossfit.audit import out_of_domain
-from metaprobe.training.crossfit.folds import BEST_BASELINE, blend_weights, crossfit
-from metaprobe.training.crossfit.methods import (
-    AFTER,
-    BLEND,
-    LADDER,
-    MEAN_LOGPROB,
-    STATED,
-    CellTable,
-    Evidence,
-    HiddenProbeMethod,
-    standard_methods,
-)
-from metaprobe.training.hidden.fit import export_hidden
+from metaprobe.training.audit import out_of_domain
+from metaprobe.training.controls import CellTable
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import final_roles, outer_folds
+from metaprobe.training.methods import AFTER, BLEND, LADDER, MEAN_LOGPROB, HiddenProbeMethod
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.study import BEST_BASELINE, STATED, Study, blend_weights, crossfit, standard_methods
+from metaprobe.training.trees import fit_trees, round_down
 
 groups_and_labels = st.integers(0, 1000).map(
     lambda seed: (
@@ -136,7 +128,7 @@ def test_rounding_thresholds_changes_no_prediction(evidence: Evidence) -> None:
     plain = lightgbm.train(
         {"objective": "binary", "verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), num_boost_round=20
     )
-    from metaprobe.training.common.trees import float32_thresholds
+    from metaprobe.training.trees import float32_thresholds
 
     np.testing.assert_allclose(float32_thresholds(plain).predict(X), plain.predict(X), atol=1e-12)
     assert trees.score(X).shape == y.shape
@@ -166,7 +158,9 @@ def test_what_a_recipe_reaches_on_a_task_it_has_not_seen_stands_in_the_card(tmp_
     assert (known.by, sorted(known.auroc)) == ("task", ["first", "sec|ond"])
     assert known.mean.low > 0.6
     fits = crossfit(evidence, methods, folds=2)
-    made_of_it = export_hidden(tmp_path, evidence, fits, method=probe, target="correct", seed=0, command="test")
+    made_of_it = write_hidden(
+        tmp_path, Study(evidence, (probe,), fits, 0), when="after", target="correct", command="test"
+    )
     assert made_of_it.manifest.metrics["auroc_without_task.first"].estimate == known.auroc["first"].estimate
     assert made_of_it.manifest.audits[f"{AFTER} is above chance on a task it has not seen"].passed
     card = (tmp_path / "README.md").read_text()

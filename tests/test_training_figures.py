@@ -9,13 +9,14 @@ from conftest import made_up
 from metaprobe.checkpoints.manifest import Generator
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.monitoring.labelled import LabelledScores
-from metaprobe.training.common.calibrate import choose_calibrator, fit_isotonic, fit_platt
-from metaprobe.training.common.roles import final_roles
-from metaprobe.training.crossfit.audit import audit_method
-from metaprobe.training.crossfit.flagging_measured import RATES, flag_points
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import GivenScore, make_tfidf, standard_methods
-from metaprobe.training.quality import recalibrate as module
+from metaprobe.training import rescale as module
+from metaprobe.training.audit import audit_method
+from metaprobe.training.calibration import choose_calibrator, fit_isotonic, fit_platt
+from metaprobe.training.controls import make_tfidf
+from metaprobe.training.folds import final_roles
+from metaprobe.training.methods import GivenScore
+from metaprobe.training.study import crossfit, standard_methods
+from metaprobe.training.thresholds import RATES, flag_points
 
 
 def test_flagging_so_many_catches_the_share_that_lies_below_their_score() -> None:

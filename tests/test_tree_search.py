@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common import trees
-from metaprobe.training.common.roles import Roles
-from metaprobe.training.common.trees import Grown, Trees, fit_trees
+from metaprobe.training import trees
+from metaprobe.training.folds import Roles
+from metaprobe.training.trees import Grown, Trees, fit_trees
 
 NAMES = ("full.mean", "full.std", "first5.min", "terms.lowest3")
 SIZES = [(4, 20), (7, 40), (15, 20), (31, 40)]

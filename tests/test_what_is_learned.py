@@ -33,18 +33,13 @@ from metaprobe.routing.learned_budget import Alone, Point
 from metaprobe.training.ask_again.data import pair_variants
 from metaprobe.training.ask_again.fit import evaluate_choice
 from metaprobe.training.ask_again.train import export_choice
-from metaprobe.training.common.roles import final_roles
-from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.crossfit.study import study_of
-from metaprobe.training.gate.fit import fit_gate
-from metaprobe.training.gate.held_out_gates import judge_held_out
-from metaprobe.training.gate.look_models import SCHEMA
-from metaprobe.training.gate.train import export_gate
-from metaprobe.training.hidden.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
-from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.linear.layer_choice import fit_linear_probe
-from metaprobe.training.linear.lowrank import fit_low_rank_probe
-from metaprobe.training.linear.probe import LinearProbe
+from metaprobe.training.folds import final_roles
+from metaprobe.training.linear import LinearProbe, fit_linear_probe
+from metaprobe.training.low_rank import fit_low_rank_probe
+from metaprobe.training.options import GateOptions
+from metaprobe.training.recipes.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
+from metaprobe.training.recipes.gate import SCHEMA, fit_gate, judge_gates, write_gate
+from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.router.control_policies import families_of
 from metaprobe.training.router.curve import alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
@@ -52,6 +47,8 @@ from metaprobe.training.router.evaluate import evaluate_router
 from metaprobe.training.router.fit import FittedRouter, fit_router
 from metaprobe.training.router.train import write_router
 from metaprobe.training.router.words import Words
+from metaprobe.training.study import study_of
+from metaprobe.training.trees import fit_trees
 
 WRITTEN = Path(__file__).parent / "what_is_learned.json"
 SEED = 3
@@ -154,11 +151,13 @@ def a_gate() -> dict[str, Any]:
     X = features(SCHEMA, list(table.logprobs))
     roles = final_roles(table.groups.tolist(), table.y, seed=SEED)
     gate = fit_gate(X, table, roles, alphas=(0.1, 0.3), seed=SEED)
-    held_out, _ = judge_held_out(evidence, X, alphas=(0.1, 0.3), folds=2, seed=SEED)
+    held_out, _ = judge_gates(evidence, X, alphas=(0.1, 0.3), folds=2, seed=SEED)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrustedCheckpoint)
         few = made_up(300, signal=2.5)
-        checkpoint, report = export_gate(Path(folder) / "g", few, folds=2, seed=SEED, command="called so")
+        checkpoint, report = write_gate(
+            few, GateOptions(out=Path(folder) / "g", folds=2, seed=SEED, command="called so")
+        )
     return {
         "heads": {str(look): type(head.scorer).__name__ + head.calibrator.name for look, head in gate.heads.items()},
         "thresholds": [list(by_look.values()) for by_look in gate.thresholds.values()],
@@ -252,8 +251,14 @@ def an_adapter() -> dict[str, Any]:
     pytest.importorskip("peft")
     from tiny_adapter import run_of, tiny, tiny_tokenizer
 
-    from metaprobe.training.adapter.data import adapter_roles, examples, load_adapter_data
-    from metaprobe.training.adapter.fit import AdapterSettings, fit_adapter, log_odds
+    from metaprobe.training.recipes.lora import (
+        AdapterSettings,
+        adapter_roles,
+        examples,
+        fit_adapter,
+        load_adapter_data,
+        log_odds,
+    )
 
     rng = np.random.default_rng(0)
     with TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import pytest
 from served import Upstream, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Literal
 from metaprobe.checkpoints import FlagOptions, check_target
 from metaprobe.records.errors import RecordError
 
-OnLine = Callable[[str], None]
+OnStep = Callable[[str], None]
 
 
 class WrongOptions(RecordError):
@@ -31,9 +31,9 @@ class RunOptions:
     """Folder to write."""
     seed: int = 0
     """Seed of folds and fits."""
-    on_step: OnLine = quiet
+    on_step: OnStep = quiet
     """A function that is called with the current step, in a few words."""
-    on_line: OnLine = quiet
+    on_line: OnStep = quiet
     """A function that is called with each line about the data and the results."""
     command: str = ""
     """How the training was started, for the checkpoint's record; by default the call in Python."""
@@ -43,8 +43,8 @@ class RunOptions:
         left_out = {"out", "on_step", "on_line", "command", "replace", "pins", "log"}
         given = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in left_out]
         defaults = {f.name: f.default for f in fields(self)}
-        said = ", ".join(f"{key}={value!r}" for key, value in given if value != defaults[key])
-        return self.command or f"metaprobe.{name}({said})"
+        named = ", ".join(f"{key}={value!r}" for key, value in given if value != defaults[key])
+        return self.command or f"metaprobe.{name}({named})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,7 @@ class ReplaceOptions:
 
     def replacing(self) -> AbstractContextManager[None]:
         """Returns a context in which every writer replaces only what these options allow."""
-        from metaprobe.training.common.writing import (
-            replacing_of,  # reads score logs: not for whoever only names options
-        )
+        from metaprobe.training.checkpoint import replacing_of
 
         return replacing_of(self.replace, self.pins, self.log)
 

@@ -16,7 +16,7 @@ import click
 from metaprobe.eval.compare import BEST_BASELINE, STATED
 from metaprobe.eval.method_results import CONTROL_FAMILIES
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, TREES
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, TREES
 from research.blocks import Row, markdown, spread, write
 
 LEARNED = (TREES, BEFORE, AFTER, BLEND)

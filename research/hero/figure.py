@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from metaprobe.eval.compare import STATED
-from metaprobe.training.crossfit.methods import BLEND
+from metaprobe.training.methods import BLEND
 from research.blocks import write
 from research.hero.measure import MEASURED, ROOT
 from research.hidden import controls as probes_controls

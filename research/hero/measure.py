@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import TREES, USUAL_TREES, GivenScore
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.methods import TREES, USUAL_TREES, GivenScore
+from metaprobe.training.study import crossfit
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured" / "hero.json"

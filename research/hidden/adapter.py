@@ -18,11 +18,11 @@ import numpy as np
 
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.probes.adapter import AdapterProbe, When
-from metaprobe.training.adapter.data import adapter_roles, load_adapter_data
-from metaprobe.training.adapter.fit import AdapterSettings
-from metaprobe.training.adapter.train import adapter_scores, write_adapter
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.methods import AFTER, BEFORE, HiddenProbeMethod
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
+from metaprobe.training.options import AdapterOptions
+from metaprobe.training.recipes.adapter import adapter_scores, write_adapter
+from metaprobe.training.recipes.lora import AdapterSettings, adapter_roles, load_adapter_data
 from research.blocks import markdown, write
 from research.hidden.controls import shown
 from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS, packed
@@ -62,9 +62,8 @@ def measure_command(names: tuple[str, ...], models: Path, out: Path, epochs: int
 def measured(store: Path, llm: str, settings: AdapterSettings, checkpoint: Path) -> dict[str, Any]:
     """AUROC on the test rows of both ways, and what the adapter adds, paired."""
     started = time.monotonic()
-    made = write_adapter(
-        checkpoint, [store], llm=llm, settings=settings, on_step=lambda what: click.echo(f"  {what}", err=True)
-    )
+    options = AdapterOptions(out=checkpoint, llm=llm, on_step=lambda what: click.echo(f"  {what}", err=True))
+    made = write_adapter([store], options, settings)
     assert made is not None
     minutes = (time.monotonic() - started) / 60
     data, evidence = load_adapter_data([store]), load_evidence([store])

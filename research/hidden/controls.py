@@ -10,7 +10,7 @@ from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.strongest_control import ControlComparison
-from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB
 
 CONTROLS = (
     STATED,

@@ -26,19 +26,10 @@ from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.calibration import stated_calibration
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.crossfit.folds import crossfit
-from metaprobe.training.crossfit.methods import (
-    AFTER,
-    BEFORE,
-    BLEND,
-    MEAN_LOGPROB,
-    HiddenProbeMethod,
-    LowRankProbe,
-    standard_methods,
-)
-from metaprobe.training.crossfit.study import BLENDED
-from metaprobe.training.linear.probe import KINDS
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.linear import KINDS
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, HiddenProbeMethod
+from metaprobe.training.study import BLENDED, crossfit, standard_methods
 from research.blocks import write
 from research.hidden.controls import over_strongest, packed, says, with_joined
 from research.hidden.tables import calibration, discrimination, efficiency, kinds
@@ -205,7 +196,7 @@ def measured(store: Path) -> dict[str, Any]:
     methods = [
         *standard_methods(evidence),
         *(HiddenProbeMethod(f"answer, {kind}", after, kind) for kind in KINDS if kind != "logistic"),
-        LowRankProbe("answer, low-rank", after),
+        HiddenProbeMethod("answer, low-rank", after, "low-rank"),
     ]
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
     fits = crossfit(evidence, methods, blend=blend, on_step=lambda what: click.echo(f"  {what}", err=True))

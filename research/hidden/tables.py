@@ -3,12 +3,7 @@
 from typing import Any
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED
-from metaprobe.training.crossfit.methods import (
-    AFTER,
-    BEFORE,
-    BLEND,
-    MEAN_LOGPROB,
-)
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB
 from research.blocks import markdown
 from research.hidden.controls import JOINED, gain_of, shown
 

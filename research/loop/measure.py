@@ -24,8 +24,8 @@ from metaprobe.eval.metrics.calibration import brier, ece
 from metaprobe.eval.plain import plain
 from metaprobe.monitoring.drift import LABEL, DriftWatch
 from metaprobe.monitoring.estimates import estimate_accuracy
-from metaprobe.training.common.calibrators import sigmoid
-from metaprobe.training.quality.adapt import fit_scale
+from metaprobe.training.calibration import sigmoid
+from metaprobe.training.rescale import fit_scale
 from research.loop.worlds import Floats, Traffic, World, build_worlds, read_consistency
 
 ROOT = Path(__file__).parent.parent.parent

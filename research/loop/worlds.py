@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.probes.terms import TERMS
-from metaprobe.training.common.calibrate import fit_platt
+from metaprobe.training.calibration import fit_platt
 from research.quality.data import lines
 from research.travel.sets import BREADTH, Answers, join, of_stores, others, recorded
 

@@ -22,11 +22,10 @@ from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
-from metaprobe.training.crossfit.evidence import load_evidence
-from metaprobe.training.gate import look_models
-from metaprobe.training.gate.held_out_gates import judge_held_out
-from metaprobe.training.gate.look_models import SCHEMA
-from metaprobe.training.gate.train import write_gate
+from metaprobe.training.evidence import load_evidence
+from metaprobe.training.options import GateOptions
+from metaprobe.training.recipes import gate as recipe
+from metaprobe.training.recipes.gate import SCHEMA, judge_gates, write_gate
 from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,13 +57,9 @@ def measured(store: str, agent: str) -> dict[str, Any]:
     """The report of one gate, and the audits that it failed; `agent` is empty where the store has one only."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrustedCheckpoint)
-        checkpoint, report = write_gate(
-            Path(folder) / "gate",
-            [ROOT / "recorded" / store],
-            stage="answer",
-            agent=agent or None,
-            command="research/production/gate.py",
-        )
+        evidence = load_evidence([ROOT / "recorded" / store], stage="answer", agent=agent or None, hidden=False)
+        options = GateOptions(out=Path(folder) / "gate", command="research/production/gate.py")
+        checkpoint, report = write_gate(evidence, options)
     failed = [name for name, audit in checkpoint.manifest.audits.items() if not audit.passed]
     return {"report": asdict(report), "failed": failed, "without_trees": without_trees(store, agent)}
 
@@ -76,9 +71,9 @@ def without_trees(store: str, agent: str) -> dict[str, Any]:
     """
     evidence = load_evidence([ROOT / "recorded" / store], stage="answer", agent=agent or None, hidden=False)
     table, X = evidence.table, features(SCHEMA, list(evidence.table.logprobs))
-    gates = [judge_held_out(evidence, X, alphas=RATES)[0].fired]
-    with mock.patch.object(look_models, "fit_trees", side_effect=RecordError("the control has none")):
-        gates.append(judge_held_out(evidence, X, alphas=RATES)[0].fired)
+    gates = [judge_gates(evidence, X, alphas=RATES)[0].fired]
+    with mock.patch.object(recipe, "fit_trees", side_effect=RecordError("the control has none")):
+        gates.append(judge_gates(evidence, X, alphas=RATES)[0].fired)
     found = {}
     for alpha in sorted(gates[0].keys() & gates[1].keys()):
         stopped = [(fired[alpha] > 0).astype(float) for fired in gates]

@@ -11,7 +11,7 @@ from metaprobe.eval.method_results import CONTROL_FAMILIES
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import control_comparison, metric_values
-from metaprobe.training.crossfit.methods import TREES
+from metaprobe.training.methods import TREES
 
 Figures = Mapping[str, Any]
 Packed = Sequence[float]

@@ -20,8 +20,7 @@ from metaprobe.eval.table import AnswerTable, group_of
 from metaprobe.probes.features import features, schema
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.crossfit.evidence import load_runs
-from metaprobe.training.crossfit.methods import Evidence
+from metaprobe.training.evidence import Evidence, load_runs
 
 Row = Mapping[str, Any]
 Labels = NDArray[np.int64]

@@ -12,8 +12,8 @@ from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
-from metaprobe.training.common.roles import group_folds
-from metaprobe.training.crossfit.methods import BLEND, TREES
+from metaprobe.training.folds import group_folds
+from metaprobe.training.methods import BLEND, TREES
 from research.quality.data import DataSet, essay_set
 from research.quality.figures import FOLDS, RESAMPLES, Figures, Measured, about, figures, measure, packed, too_few
 from research.quality.methods import PAPER_WINDOWS, SINGLE, column_scores, filled

@@ -20,9 +20,10 @@ from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.roles import Roles, group_folds, outer_folds
-from metaprobe.training.crossfit.folds import CrossFit, crossfit
-from metaprobe.training.crossfit.methods import BLEND, MEAN_LOGPROB, TREES, Evidence, Method
+from metaprobe.training.evidence import Evidence
+from metaprobe.training.folds import Roles, group_folds, outer_folds
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Method
+from metaprobe.training.study import CrossFit, crossfit
 from research.quality.controls import over_controls, packed
 from research.quality.data import DataSet, with_tokens
 from research.quality.methods import (

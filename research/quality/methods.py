@@ -1,4 +1,4 @@
-"""The rivals of the quality predictor, as methods of `metaprobe.training.crossfit.methods`."""
+"""The rivals of the quality predictor, as methods of `metaprobe.training.methods`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +16,10 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.baselines import baseline_scores
 from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.roles import Roles, Rows
-from metaprobe.training.crossfit.methods import (
-    MEAN_LOGPROB,
-    TREES,
-    CellTable,
-    Evidence,
-    FeatureTrees,
-    Fitted,
-    GivenScore,
-    Method,
-    Scores,
-)
+from metaprobe.training.controls import CellTable
+from metaprobe.training.evidence import Evidence, Scores
+from metaprobe.training.folds import Roles, Rows
+from metaprobe.training.methods import MEAN_LOGPROB, TREES, FeatureTrees, Fitted, GivenScore, Method
 from research.quality.data import runs_of
 from research.quality.wepr import entropy_contributions
 

@@ -22,7 +22,7 @@ from metaprobe.eval.routing_performance import best_single, cheapest, oracle
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import known_of
 from metaprobe.routing.learned_state import Known
-from metaprobe.training.common.roles import group_folds
+from metaprobe.training.folds import group_folds
 from metaprobe.training.router.control_policies import ControlFamily, families_of
 from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.evaluate import matrix_of

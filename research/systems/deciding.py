@@ -18,7 +18,7 @@ from metaprobe.routing.actions import AGAIN, ASK, COLLABORATE, EXECUTE, STOP
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import State
 from metaprobe.routing.profiles import UNKNOWN, Experience, Profiles, read_classification, read_correctness
-from metaprobe.training.common.operating_points import match_share
+from metaprobe.training.thresholds import match_share
 
 ORDERS = 10
 """Shuffled orders of the questions over which MetaCogAgent is played: its profiles depend on the order."""

@@ -30,8 +30,8 @@ from metaprobe.eval.table import group_of
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
-from metaprobe.training.crossfit.study import study
-from metaprobe.training.quality.train import write_quality
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.study import study
 from research.blocks import markdown, write
 from research.systems.deciding import (
     CONSTANT,

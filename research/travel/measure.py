@@ -23,9 +23,8 @@ from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.probes.terms import TERMS
-from metaprobe.training.common.ladder import fit_ladder
-from metaprobe.training.common.offsets import fit_offsets
-from metaprobe.training.common.roles import final_roles, group_folds
+from metaprobe.training.folds import final_roles, group_folds
+from metaprobe.training.ladder import fit_ladder, fit_offsets
 from research.travel.sets import Answers, join, names_of, others, recorded
 from research.travel.ways import SIX, WAYS, Floats
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.table import answer_table
 from metaprobe.probes.features import TERM_NAMES, features, schema
-from metaprobe.training.crossfit.evidence import load_runs
-from metaprobe.training.crossfit.methods import RUN_IDENTITY
+from metaprobe.training.evidence import load_runs, runs_of
 from research.quality.data import DataSet, gsm8k_token_entropy, mu_shroom, token_logprobs_qa
 from research.stores import bundle
 
@@ -71,7 +70,7 @@ def join(parts: Sequence[Answers]) -> Answers:
 def of_stores(source: str, stores: Sequence[Path]) -> Answers:
     """The labelled answers of run stores."""
     table = answer_table(load_runs(stores), target="correct")
-    run = RUN_IDENTITY.cells(table)
+    run = runs_of(table)
     return Answers(np.full(len(table), source), table.models, table.tasks, run, table.groups, table.y, table.logprobs)
 
 

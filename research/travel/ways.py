@@ -7,12 +7,11 @@ from numpy.typing import NDArray
 
 from metaprobe.probes.terms import TERMS
 from metaprobe.records.errors import RecordError
-from metaprobe.training.common.calibrate import fit_platt
-from metaprobe.training.common.ladder import fit_ladder
-from metaprobe.training.common.offsets import fit_offsets
-from metaprobe.training.common.roles import Roles, group_folds
-from metaprobe.training.common.trees import fit_trees
-from metaprobe.training.quality.adapt import fit_scale
+from metaprobe.training.calibration import fit_platt
+from metaprobe.training.folds import Roles, group_folds
+from metaprobe.training.ladder import fit_ladder, fit_offsets
+from metaprobe.training.rescale import fit_scale
+from metaprobe.training.trees import fit_trees
 from research.travel.sets import Answers, names_of
 
 SIX = ("mean", "min", "total", "first", "halves", "length")

@@ -64,8 +64,8 @@ def train_adapter_command(runs: tuple[Path, ...], **named: Any) -> None:
     """
     require("torch", "train,adapter")
     require("peft", "train,adapter")
-    from metaprobe.training.adapter.train import train_adapter
     from metaprobe.training.options import AdapterOptions
+    from metaprobe.training.recipes.adapter import train_adapter
 
     quiet_libraries()
     with steps() as on_step:

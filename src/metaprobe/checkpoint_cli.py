@@ -169,7 +169,7 @@ def _refuse(options: set[str], whom: str) -> None:
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.training.promotion.predictors import load_reader, promote
+    from metaprobe.training.promotion import load_reader, promote
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
@@ -179,7 +179,7 @@ def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: A
 def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
     from metaprobe.feedback_cli import opened_log
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.training.promotion.scored import promote_in_log
+    from metaprobe.training.promotion import promote_in_log
 
     versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
     with opened_log(log) as opened, steps("comparing on labelled answers"):
@@ -188,7 +188,7 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
 
 def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> dict[str, str]:
     from metaprobe.feedback_cli import opened_log
-    from metaprobe.training.promotion.scored import roll_back
+    from metaprobe.training.promotion import roll_back
 
     if log is None or new is not None or data:
         raise click.UsageError("--rollback takes --log URL, and nothing else")
@@ -199,7 +199,7 @@ def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: P
 def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
     from metaprobe.records.outcomes import read_outcomes
     from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.training.promotion.routers import promote
+    from metaprobe.training.promotion import promote_router as promote
 
     if len(data) != 1 or not data[0].is_file():
         raise click.UsageError("a router is promoted on one file of outcomes, one question a line")

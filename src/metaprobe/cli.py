@@ -146,7 +146,7 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write_comparison import require_report
+    from metaprobe.training.comparison import require_report
 
     require_report()
     from metaprobe.collecting.launch import CollectionWatch
@@ -278,7 +278,7 @@ def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     wait_without_spinning()
     from metaprobe.eval.report.text import comparison_table
-    from metaprobe.training.comparison.write_comparison import compare as compared
+    from metaprobe.training.comparison import compare as compared
     from metaprobe.training.options import CompareOptions
 
     with steps() as on_step:

@@ -10,12 +10,12 @@ from metaprobe.eval.results import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
 from metaprobe.training.ask_again.train import train_choice
-from metaprobe.training.comparison.write_comparison import write_comparison
-from metaprobe.training.crossfit.methods import AFTER, BEFORE
-from metaprobe.training.crossfit.study import OnStep, study
-from metaprobe.training.hidden.train import write_hidden
-from metaprobe.training.options import ReplaceOptions
-from metaprobe.training.quality.train import write_quality
+from metaprobe.training.comparison import write_comparison
+from metaprobe.training.methods import AFTER, BEFORE
+from metaprobe.training.options import OnStep, ReplaceOptions
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.study import study
 
 SYSTEM = "self-report"
 TASK = "metacog-eval"

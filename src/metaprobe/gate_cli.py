@@ -50,8 +50,8 @@ from metaprobe.terminal import (
 @seed_option
 def train_gate_command(runs: tuple[Path, ...], **named: Any) -> None:
     """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms."""
-    from metaprobe.training.gate.train import train_gate
     from metaprobe.training.options import GateOptions
+    from metaprobe.training.recipes.gate import train_gate
 
     with steps() as on_step:
         options = GateOptions(**named, on_step=on_step, on_line=say, command=command_line())

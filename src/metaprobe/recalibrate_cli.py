@@ -58,8 +58,7 @@ def recalibrate(
     from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
     from metaprobe.monitoring.promotable import RECALIBRATED
     from metaprobe.probes.quality_contract import KIND
-    from metaprobe.training.quality.adapt import LEARNED_UNTIL
-    from metaprobe.training.quality.recalibrate import recalibrate_quality
+    from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
 
     flags, writing = flags_given(named), replacing_given(named, log=log)
     given = {"out": out, "sha256": sha256, "flags": flags, "writing": writing}
@@ -120,7 +119,7 @@ def retrain(
     The log must keep log-probabilities (`serve --log-logprobs`). Then: promote OUT --over OLD --log URL.
     """
     from metaprobe.training.options import QualityOptions
-    from metaprobe.training.quality.retrain import retrain_quality
+    from metaprobe.training.recipes.retrain import retrain_quality
 
     given = {**flags_given(named).flags, **named, "log": where, "out": out, "folds": folds, "seed": seed}
     with opened_log(where) as opened, steps() as on_step:

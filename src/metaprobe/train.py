@@ -69,7 +69,7 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
         >>> checkpoint.manifest.training.command
         'metaprobe.train_quality(folds=2)'
     """
-    from metaprobe.training.quality.train import train_quality
+    from metaprobe.training.recipes.quality import train_quality
 
     return train_quality(_list(runs), options)
 
@@ -86,7 +86,7 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["position"]
         'prompt_last'
     """
-    from metaprobe.training.hidden.train import train_hidden
+    from metaprobe.training.recipes.hidden import train_hidden
 
     return train_hidden(_list(runs), options)
 
@@ -99,7 +99,7 @@ def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
     where the runs do not suffice, or where the blend is not above the mean log-probability on tasks left out, and
     `MissingExtra` without the extra `fit`.
     """
-    from metaprobe.training.blend.train import train_blend
+    from metaprobe.training.recipes.blend import train_blend
 
     return train_blend(_list(runs), options)
 
@@ -115,7 +115,7 @@ def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
         >>> checkpoint.manifest.contract["alphas"]
         [0.1]
     """
-    from metaprobe.training.gate.train import train_gate
+    from metaprobe.training.recipes.gate import train_gate
 
     return train_gate(_list(runs), options)
 
@@ -147,7 +147,7 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
 
         >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
     """
-    from metaprobe.training.adapter.train import train_adapter
+    from metaprobe.training.recipes.adapter import train_adapter
 
     return train_adapter(_list(runs), options)
 
@@ -164,6 +164,6 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
         ('stated confidence', True)
     """
-    from metaprobe.training.comparison.write_comparison import compare
+    from metaprobe.training.comparison import compare
 
     return compare(_list(runs), options)

@@ -61,7 +61,7 @@ def train_quality_command(runs: tuple[Path, ...], **named: Any) -> None:
     the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.
     """
     from metaprobe.training.options import QualityOptions
-    from metaprobe.training.quality.train import train_quality
+    from metaprobe.training.recipes.quality import train_quality
 
     flags = flags_given(named)
     with steps() as on_step:
@@ -83,7 +83,7 @@ def adapt(checkpoint: str, labelled: tuple[Path, ...], out: Path, seed: int, **n
     It takes at least 20 labels. The order of answers of one run stays as it is. As many answers are flagged as are
     expected to be wrong, unless an option says otherwise.
     """
-    from metaprobe.training.quality.adapt import adapt_quality
+    from metaprobe.training.rescale import adapt_quality
 
     flags, writing, command = flags_given(named), replacing_given(named), command_line()
     made = adapt_quality(checkpoint, labelled, out=out, flags=flags, writing=writing, seed=seed, command=command)
@@ -127,8 +127,8 @@ def adapt(checkpoint: str, labelled: tuple[Path, ...], out: Path, seed: int, **n
 @seed_option
 def train_hidden_command(runs: tuple[Path, ...], **named: Any) -> None:
     """A probe on hidden states; the layer is chosen on rows that it was not fitted on. Resumes where it was stopped."""
-    from metaprobe.training.hidden.train import train_hidden
     from metaprobe.training.options import HiddenOptions
+    from metaprobe.training.recipes.hidden import train_hidden
 
     flags = flags_given(named)
     with steps() as on_step:
@@ -148,8 +148,8 @@ def train_hidden_command(runs: tuple[Path, ...], **named: Any) -> None:
 @seed_option
 def train_blend_command(runs: tuple[Path, ...], **named: Any) -> None:
     """A probe from runs of at least ten tasks, to stand beside the log-probabilities on tasks that it has not seen."""
-    from metaprobe.training.blend.train import train_blend
     from metaprobe.training.options import BlendOptions
+    from metaprobe.training.recipes.blend import train_blend
 
     with steps() as on_step:
         options = BlendOptions(**named, on_step=on_step, on_line=say, command=command_line())

@@ -12,8 +12,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.ask_again import signal_row
-from metaprobe.training.common.grouping import join_items
-from metaprobe.training.crossfit.evidence import generator_of
+from metaprobe.training.evidence import generator_of
+from metaprobe.training.folds import join_items
 
 DIRECT, STEPS = "direct", "step-by-step"
 STATEMENTS = ("difficulty", "confidence")

@@ -12,8 +12,8 @@ from metaprobe.records.extras import require
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUTS, POINT, StatedThreshold
 from metaprobe.routing.policy import State
 from metaprobe.training.ask_again.data import Paired
-from metaprobe.training.common.calibrate import sigmoid
-from metaprobe.training.common.roles import outer_folds
+from metaprobe.training.calibration import sigmoid
+from metaprobe.training.folds import outer_folds
 
 LEARNED, ORACLE = "learned choice", "oracle"
 PENALTY = 1.0

@@ -14,9 +14,9 @@ from metaprobe.eval.results import PolicyResult
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUT, INPUTS, KIND, POINT, REQUIRED
 from metaprobe.training.ask_again.data import Paired, pair_variants
 from metaprobe.training.ask_again.fit import LEARNED, ORACLE, PairedModel, evaluate_choice, fit_pair
-from metaprobe.training.common.graphs import linear_graph
-from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
-from metaprobe.training.crossfit.evidence import load_runs
+from metaprobe.training.checkpoint import Export, write_checkpoint
+from metaprobe.training.evidence import load_runs
+from metaprobe.training.heads import linear_graph
 from metaprobe.training.options import ReplaceOptions
 
 

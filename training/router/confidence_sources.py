@@ -13,9 +13,9 @@ from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
-from metaprobe.training.crossfit.methods import LADDER
-from metaprobe.training.crossfit.study import study
-from metaprobe.training.quality.train import write_quality
+from metaprobe.training.methods import LADDER
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.study import study
 
 NAME = "confidence"
 TRAIN = "train:"

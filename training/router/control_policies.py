@@ -15,7 +15,7 @@ from metaprobe.eval.routing_cascade import cascades_on_hull
 from metaprobe.eval.routing_controls import domain_table, mixture_at
 from metaprobe.eval.routing_performance import Matrix, replay
 from metaprobe.records.extras import require
-from metaprobe.training.common.roles import group_folds
+from metaprobe.training.folds import group_folds
 from metaprobe.training.router.data import Floats, Ints, Outcomes, pasts_of
 from metaprobe.training.router.fit import LAMBDAS, LOST, cost_scale
 from metaprobe.training.router.rows import views_of

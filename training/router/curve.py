@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.routing.learned_budget import Alone, Point
-from metaprobe.training.common.roles import group_folds
+from metaprobe.training.folds import group_folds
 from metaprobe.training.router.data import Floats, Ints, Outcomes
 from metaprobe.training.router.fit import LAMBDAS, STATES, Board, FittedRouter, cost_scale, fit_router, time_scale
 from metaprobe.training.router.rows import Mask, Rates

@@ -31,7 +31,7 @@ from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, known_of, play
 from metaprobe.routing.learned_state import Known
-from metaprobe.training.common.roles import group_folds
+from metaprobe.training.folds import group_folds
 from metaprobe.training.router.control_policies import FOLDS, families_of, family_of_choices, prices_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, outcomes_of
 from metaprobe.training.router.logged import evaluate_logged

@@ -30,11 +30,11 @@ from metaprobe.eval.routing_performance import Matrix
 from metaprobe.records.extras import require
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.learned_text import WordScores
-from metaprobe.training.common.roles import group_folds
-from metaprobe.training.common.trees import Trees, float32_thresholds
+from metaprobe.training.folds import group_folds
 from metaprobe.training.router.data import Floats, Ints, Outcomes, pasts_of
 from metaprobe.training.router.rows import Mask, Rates, Views, batch_rows, views_of
 from metaprobe.training.router.words import Words, texts_of, word_scores
+from metaprobe.training.trees import Trees, float32_thresholds
 
 GAIN_ROW = ("best", "success", "lead", "rate", "log_priced", "others", "log_lambda")
 """Columns of the gain head: P(right) of the best asked (0 if none), of the row's agent, their difference, its rate, the

@@ -19,20 +19,20 @@ from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.learned import GAIN, INPUT, KIND, SOURCES, SUCCESS
 from metaprobe.routing.learned_budget import Alone, Point
-from metaprobe.routing.learned_state import PRICED
+from metaprobe.routing.learned_state import PRICED, ROW
 from metaprobe.routing.learned_stored import AGENTS, WORDS
-from metaprobe.training.common.write_checkpoint import Export, write_checkpoint
-from metaprobe.training.common.writing import writes
+from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.router.confidence_sources import sources_of
 from metaprobe.training.router.curve import FOLDS, HeldOut, alone_of, cross_played, curve_of, rule_of
 from metaprobe.training.router.data import Floats, Ints, Outcomes, fingerprint_of, outcomes_of, pasts_json
-from metaprobe.training.router.fit import MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
+from metaprobe.training.router.fit import GAIN_ROW, MARGIN, STATES, Board, FittedRouter, cost_scale, fit_router
 from metaprobe.training.router.gaps import gaps_of
-from metaprobe.training.router.graph import router_graph
 from metaprobe.training.router.outcomes_of_runs import outcomes_at
 from metaprobe.training.router.rows import Rates, batch_rows
 from metaprobe.training.router.words import Words
+from metaprobe.training.trees import Trees
 
 FEWEST_QUESTIONS = 60
 NEAR = 0.005
@@ -268,3 +268,24 @@ def state_rows(
     extra = np.stack([board.views.log_priced(question, rates), log_lambda], axis=2)
     X = np.concatenate([rows.reshape(b, A, -1), extra.astype(np.float32)], axis=2)
     return X, success, fitted.gain.score(gain_rows.reshape(b * A, -1)).reshape(b, A)
+
+
+def router_graph(success: Trees, gain: Trees) -> bytes:
+    """(A, len(PRICED)) float32 in; P(right) (A, 1) and gain (A, 1) out.
+
+    The rows are one state: the gain of each depends on the best P(right) among those asked.
+    """
+    derived, taken = GAIN_ROW[:3], GAIN_ROW[3:]
+    assert derived == ("best", "success", "lead"), "these are made here, and come first"
+    assert PRICED[: len(ROW)] == ROW
+    graph = GraphBuilder()
+    graph.add("Sigmoid", success.add_to(graph, INPUT, len(PRICED)), name=SUCCESS)  # its columns come first
+    asked = graph.add("Gather", INPUT, graph.constant([ROW.index("asked")]), axis=1)
+    had = graph.add("Mul", SUCCESS, asked)
+    best = graph.add("ReduceMax", had, axes=[0], keepdims=1)
+    lead = graph.add("Sub", SUCCESS, best)
+    best_rows = graph.add("Max", had, best)  # the best, once for every row
+    stated = graph.add("Gather", INPUT, graph.constant([PRICED.index(name) for name in taken]), axis=1)
+    gain_row = graph.add("Concat", best_rows, SUCCESS, lead, stated, axis=1)
+    gain.add_to(graph, gain_row, len(GAIN_ROW), GAIN)
+    return graph.model(INPUT, len(PRICED), (SUCCESS, GAIN))

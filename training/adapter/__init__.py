@@ -1,1 +1,0 @@
-"""The adapter probe: LoRA and a confidence head on a decoder."""

@@ -1,0 +1,358 @@
+"""Calibrators: monotone maps from scores to probabilities, for NumPy and for ONNX graphs alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.table import AnswerTable
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.folds import Rows, group_folds
+from metaprobe.training.graphs import GraphBuilder
+
+Floats = NDArray[np.float64]
+
+PARITY = 1e-5
+"""What an exported graph may differ by: thresholds lie that much on the safe side, so that ties stay together."""
+
+
+class Calibrator(Protocol):
+    """A monotone map from scores to probabilities."""
+
+    name: ClassVar[str]
+
+    def logit(self, score: Floats) -> Floats:
+        """Calibrated log-odds, finite, the same shape as `score`."""
+        ...
+
+    def probability(self, score: Floats) -> Floats:
+        """Calibrated probability in (0, 1)."""
+        ...
+
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        """Adds the same map to a graph, in standard operators of opset 15: (n, 1) float32 scores in, probabilities out.
+
+        Returns the name of the probabilities, which is `output` where that is given.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Platt:
+    """P(y = 1 | score) = sigmoid(slope * score + intercept)."""
+
+    slope: float
+    intercept: float
+    name: ClassVar[str] = "platt"
+
+    def logit(self, score: Floats) -> Floats:
+        """Calibrated log-odds, the same shape as `score`."""
+        return self.slope * score + self.intercept
+
+    def probability(self, score: Floats) -> Floats:
+        """Calibrated probability in (0, 1)."""
+        return sigmoid(self.logit(score))
+
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        scaled = graph.add("Mul", score, graph.number(self.slope))
+        return graph.add("Sigmoid", graph.add("Add", scaled, graph.number(self.intercept)), name=output)
+
+
+@dataclass(frozen=True, slots=True)
+class Beta:
+    """log-odds = a ln p - b ln(1 - p) + c, of p = sigmoid((score - centre) / spread).
+
+    A line that bends at the centre: its slope goes to a far below and to b far above. a = b is Platt.
+    """
+
+    centre: float
+    spread: float
+    a: float
+    b: float
+    c: float
+    name: ClassVar[str] = "beta"
+
+    def logit(self, score: Floats) -> Floats:
+        design = beta_design((score - self.centre) / self.spread)
+        return np.asarray(design @ np.array([self.a, self.b, self.c]), dtype=np.float64)
+
+    def probability(self, score: Floats) -> Floats:
+        return sigmoid(self.logit(score))
+
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        z = graph.add("Div", graph.add("Sub", score, graph.number(self.centre)), graph.number(self.spread))
+        low = graph.add("Mul", graph.add("Softplus", graph.add("Neg", z)), graph.number(self.a))  # -a ln p
+        high = graph.add("Mul", graph.add("Softplus", z), graph.number(self.b))  # -b ln(1 - p)
+        logit = graph.add("Add", graph.add("Sub", high, low), graph.number(self.c))
+        return graph.add("Sigmoid", logit, name=output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Isotonic:
+    """Straight lines between knots, flat outside them."""
+
+    scores: Floats
+    """(k,) knots, rising, k >= 2. Values that float32 can hold, so that a graph has the same ones."""
+    probabilities: Floats
+    """(k,) at the knots, never falling, in (0, 1)."""
+    name: ClassVar[str] = "isotonic"
+
+    def logit(self, score: Floats) -> Floats:
+        p = self.probability(score)
+        return np.log(p) - np.log1p(-p)
+
+    def probability(self, score: Floats) -> Floats:
+        return np.asarray(np.interp(score, self.scores, self.probabilities), dtype=np.float64)
+
+    def add_to(self, graph: GraphBuilder, score: str, output: str = "") -> str:
+        # The segment is looked up and its line evaluated from its left end. A sum of hinge functions would need fewer
+        # operators and lose digits to cancellation.
+        x = graph.add("Clip", score, graph.number(self.scores[0]), graph.number(self.scores[-1]))
+        past = graph.add("Greater", x, graph.number(self.scores[1:]))  # (n, k - 1): segments that lie to the left
+        segment = graph.add("ReduceSum", graph.cast(past, np.int64), graph.constant([1]), keepdims=1)
+        lines = (self.scores[:-1], np.diff(self.scores), self.probabilities[:-1], np.diff(self.probabilities))
+        left, width, base, rise = (graph.add("Gather", graph.number(line), segment) for line in lines)
+        share = graph.add("Div", graph.add("Sub", x, left), width)
+        return graph.add("Add", base, graph.add("Mul", share, rise), name=output)
+
+
+def beta_design(logit: Floats) -> Floats:
+    """(n, 3): ln p, -ln(1 - p) and 1 from the log-odds of p, what `Beta` weighs by a, b and c."""
+    return np.stack([-np.logaddexp(0, -logit), np.logaddexp(0, logit), np.ones_like(logit)], axis=-1)
+
+
+def sigmoid(logit: Floats) -> Floats:
+    """1 / (1 + exp(-x)) without overflow."""
+    return np.exp(-np.logaddexp(0, -np.asarray(logit, dtype=np.float64)))
+
+
+# Fit a calibrator on the calibration rows, and choose among several there.
+#
+# All smooth the labels (the sigmoids by Platt's targets), so that log-odds stay finite where the classes separate.
+
+Labels = NDArray[np.int64]
+
+ISOTONIC_ROWS = 500
+"""Calibration rows from which isotonic regression is worth comparing; below, it memorises them."""
+STEEPEST = 2.0
+"""Probability that an isotonic map may gain over one standard deviation of the scores. A steeper map would turn the
+rounding of a float32 score (some 1e-6 of its spread) into more than `PARITY`."""
+
+
+def fit_platt(score: Floats, y: Labels) -> Platt:
+    """Platt scaling (Platt 1999): a logistic regression on one score, with his smoothed targets against overconfidence.
+
+    The slope may come out negative, where higher scores are likelier wrong; no other calibrator turns scores round.
+    Raises `RecordError` where only one class is there, or a score is not finite.
+    """
+    targets = _targets(score, y)
+    z, centre, spread = _standardise(score)
+    design = np.stack([z, np.ones_like(z)], axis=1)
+    slope, intercept = _logistic(design, targets, start=(0.0, _prior(targets)))
+    return Platt(slope=slope / spread, intercept=intercept - slope * centre / spread)
+
+
+def fit_beta(score: Floats, y: Labels) -> Beta:
+    """Beta calibration (Kull et al. 2017, AISTATS, PMLR 54:623-631, Eq. 2), a and b >= 0.
+
+    The paper calibrates probabilities, and scores are none: here p is the sigmoid of the standardised score, so that
+    beta contains every rising line of Platt's and bends at the mean score, whatever the scale. (Platt's probability in
+    place of p is the other way; where scores say little it hardly varies, and a, b and c cannot be separated.) On
+    Platt's targets. a and b are bounded in the fit; the paper drops a negative one and fits again, which ends at the
+    same bound. Raises as `fit_platt` does.
+    """
+    targets = _targets(score, y)
+    z, centre, spread = _standardise(score)
+    a, b, c = _logistic(
+        beta_design(z),
+        targets,
+        start=(0.0, 0.0, _prior(targets)),
+        bounds=[(0, None), (0, None), (None, None)],
+    )
+    return Beta(centre, spread, a, b, c)
+
+
+def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
+    """Isotonic regression (scikit-learn), centred: each block is one knot at the mean of its scores.
+
+    Centring (Oron and Flournoy 2017, doi:10.1080/19466315.2017.1286256) replaces the steps by lines, which keeps the
+    ranking between blocks; blocks joined by a line steeper than `STEEPEST` are pooled. A block of n rows that are all
+    wrong gets 1 / (n + 2), or its neighbour's probability if that is less; all right likewise. Raises as `fit_platt`
+    does.
+    """
+    _targets(score, y)
+    regression = require("sklearn.isotonic", "fit").IsotonicRegression(out_of_bounds="clip")
+    values, block = np.unique(regression.fit(score, y).predict(score), return_inverse=True)
+    rows = np.bincount(block).astype(np.float64)
+    knots = [*zip(np.bincount(block, weights=score) / rows, values, rows, strict=True)]
+    _, _, spread = _standardise(score)
+    while len(knots) > 1:
+        x, p, n = np.array(knots).T
+        # A block of nothing but ties with its neighbour has no width: infinitely steep.
+        slopes = np.diff(p) * spread / np.maximum(np.diff(x), 1e-12 * spread)
+        worst = int(np.argmax(slopes))
+        if slopes[worst] <= STEEPEST:
+            break
+        pair = slice(worst, worst + 2)
+        knots[pair] = [(np.average(x[pair], weights=n[pair]), np.average(p[pair], weights=n[pair]), n[pair].sum())]
+    x, p, n = np.array(knots).T
+    if len(p) > 1:  # only the first block can be all wrong, and only the last all right
+        p = np.clip(p, min(1 / (n[0] + 2), p[1]), max((n[-1] + 1) / (n[-1] + 2), p[-2]))
+    # As float32 holds them; knots that it cannot separate are one.
+    x, first = np.unique(x.astype(np.float32).astype(np.float64), return_index=True)
+    p = p[first]
+    if len(x) == 1:
+        x, p = np.array([x[0], x[0] + max(spread, abs(x[0]))]), np.repeat(p, 2)
+    return Isotonic(x.astype(np.float32).astype(np.float64), p)
+
+
+FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType(
+    {
+        Platt.name: fit_platt,
+        Beta.name: fit_beta,
+        Isotonic.name: fit_isotonic,
+    }
+)
+"""How each calibrator is fitted, by name."""
+
+
+class Compared(NamedTuple):
+    """How one calibrator did on folds it was not fitted on."""
+
+    name: str
+    loss: float
+    """Mean log loss, in nats."""
+    se: float
+    """Standard error of this loss less the best one, paired by row and clustered by group; 0 for the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The calibrator chosen, fitted on all the rows."""
+
+    calibrator: Calibrator
+    compared: tuple[Compared, ...]
+    """In the order of the candidates. Empty where there was only one, or too few groups to compare any."""
+
+
+USUAL_CALIBRATORS = (Platt.name, Beta.name, Isotonic.name)
+
+
+def calibrator_on(
+    rows: Rows, scores: Floats, table: AnswerTable, seed: int, candidates: Sequence[str] = USUAL_CALIBRATORS
+) -> Calibrator:
+    """Returns the calibrator that is chosen and fitted on these rows of the scores (n,) of a table's answers."""
+    chosen = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
+    return chosen.calibrator
+
+
+def choose_calibrator(
+    score: Floats,
+    y: Labels,
+    groups: Sequence[str] | NDArray[np.str_],
+    *,
+    candidates: Sequence[str] = USUAL_CALIBRATORS,
+    folds: int = 5,
+    seed: int = 0,
+) -> Chosen:
+    """The first of the candidates (simplest first) whose cross-fitted log loss is within a standard error of the best.
+
+    Isotonic regression is compared from `ISOTONIC_ROWS` rows on. Folds are by group; there are fewer where a class is
+    in fewer groups, and where no split leaves both classes to fit on, the first candidate is taken without comparison.
+    The same rows in another order give the same choice.
+
+    The standard error is that of the paired difference: the loss's own is mostly how hard the rows are, which all
+    candidates share, and would have the simplest win nearly always.
+    """
+    if unknown := [name for name in candidates if name not in FITTERS]:
+        raise RecordError(f"no calibrator is called {', '.join(unknown)}; there are {', '.join(FITTERS)}")
+    _targets(score, y)
+    offered = [name for name in candidates if name != Isotonic.name or len(y) >= ISOTONIC_ROWS]
+    if not offered:
+        raise RecordError(
+            f"isotonic calibration needs {ISOTONIC_ROWS} rows, got {len(y)}: offer a simpler one beside it"
+        )
+    order = np.lexsort((y, score, np.asarray(groups)))
+    score, y, groups = score[order], y[order], np.asarray(groups)[order]
+    parts = _parts(y, groups, folds, seed) if len(offered) > 1 else []
+    compared: list[Compared] = []
+    if parts:
+        losses = np.empty((len(offered), len(y)))
+        for row, name in enumerate(offered):
+            for rest, part in parts:
+                logit = FITTERS[name](score[rest], y[rest]).logit(score[part])
+                losses[row, part] = np.logaddexp(0, np.where(y[part] == 1, -logit, logit))
+        means = losses.mean(axis=1)
+        excess = losses - losses[np.argmin(means)]
+        cluster = np.unique(groups, return_inverse=True)[1]
+        compared = [
+            Compared(name, float(mean), _clustered_se(more, cluster))
+            for name, mean, more in zip(offered, means, excess, strict=True)
+        ]
+    least = min((one.loss for one in compared), default=0.0)
+    chosen = next((one.name for one in compared if one.loss - least <= one.se), offered[0])
+    return Chosen(FITTERS[chosen](score, y), tuple(compared))
+
+
+def _parts(y: Labels, groups: NDArray[np.str_], folds: int, seed: int) -> list[tuple[Rows, Rows]]:
+    """(rows to fit on, rows to judge on) a fold; empty where a fold would be fitted on one class."""
+    folds = min(folds, *(len(np.unique(groups[y == label])) for label in (0, 1)))
+    if folds < 2:
+        return []
+    parts = [*group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed)]
+    return parts if all(len(np.unique(y[rest])) == 2 for rest, _ in parts) else []
+
+
+def _clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
+    """Standard error of the mean of `values`, dependent within clusters (two at least)."""
+    sums = np.bincount(cluster, weights=values - values.mean())
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.square(sums).sum()) / len(values))
+
+
+def _targets(score: Floats, y: Labels) -> Floats:
+    """Platt's targets, (n+ + 1) / (n+ + 2) for label 1 and 1 / (n- + 2) for label 0, of rows that can be fitted."""
+    if np.shape(score) != np.shape(y) or np.ndim(score) != 1:
+        raise RecordError(f"calibration needs one score a label, got shapes {np.shape(score)} and {np.shape(y)}")
+    if unknown := int((~np.isfinite(score)).sum()):
+        raise RecordError(
+            f"calibration needs finite scores, got {unknown} of {len(score)} that are not: leave them out"
+        )
+    positives, negatives = int((y == 1).sum()), int((y == 0).sum())
+    if not positives or not negatives or positives + negatives != len(y):
+        raise RecordError(
+            f"calibration needs both classes, got {positives} of label 1 and {negatives} of label 0 among {len(y)} rows"
+        )
+    return np.where(y == 1, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+
+
+def _standardise(score: Floats) -> tuple[Floats, float, float]:
+    """Standardised scores, their mean and their standard deviation (1 where they do not vary)."""
+    centre, spread = float(np.mean(score)), float(np.std(score)) or 1.0
+    return (score - centre) / spread, centre, spread
+
+
+def _prior(targets: Floats) -> float:
+    """Log-odds of the mean target."""
+    return float(np.log(targets.mean() / (1 - targets.mean())))
+
+
+def _logistic(
+    design: Floats, targets: Floats, *, start: Sequence[float], bounds: Sequence[tuple[Any, Any]] | None = None
+) -> tuple[float, ...]:
+    """Weights of the logistic regression on soft targets, within bounds."""
+
+    def loss(weights: Floats) -> tuple[float, Floats]:
+        logit = design @ weights
+        value = np.logaddexp(0, logit) - targets * logit
+        return float(value.mean()), design.T @ (sigmoid(logit) - targets) / len(targets)
+
+    optimize = require("scipy.optimize", "fit")
+    # L-BFGS-B now and then stops at a bound that it should leave.
+    fit = optimize.minimize(
+        loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-16, "maxiter": 500}
+    )
+    return tuple(float(weight) for weight in fit.x)

@@ -1,1 +1,0 @@
-"""What every training uses: roles, calibration, trees, graphs, thresholds, the checkpoint that it writes."""

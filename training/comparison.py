@@ -1,0 +1,584 @@
+"""The comparison of a study: methods of the user's own, sentences about the numbers, and the report's files."""
+
+import csv
+import json
+import math
+import platform
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.compare import BEST_BASELINE, STATED, method_results
+from metaprobe.eval.compare_answers import accuracy_rows, trajectories
+from metaprobe.eval.compare_details import add_details, ordinal_outcome
+from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
+from metaprobe.eval.compare_efficiency import NotTwoChoice, metacognitive_efficiency, two_choice_responses
+from metaprobe.eval.compare_items import write_item_table
+from metaprobe.eval.compare_pairs import pair_tests
+from metaprobe.eval.coupling import coupling
+from metaprobe.eval.method_results import Family, Finding, MethodResult
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.strongest_control import ControlDifference
+from metaprobe.eval.results import (
+    Comparison,
+    Difficulty,
+    LayerSweep,
+    Overconfidence,
+    PairTest,
+    Place,
+    PolicyResult,
+    TwoChoice,
+)
+from metaprobe.eval.run_results import with_runs
+from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
+from metaprobe.eval.systems import metacrit
+from metaprobe.eval.table import AnswerTable
+from metaprobe.eval.wording import calibration_words, control_named, format_interval, p_value
+from metaprobe.pipelines.named_systems import known_system
+from metaprobe.probes.features import COUNTS, features, schema
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.types import Call, Item, Run
+from metaprobe.training.audit import ENOUGH_FOR_ECE, audit_method
+from metaprobe.training.checkpoint import read_by
+from metaprobe.training.controls import PromptTfidf
+from metaprobe.training.evidence import Evidence, Scores, load_runs
+from metaprobe.training.linear import LinearProbe
+from metaprobe.training.methods import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    LADDER,
+    TREES,
+    FeatureTrees,
+    GivenScore,
+    HiddenProbeMethod,
+    Method,
+)
+from metaprobe.training.options import CompareOptions
+from metaprobe.training.study import CrossFit, Study, crossfit, study
+
+COLUMNS = ("call_id", "score")
+NAMED = 3
+"""Most ids that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnScores:
+    """The scores of one file, by call id; of an answer table they give the answers' own, (n,)."""
+
+    scores: Mapping[str, float]
+
+    def __call__(self, table: AnswerTable) -> Scores:
+        return np.array([self.scores[call_id] for call_id in table.call_ids.tolist()])
+
+
+def own_methods(
+    paths: Sequence[Path], table: AnswerTable, known: Collection[str], taken: Collection[str]
+) -> list[GivenScore]:
+    """Returns a method for each CSV file with the columns `call_id` and `score`, called like the file.
+
+    A higher score stands for an answer that is likelier right. Every answer of the table needs a row; rows of other
+    calls among `known`, those of the runs, are passed over. Raises `RecordError` for a file that cannot be read so, for
+    an id that is unknown, given twice or missing, for a score that is no finite number, and for a name in `taken`.
+    """
+    methods: list[GivenScore] = []
+    for path in paths:
+        if path.stem in {*taken, *(method.name for method in methods)}:
+            raise RecordError(f"{path}: a method is called {path.stem!r} already; rename the file")
+        scores = _read(path)
+        if strangers := [call_id for call_id in scores if call_id not in known]:
+            example = str(table.call_ids[0])
+            raise RecordError(f"{path}: these runs hold no call {_named(strangers)}; expected ids such as {example!r}")
+        if missing := [call_id for call_id in table.call_ids.tolist() if call_id not in scores]:
+            raise RecordError(f"{path} has no score of {_named(missing)}; expected one of each of {len(table)} answers")
+        family: Family = "own"
+        methods.append(GivenScore(path.stem, family, OwnScores(scores)))
+    return methods
+
+
+def _read(path: Path) -> dict[str, float]:
+    scores: dict[str, float] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            if absent := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+                raise RecordError(
+                    f"{path}: the first line is {','.join(rows.fieldnames or ()) or 'empty'}; expected a header with "
+                    f"the columns {' and '.join(COLUMNS)} ({', '.join(absent)} is missing)"
+                )
+            for row in rows:
+                call_id, score = row["call_id"], _number(row["score"])
+                where = f"{path}:{rows.line_num}"
+                if score is None:
+                    raise RecordError(f"{where}: {call_id!r} has the score {row['score']!r}; expected a finite number")
+                if call_id in scores:
+                    raise RecordError(f"{where}: {call_id!r} was given before; expected one row a call")
+                scores[call_id] = score
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"{path} is no CSV file in UTF-8: {error}") from error
+    return scores
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return f"{', '.join(map(repr, ids[:NAMED]))}{more}"
+
+
+FIRST_TOKENS = f"{TREES}, first tokens"
+
+
+def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str, dict[int, Scores]]:
+    """name -> k -> (n,) out-of-fold scores of the trees on the features of the first k tokens; for `seen_tokens`.
+
+    A k at which the trees find nothing to split is left out; of answers of a token or two that may be every one.
+    """
+    if not evidence.table.measured:
+        return {}
+    logprobs = list(evidence.table.logprobs)
+    by_count = {}
+    for k in COUNTS:
+        prefix = schema(f"prefix-{k}")
+        seen = replace(
+            evidence,
+            features=features(prefix, logprobs),
+            feature_names=prefix.names,
+            schema=prefix.name,
+            states=None,
+        )
+        with suppress(RecordError):
+            by_count[k] = crossfit(seen, [FeatureTrees()], folds=folds, seed=seed)[TREES].ranking
+    return {FIRST_TOKENS: by_count} if by_count else {}
+
+
+SIGNIFICANT = 0.05
+EXPORTED = {LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+"""Methods of which there are checkpoints: what of `metaprobe train` writes them."""
+
+
+def headline_method(results: Sequence[MethodResult]) -> MethodResult:
+    """Returns the method that a report is about, which is named beforehand.
+
+    The best of several would look better than it is. Without log-probabilities it is a probe, else the user's own
+    method, else the first of all.
+    """
+    by_name = {result.name: result for result in results}
+    learned = (by_name.get(name) for name in (BLEND, LADDER, AFTER, BEFORE))
+    own = (result for result in results if result.family == "own")
+    return next((candidate for candidate in (*learned, *own) if candidate is not None), results[0])
+
+
+def headline_sentences(results: Sequence[MethodResult], *, y: NDArray[Any], baselines: Sequence[str]) -> list[str]:
+    """Returns the main result: accuracy, stated confidence, and the headline method beside its controls.
+
+    `y` (n,) is 1 for a right answer; `baselines` are the controls that the folds chose on their selection data.
+    """
+    by_name = {result.name: result for result in results}
+    learned = headline_method(results)
+    sentences = [f"{np.mean(y):.0%} of {len(y)} answers are right."]
+    if (stated := by_name.get(STATED)) is not None:
+        sentences.append(
+            f"Asked for its confidence, which it stated for {stated.coverage:.0%} of the answers, the model "
+            f"distinguishes right from wrong answers with AUROC {format_interval(stated.auroc)}: "
+            f"{_against_chance(stated.auroc)}."
+        )
+        sentences += calibration_words(stated)
+    if learned.family == "explicit":
+        return sentences
+    kind = "learned method named beforehand" if learned.family == "learned" else "method of your own"
+    sentences.append(f"The {kind} ({learned.name}) reaches {format_interval(learned.auroc)}.")
+    return sentences + _beside_controls(learned, by_name, Counter(baselines))
+
+
+def _beside_controls(learned: MethodResult, by_name: Mapping[str, MethodResult], baselines: Counter[str]) -> list[str]:
+    sentences = []
+    if (over := learned.controls) is not None:
+        sentences.append(
+            f"The strongest of {len(over.controls)} controls on these answers is "
+            f"{control_named(over.strongest.name)} with {format_interval(by_name[over.strongest.name].auroc)}; the "
+            f"method's gain over it is {_describe_gain(over.strongest)}; it beats {_count_beaten(over.controls)}."
+        )
+    if (base := by_name.get(BEST_BASELINE)) is not None:
+        chosen = ", ".join(f"{name} in {folds}" for name, folds in baselines.most_common())
+        sentences.append(
+            f"The control chosen in advance, on selection data in each of {sum(baselines.values())} folds ({chosen}), "
+            f"reaches {format_interval(base.auroc)}."
+        )
+    if learned.within_runs is not None and (inside := learned.controls_within) is not None:
+        sentences.append(
+            f"Among answers of one run (model, task, way of asking) the learned method reaches "
+            f"{format_interval(learned.within_runs)}, its strongest control there, {inside.strongest.name}, "
+            f"{inside.strongest.estimate:.2f}; the gain is {_describe_gain(inside.strongest)}."
+        )
+    return sentences
+
+
+def _describe_gain(over: ControlDifference) -> str:
+    """`+0.03 [+0.01, +0.05] (p < 0.001 after Holm's correction), so it is better`."""
+    if over.beaten:
+        says = "so it is better"
+    else:
+        says = "so it is worse" if over.difference.high < 0 else "so this sample does not settle which is better"
+    p = p_value(over.p_holm)
+    shown = p if p.startswith("<") else f"= {p}"
+    return f"{format_interval(over.difference, signed=True)} (p {shown} after Holm's correction), {says}"
+
+
+def _count_beaten(controls: Sequence[ControlDifference]) -> str:
+    beaten = sum(control.beaten for control in controls)
+    return f"all {beaten}" if beaten == len(controls) else f"{beaten} of {len(controls)}"
+
+
+def _against_chance(auroc: Interval) -> str:
+    if auroc.low > 0.5:
+        return "better than chance"
+    return "worse than chance" if auroc.high < 0.5 else "not distinguishable from chance"
+
+
+def further_sentences(
+    results: Sequence[MethodResult],
+    pairs: Sequence[PairTest],
+    equal: Difficulty | None,
+    gaps: Sequence[Overconfidence],
+    efficiency: TwoChoice | None,
+) -> list[str]:
+    """Returns what remains at equal difficulty and after correction, and how far stated confidence is off."""
+    learned = headline_method(results).name
+    sentences = []
+    if equal is not None:
+        within = {row.method: row.auroc for row in equal.methods}
+        shown = [f"{name} {format_interval(within[name])}" for name in (STATED, learned) if name in within]
+        sentences.append(f"At equal difficulty ({equal.by}) the AUROC is: {', '.join(shown)}.")
+    if pairs:
+        stand = sum(pair.p_holm < SIGNIFICANT for pair in pairs)
+        sentences.append(
+            f"{stand} of {len(pairs)} differences from stated confidence or the strongest control stand after Holm's "
+            f"correction ({pairs[0].test}, p < {SIGNIFICANT})."
+        )
+    own = [row for row in gaps if row.method == STATED]
+    if own:
+        levels = ", ".join(f"{row.level} {row.gap.estimate:+.2f}" for row in own[1:])
+        sentences.append(
+            f"Stated confidence minus accuracy is {format_interval(own[0].gap, signed=True)}"
+            f"{f' ({levels})' if levels else ''}."
+        )
+    if efficiency is not None:
+        sentences += _describe_choices(efficiency, learned)
+    return sentences
+
+
+def _describe_choices(found: TwoChoice, learned: str) -> list[str]:
+    """The answers as choices between two; those that are none are wrong for another reason than not knowing."""
+    methods = [row for row in found.methods if row.method in (STATED, learned)]
+    aurocs = ", ".join(f"{row.method} {format_interval(row.type2_auroc)}" for row in methods)
+    unreadable = f"{found.unreadable} of {found.n + found.unreadable} answers state neither choice and count as wrong. "
+    ratios = ", ".join(f"{row.method} {format_interval(row.m_ratio)}" for row in methods if row.m_ratio is not None)
+    reason = next((row.refused for row in methods if row.refused), "")
+    return [
+        f"{unreadable if found.unreadable else ''}Among answers that choose, the AUROC is: {aurocs}.",
+        f"d' of the answers is {format_interval(found.d_prime)}; "
+        + (f"M-ratio: {ratios}." if ratios else f"there is no M-ratio, for {reason}."),
+    ]
+
+
+def nearest_checkpoint(results: Sequence[MethodResult]) -> str:
+    """Returns a sentence about the checkpoint that comes nearest to the blend, of which there is none.
+
+    Empty where the headline method is not the blend.
+    """
+    if headline_method(results).name != BLEND:
+        return ""
+    best = max((result for result in results if result.name in EXPORTED), key=lambda result: result.auroc.estimate)
+    beside = ""
+    if (over := best.controls) is not None:
+        beside = (
+            f", {format_interval(over.strongest.difference, signed=True)} against {control_named(over.strongest.name)}"
+        )
+        if not over.beaten:
+            beside += (
+                f". It is not shown to beat {control_named(over.standing[0].name)}: where the blend cannot be had, use "
+                "that instead"
+            )
+    return (
+        f"There is no checkpoint of the {BLEND}: `metaprobe compare` makes it of several methods. The nearest one is "
+        f"that of `metaprobe train {EXPORTED[best.name]}` ({best.name}): AUROC {format_interval(best.auroc)}{beside}."
+    )
+
+
+def collect_grades(runs: Sequence[Run], table: AnswerTable) -> dict[str, NDArray[np.float64]]:
+    """Every label of these answers beside their target: name -> (n,), NaN where an answer has none of it."""
+    row = {call_id: i for i, call_id in enumerate(table.call_ids.tolist())}
+    grades: dict[str, NDArray[np.float64]] = {}
+    for run in runs:
+        for label in run.labels:
+            if label.call_id in row and ":" not in label.name:  # `signal:...` is what a checkpoint read
+                grades.setdefault(label.name, np.full(len(table), np.nan))[row[label.call_id]] = label.value
+    return grades
+
+
+def answers_of(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], list[str | None]]:
+    """The item and the answer itself of every row; None for an answer whose text was not stored.
+
+    Raises `KeyError` where a row's run is not among them.
+    """
+    held: dict[str, tuple[Run, Call]] = {call.id: (run, call) for run in runs for call in run.calls}
+    pairs = [held[call_id] for call_id in table.call_ids.tolist()]
+    return [run.item for run, _ in pairs], [_answer(run, call) for run, call in pairs]
+
+
+def _answer(run: Run, call: Call) -> str | None:
+    if not call.text:
+        return None
+    system = known_system(run.system)
+    return call.text.strip() if system is None else system.extract_answer(run.item, call, run.variant)
+
+
+def efficiency_of(
+    table: AnswerTable, fits: CrossFit, runs: Sequence[Run], *, target: str, seed: int = 0
+) -> tuple[TwoChoice | None, str]:
+    """Metacognitive efficiency, or why there is none."""
+    if not runs:
+        return None, "the runs were not given"
+    if target != "correct":
+        return None, f"the answers are judged by their label {target!r}, not by being right"
+    try:
+        responses = two_choice_responses(*answers_of(runs, table), table.y)
+        return metacognitive_efficiency(table, fits.methods, responses, seed=seed), ""
+    except NotTwoChoice as reason:
+        return None, str(reason)
+
+
+def sections_of_runs(runs: Sequence[Run], *, seed: int = 0) -> dict[str, Any]:
+    """What monitoring found and control did, as fields of a `Comparison`."""
+    sections: dict[str, Any] = {"coupling": coupling(runs, seed=seed)}
+    criticised = [run for run in runs if run.system == "metacrit"]
+    if criticised:
+        # Ablations are other systems: the table is of the variant with most runs.
+        variant = Counter(run.variant for run in criticised).most_common(1)[0][0]
+        members = [run for run in criticised if run.variant == variant]
+        rows = metacrit.agreement(members, seed=seed)
+        if any(row.n for row in rows):
+            sections |= {"agreement": rows, "failures": metacrit.failure_types(runs)}
+    return sections
+
+
+WORDS = PromptTfidf().name
+"""The method whose estimate stands for difficulty where the items have no levels."""
+
+
+def comparison(
+    study: Study,
+    *,
+    runs: Sequence[Run] = (),
+    choices: tuple[PolicyResult, ...] = (),
+    notes: Sequence[str] = (),
+    shipped: Mapping[str, Place] | None = None,
+    command: str,
+) -> Comparison:
+    """Returns everything that a report shows of a study.
+
+    `shipped`: which layer and position the checkpoint of a probe reads, by the probe's name, where there are any.
+    What needs the `runs` themselves (metacognitive efficiency, monitoring and control, graded labels) is left out
+    where none are given.
+    """
+    evidence, fits, seed = study.evidence, study.fits, study.seed
+    table = evidence.table
+    ordinal = ordinal_outcome(table, collect_grades(runs, table))
+    plain = method_results(table, fits.methods, seed=seed)
+    results = add_details(table, fits.methods, plain, ordinal=ordinal, seed=seed)
+    strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == WORDS), None))
+    equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
+    pairs = pair_tests(table, fits.methods, seed=seed)
+    gaps = overconfidence(table, fits.methods, strata, seed=seed)
+    efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
+    first_tokens = first_token_scores(evidence, folds=len(fits.roles), seed=seed)
+    compared = Comparison(
+        title="Explicit and implicit metacognition",
+        summary=(
+            *headline_sentences(results, y=table.y, baselines=fits.best_baseline),
+            *([f"{evidence.regrouped}."] if evidence.regrouped else []),
+            *further_sentences(results, pairs, equal, gaps, efficiency),
+        ),
+        headline=headline_method(results).name,
+        provenance=_provenance(evidence, command, seed),
+        y=table.y,
+        methods=results,
+        best_baseline=BEST_BASELINE,
+        baselines=dict(Counter(fits.best_baseline).most_common()),
+        exported=nearest_checkpoint(results),
+        accuracy=accuracy_rows(table),
+        sweeps=_sweeps(study.methods, fits, results, shipped or {}),
+        trajectories=trajectories(table),
+        choices=choices,
+        pairs=pairs,
+        ordinal=ordinal.name if ordinal else "",
+        difficulty=equal,
+        overconfidence=gaps,
+        two_choice=efficiency,
+        two_choice_refused=refused,
+        seen=auroc_by_tokens_seen(table, learned=first_tokens, seed=seed),
+        **sections_of_runs(runs, seed=seed),
+        audits=_audits(study),
+        notes=(*notes, *_limits(evidence, has_difficulty=strata is not None)),
+    )
+    return with_runs(compared, runs, seed=seed)
+
+
+def _audits(study: Study) -> tuple[Finding, ...]:
+    """Returns each audit of the learned methods once, in the order of the methods."""
+    learned = [method for method in study.methods if method.family == "learned"]
+    reports = [audit_method(study.evidence, study.fits, one, refits=False, seed=study.seed) for one in learned]
+    return tuple(dict.fromkeys(audit for report in reports for audit in report.audits))
+
+
+def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
+    """Returns a sentence for each thing that these answers do not allow to be shown."""
+    n, without = len(evidence.table), evidence.without_hidden
+    limits = []
+    if not has_difficulty:
+        limits.append(
+            f"Difficulty: the items have no levels, and {WORDS} knows nothing of it; nothing is held constant."
+        )
+    if not evidence.table.measured:
+        limits.append("The answers hold no log-probabilities: no method that reads them is shown.")
+    if 0 < without < n:
+        limits.append(f"{without} of {n} answers have no hidden states: no probes.")
+    if evidence.states_refused:
+        limits.append(f"No probes: {evidence.states_refused}.")
+    if n < ENOUGH_FOR_ECE:
+        limits.append(f"ECE: {n} answers are too few to quote it; {ENOUGH_FOR_ECE} are needed.")
+    return limits
+
+
+def _sweeps(
+    methods: Sequence[Method], fits: CrossFit, results: Sequence[MethodResult], shipped: Mapping[str, Place]
+) -> tuple[LayerSweep, ...]:
+    by_name = {result.name: result for result in results}
+    probes = [m.name for m in methods if isinstance(m, HiddenProbeMethod) and m.kind != "low-rank"]
+    return tuple(_sweep(fits.probes[name], by_name[name], shipped.get(name)) for name in probes)
+
+
+def _sweep(probes: Sequence[LinearProbe], result: MethodResult, shipped: Place | None) -> LayerSweep:
+    """Selection AUROC, averaged over the folds, and what each of them chose."""
+    first = probes[0].sweep
+    layers = tuple(dict.fromkeys(point.layer for point in first))
+    positions = tuple(dict.fromkeys(point.position for point in first))
+    grid = np.zeros((len(layers), len(positions)))
+    for probe in probes:
+        for point in probe.sweep:
+            at = layers.index(point.layer), positions.index(point.position)
+            grid[at] += point.auroc / len(probes)
+    return LayerSweep(
+        probe=result.name,
+        layers=layers,
+        positions=positions,
+        selection_auroc=grid,
+        choices=tuple((probe.layers[0], probe.position) for probe in probes),
+        shipped=shipped,
+        test_auroc=result.auroc,
+    )
+
+
+def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str]:
+    table, generator = evidence.table, evidence.generator
+    packages = ("metaprobe", "numpy", "lightgbm", "scikit-learn", "onnxruntime")
+    return {
+        "model": ", ".join(generator.models) if generator else ", ".join(sorted(set(table.models.tolist()))),
+        "revision": generator.revision or "several" if generator else "several",
+        "dtype": generator.dtype or "several" if generator else "several",
+        "log-probabilities": (generator.logprobs_mode if generator else "unknown") + read_by(evidence.logprobs_reader),
+        "items": str(len(set(table.items.tolist()))),
+        "answers": str(len(table)),
+        "groups": str(len(set(table.groups.tolist()))),
+        "training data": evidence.fingerprint,
+        "seed": str(seed),
+        "versions": ", ".join(f"{package} {version(package)}" for package in packages),
+        "python": platform.python_version(),
+        "command": command,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def require_report() -> None:
+    """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
+    for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib"):
+        require(module, "train,report")
+
+
+def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
+    """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`."""
+    require_report()
+    given = [options.scores] if isinstance(options.scores, str | Path) else options.scores
+    files = [Path(path) for path in given]
+
+    def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
+        known = {call.id for run in load_runs(stores) for call in run.calls} if files else set()
+        return own_methods(files, evidence.table, known, (*names, BLEND, BEST_BASELINE))
+
+    made = study(
+        stores,
+        own=own,
+        bare=True,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        folds=options.folds,
+        seed=options.seed,
+        on_step=options.on_step,
+    )
+    options.on_step("report")
+    comparison, _ = write_comparison(options.out, made, command=options.recorded("compare"))
+    return comparison
+
+
+def write_comparison(
+    folder: str | Path,
+    of: Study,
+    *,
+    choices: tuple[PolicyResult, ...] = (),
+    notes: Sequence[str] = (),
+    probes: Mapping[str, Checkpoint] | None = None,
+    command: str,
+) -> tuple[Comparison, Path]:
+    """Writes the report, its tables as CSV and LaTeX, its drawings as SVG and PDF, comparison.json and the item table.
+
+    `probes`: the checkpoints of the study's probes, by their methods' names, so that the report says what they read.
+    Returns the comparison and the report's path.
+    """
+    require_report()
+    from metaprobe.eval.report.paper_files import paper_files  # training alone needs neither templates nor plots
+    from metaprobe.eval.report.render import report_files
+
+    shipped = {name: _place(checkpoint) for name, checkpoint in (probes or {}).items()}
+    runs = load_runs(of.stores)
+    compared = comparison(of, runs=runs, choices=choices, notes=notes, shipped=shipped, command=command)
+    folder = Path(folder)
+    texts = {**report_files(compared), "comparison.json": json.dumps(compared.to_dict(), indent=2) + "\n"}
+    for name, content in {**{name: text.encode() for name, text in texts.items()}, **paper_files(compared)}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    write_item_table(folder, of.evidence.table, of.fits.methods)
+    return compared, folder / "report.html"
+
+
+def _place(checkpoint: Checkpoint) -> Place:
+    """Layer and position that the checkpoint of a probe of one layer reads."""
+    contract = checkpoint.manifest.contract
+    return contract["layer"], contract["position"]

@@ -1,1 +1,0 @@
-"""From fitted folds to the comparison that is printed and reported."""

@@ -1,0 +1,152 @@
+"""The controls: what explains a method's numbers more simply, fitted in the same folds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.audits.simpler_predictors import CUT, IDENTITY
+from metaprobe.eval.method_results import Family
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.table import AnswerTable
+from metaprobe.probes.baselines import baseline_scores
+from metaprobe.probes.features import TERM_NAMES
+from metaprobe.records.extras import require
+from metaprobe.training.evidence import Evidence, Scores, runs_of
+from metaprobe.training.folds import Roles, Rows
+from metaprobe.training.ladder import fit_offsets, terms_in
+from metaprobe.training.methods import MEAN_LOGPROB, Fitted, GivenScore, Method, Scorer
+
+
+def make_tfidf() -> Any:
+    """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted."""
+    text = require("sklearn.feature_extraction.text", "fit")
+    return text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTfidf:
+    """Logistic regression on the words of the question alone: what can be known without any signal of the model."""
+
+    name: str = "prompt TF-IDF"
+    family: Family = "plain"
+    fitted: bool = True
+    penalties: tuple[float, ...] = (0.1, 1.0, 10.0)
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        linear = require("sklearn.linear_model", "fit")
+        table = evidence.table
+        # The way of asking is part of the prompt, so this control may know it too.
+        prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
+
+        def fitted(rows: Rows, penalty: float) -> Scorer:
+            words = make_tfidf()
+            model = linear.LogisticRegression(C=penalty, max_iter=1000)
+            model.fit(words.fit_transform(prompts[rows]), table.y[rows])
+            return lambda rows: np.asarray(model.decision_function(words.transform(prompts[rows])), dtype=np.float64)
+
+        selected = {
+            penalty: float(auroc(table.y[roles.selection], fitted(roles.train, penalty)(roles.selection)))
+            for penalty in self.penalties
+        }
+        best = max(selected, key=lambda penalty: selected[penalty])
+        return Fitted(fitted(roles.learning, best), selected[best])
+
+
+def smooth_means(
+    values: NDArray[np.int64] | Scores, cells: NDArray[np.str_], prior: float
+) -> tuple[dict[str, float], float]:
+    """Returns the mean value of each cell, as if it held `prior` more rows of the overall mean; and that mean."""
+    overall = float(np.mean(values))
+    means = {}
+    for cell in np.unique(cells):
+        here = values[cells == cell]
+        means[str(cell)] = (float(here.sum()) + prior * overall) / (len(here) + prior)
+    return means, overall
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable:
+    """Smoothed share of right answers in each cell of the named columns: a judge that knows only what was asked."""
+
+    name: str = "dimension x level table"
+    columns: tuple[str, ...] = ("dimensions", "levels", "variants")
+    family: Family = "plain"
+    fitted: bool = True
+    prior: float = 5.0
+    """Answers' worth of the overall share that each cell starts with."""
+
+    def varies(self, table: AnswerTable) -> bool:
+        """Whether there is more than one cell, so that there is something to know."""
+        return len(np.unique(self.cells(table))) > 1
+
+    def cells(self, table: AnswerTable) -> NDArray[np.str_]:
+        """(n,): the cell of each answer."""
+        return np.array(["|".join(cell) for cell in zip(*(getattr(table, c) for c in self.columns), strict=True)])
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table = evidence.table
+        cells = self.cells(table)
+
+        def fitted(learn: Rows) -> Scorer:
+            known, share = smooth_means(table.y[learn], cells[learn], self.prior)
+            return lambda rows: np.array([known.get(cell, share) for cell in cells[rows]])
+
+        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
+        return Fitted(fitted(roles.learning), selected)
+
+
+RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
+"""A judge that knows only which run an answer is of: which model answered which task, asked in which way."""
+
+FITTED_CONTROLS = (PromptTfidf().name, RUN_IDENTITY.name, CellTable().name)
+"""Controls that are fitted, beside those that need no fit."""
+FREE: tuple[GivenScore, ...] = (
+    GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
+    GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
+    GivenScore("scaled log-probability", "log-probability", lambda t: _baseline(t, "scaled_logprob")),
+    GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
+    GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
+    GivenScore(CUT, "plain", lambda t: -t.cut.astype(np.float64)),
+)
+"""What the log-probabilities give without any fitting, and how long the answers are."""
+
+
+def _baseline(table: AnswerTable, name: str) -> Scores:
+    return baseline_scores(list(table.logprobs))[name]
+
+
+def control_methods(table: AnswerTable) -> list[Method]:
+    """Returns the controls that these answers allow, in the order of a comparison."""
+    asked = any(question.strip() for question in table.questions.tolist())  # questions that are not stored say nothing
+    return [
+        *(FREE if table.measured else ()),
+        *((PromptTfidf(),) if asked else ()),
+        *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
+    ]
+
+
+TERMS_CONTROL = "terms of the log-probabilities"
+
+
+def score_by_terms(evidence: Evidence, splits: Sequence[Roles]) -> Scores | None:
+    """Returns held-out log-odds (n,) by all terms and a base rate for each run; None where the features hold no terms.
+
+    Probes on hidden states, and trees on hundreds of features, have to do better than this. The quality predictor has
+    tried it as a step of its own (`metaprobe.training.ladder`).
+
+    Each fold is fitted on all rows but its test rows: a control that nothing is chosen for needs no others.
+    """
+    if evidence.feature_names[-len(TERM_NAMES) :] != TERM_NAMES:
+        return None
+    table, terms = evidence.table, terms_in(evidence.features)
+    runs, scores = runs_of(table), np.full(len(table), np.nan)
+    for roles in splits:
+        seen, test = roles.seen, roles.test
+        centre, spread = terms[seen].mean(axis=0), terms[seen].std(axis=0)
+        standard = (terms - centre) / np.where(spread > 0, spread, 1.0)
+        fit = fit_offsets(standard[seen], table.y[seen], runs[seen])
+        scores[test] = standard[test] @ fit.weights + fit.rates.of(runs[test])
+    return scores

@@ -1,0 +1,270 @@
+"""Labelled answers of run stores, with the features and hidden states that methods learn from."""
+
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Generator, Training
+from metaprobe.eval.audits.training_data import labels_by_source
+from metaprobe.eval.table import AnswerTable, answer_table, in_words
+from metaprobe.probes.base_rates import SEPARATOR
+from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema
+from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, FloatArray, Run
+from metaprobe.routing.actions import AGAIN, GOOD, STOP
+from metaprobe.training.checkpoint import answers_of, named_reader
+from metaprobe.training.folds import join_table
+from metaprobe.training.states import ANYTHING, States, Wanted, load_states
+from metaprobe.training.thresholds import POINT
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What the methods may look at, row by row."""
+
+    table: AnswerTable
+    features: NDArray[np.float32]
+    """(n, d) of the schema named below."""
+    feature_names: tuple[str, ...]
+    schema: str
+    states: States | None = None
+    """Hidden states; row i belongs to row i of the table."""
+    generator: Generator | None = None
+    """Models that answered; None where one of them is not named."""
+    fingerprint: str = ""
+    """SHA-256 of the runs, as `records.fingerprint` computes it."""
+    labels_by_source: Mapping[str, Scores] = field(default_factory=dict)
+    """Source -> its labels (n,), NaN where it gave none."""
+    without_hidden: int = 0
+    """Answers whose hidden states are not stored; the probes are left out unless it is 0."""
+    states_refused: str = ""
+    """Why stored hidden states are left out; empty where they are not."""
+    reader: str = ""
+    """Which model read the states (`NAME@REVISION`), where it is another than the one that answered."""
+    logprobs_reader: str = ""
+    """Model that gave the log-probabilities (`NAME@REVISION`), where it is another than the one that answered."""
+    regrouped: str = ""
+    """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
+    evaluated: Mapping[str, float] = field(default_factory=dict)
+    """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`evaluations_of`)."""
+    without_logprobs: int = 0
+    """Labelled answers that are no rows here, because they hold no log-probabilities."""
+
+    def origin(self, seed: int, command: str) -> dict[str, Any]:
+        """Returns the fields of an `Export` that say what was learned from."""
+        groups = len(set(self.table.groups.tolist()))
+        training = Training(self.fingerprint, len(self.table), groups, seed, command, self.regrouped)
+        return {"generator": self.generator, "training": training}
+
+
+SCHEMA = "full+terms"
+
+
+def load_evidence(
+    stores: Sequence[str | Path],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    hidden: bool = True,
+    wanted: Wanted | None = None,
+    bare: bool = False,
+) -> Evidence:
+    """Returns the labelled answers of the stores with features, and with hidden states where all answers have them.
+
+    With `bare`, labelled answers are returned without features where none has log-probabilities.
+
+    Groups that ask the same question are one group (`training.folds`), before anything is split.
+
+    `wanted`: which hidden states, for a probe that is asked for. Without it, states that do not fit together (of
+    several models, say) are left out with a warning; with it, they are refused.
+
+    Raises `RecordError` where no answer is labelled, where log-probabilities were recorded in different modes, what
+    `load_states` raises, and the store's own errors.
+    """
+    opened = [RunStore(store) for store in stores]
+    runs = load_runs(stores)
+    table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
+    chosen = [
+        (run, call)
+        for run in runs
+        for call in run.calls
+        if stage in (None, call.stage) and agent in (None, call.agent) and in_words(call)
+    ]
+    labelled = sum(run.label(target, call.id) is not None for run, call in chosen)
+    states, without, refused = None, len(table), ""
+    if hidden:
+        ids = table.call_ids.tolist()
+        try:
+            models = {call.model for call in _calls(runs, ids)}
+            states, without = load_states(opened, ids, wanted=wanted or ANYTHING, models=models)
+        except StoreMismatch as error:
+            if wanted is not None:
+                raise
+            refused = str(error)
+            warnings.warn(f"probes are left out: {error}", stacklevel=2)
+    return replace(
+        evidence_of(runs, {target: table})[target],
+        states=states,
+        without_hidden=without,
+        states_refused=refused,
+        reader="" if states is None else states.model,
+        without_logprobs=labelled - len(table),
+    )
+
+
+def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, spread: bool = False) -> dict[str, Evidence]:
+    """Returns target -> evidence of its table, without hidden states. Features of an answer are computed once.
+
+    Groups that ask the same question are one group. `spread`: features are a Dask array on the workers of the default
+    Dask client. Raises `RecordError` where log-probabilities were recorded in different modes.
+    """
+    logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
+    row = {call_id: i for i, call_id in enumerate(logprobs)}
+    thinking = _thinking_of(tables.values())
+    computed = schema(SEGMENTED + PLUS_TERMS if thinking else SCHEMA)
+    measured = all(table.measured for table in tables.values())
+    before = [thinking.get(call_id) for call_id in logprobs]
+    X = (
+        features(computed, list(logprobs.values()), thinking=before)
+        if measured
+        else np.empty((len(logprobs), 0), dtype=np.float32)
+    )
+    if spread:
+        from metaprobe.training.trees import distribute  # needs an extra
+
+        X = distribute(X)
+    calls = _calls(runs, row)
+    generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
+    reader = logprobs_reader_of(calls)
+    by_target = {}
+    for target, given in tables.items():
+        table, regrouped = join_table(given)
+        ids = table.call_ids.tolist()
+        by_target[target] = Evidence(
+            table=table,
+            features=X[[row[call_id] for call_id in ids]],
+            feature_names=computed.names if measured else (),
+            schema=computed.name,
+            without_hidden=len(table),
+            generator=generator,
+            logprobs_reader=reader,
+            fingerprint=data,
+            labels_by_source=labels_by_source(runs, ids, target),
+            regrouped=regrouped,
+            evaluated=evaluated,
+        )
+    return by_target
+
+
+def _thinking_of(tables: Iterable[AnswerTable]) -> dict[str, FloatArray]:
+    """Call id -> log-probabilities of the thinking before its answer; empty where no answer has any."""
+    thought = [table for table in tables if table.thinking is not None]
+    return {c: s for t in thought for c, s in zip(t.call_ids.tolist(), t.thinking, strict=True)}  # type: ignore[arg-type]
+
+
+def _calls(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:
+    wanted = set(ids)
+    return [call for run in runs for call in run.calls if call.id in wanted]
+
+
+def reader_contract(evidence: Evidence) -> dict[str, dict[str, str]]:
+    """What a probe's contract says of the model that read, where it is another than the one that answered."""
+    if not evidence.reader:
+        return {}
+    return named_reader(evidence.reader)
+
+
+def origin_of_states(evidence: Evidence) -> list[str]:
+    """What a card must say of the answers and whose states they have; nothing where all is as usual."""
+    lines = []
+    if evidence.reader:
+        answered = answers_of(evidence.generator)
+        lines.append(f"The states are those of {evidence.reader}, which read what {answered} said")
+    if without := evidence.without_logprobs:
+        lines.append(
+            f"{without} of {len(evidence.table) + without} labelled answers were left out, for they hold no "
+            "log-probabilities to compare a probe with"
+        )
+    return lines
+
+
+def generator_of(calls: Sequence[Call]) -> Generator | None:
+    """The model all answers are from, or the models; None where one of them is not named."""
+    modes = {call.logprobs_mode for call in calls}
+    if len(modes) > 1:
+        raise RecordError(
+            f"log-probabilities of different modes ({', '.join(sorted(modes))}) cannot be mixed: raw ones are before "
+            f"temperature, processed ones after; train on one kind"
+        )
+    names = sorted({call.model for call in calls})
+    if not all(names) or not names:
+        return None
+    kinds = {(call.model_revision, call.model_dtype) for call in calls}
+    revision, dtype = kinds.pop() if len(kinds) == 1 and len(names) == 1 else ("", "")
+    return Generator(names[0], revision, dtype, logprobs_mode=modes.pop(), others=tuple(names[1:]))
+
+
+def logprobs_reader_of(calls: Sequence[Call]) -> str:
+    """The model that gave all log-probabilities, `NAME@REVISION`; empty where each is the answering model's own.
+
+    Raises `RecordError` where they are of several models.
+    """
+    readers = sorted({call.reader for call in calls})
+    if len(readers) > 1:
+        named = ", ".join(reader or "the answering model itself" for reader in readers)
+        raise RecordError(
+            f"log-probabilities of different readers ({named}) cannot be mixed; expected those of one: choose the "
+            "calls by stage or agent, or read all of them with `metaprobe extract RUNS --logprobs MODEL --out RUNS2`"
+        )
+    return readers[0] if readers else ""
+
+
+def load_runs(stores: Sequence[str | Path]) -> list[Run]:
+    """All runs of the stores. Raises `RecordError` where two of them hold a run of the same id."""
+    runs: dict[str, Run] = {}
+    for store in stores:
+        for run in RunStore(store):
+            if run.id in runs:
+                raise RecordError(f"run {run.id!r} is in {store} and in another of the stores: name each store once")
+            runs[run.id] = run
+    return list(runs.values())
+
+
+def invert(evidence: Evidence) -> Evidence:
+    """Returns the evidence with the opposite label: 1 where there is no critical failure."""
+    table = replace(evidence.table, y=1 - evidence.table.y)
+    sources = {source: 1 - labels for source, labels in evidence.labels_by_source.items()}
+    return replace(evidence, table=table, labels_by_source=sources)
+
+
+def evaluations_of(runs: Iterable[Run]) -> dict[str, float]:
+    """Returns what each answer was evaluated at when a policy was asked at `iterate`, by call id, in [0, 1].
+
+    Only what models stated: an answer that a checkpoint read is left out, and one whose evaluation could not be read.
+    """
+    evaluations: dict[str, float] = {}
+    for run in runs:
+        answers = {call.round: call.id for call in run.calls if call.stage == "answer"}
+        for number, decision in enumerate(d for d in run.decisions if d.point == POINT):
+            call_id = answers.get(number)
+            if call_id is None or run.label("signal:quality", call_id) is not None:
+                continue
+            # The papers' rules write down what they compared; a learned policy writes something else.
+            if decision.scores.get(AGAIN) == GOOD and decision.scores.get(STOP, -1.0) >= 0:
+                evaluations[call_id] = decision.scores[STOP]
+    return evaluations
+
+
+def runs_of(table: AnswerTable) -> NDArray[np.str_]:
+    """Returns the run (n,) of each answer by name: its model, task and way of asking."""
+    return np.array([SEPARATOR.join(run) for run in zip(table.models, table.tasks, table.variants, strict=True)])

@@ -1,0 +1,238 @@
+"""Who may learn what from which answers: four roles, split by group.
+
+What is chosen is chosen on selection rows; once it is, they join the train rows for the last fit. Calibration and test
+rows never do.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.audits.similar import nearly_identical, normalise
+from metaprobe.eval.audits.twins import number_series
+from metaprobe.eval.table import AnswerTable, group_of
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.types import Item
+
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles:
+    """Row indices of each role. No group has rows in two of them."""
+
+    train: Rows
+    """Weights are fitted here."""
+    selection: Rows
+    """Layers, windows, hyper-parameters, early stopping and the best baseline are chosen here."""
+    calibration: Rows
+    """Calibrators and thresholds are fitted here."""
+    test: Rows
+    """Only measured. Empty for the model that is exported."""
+
+    @property
+    def learning(self) -> Rows:
+        """Train and selection rows: what a model is fitted on once its hyper-parameters are chosen."""
+        return np.sort(np.concatenate([self.train, self.selection]))
+
+    @property
+    def parts(self) -> dict[str, Rows]:
+        """The rows of each role by its name."""
+        return {"train": self.train, "selection": self.selection, "calibration": self.calibration, "test": self.test}
+
+    @property
+    def seen(self) -> Rows:
+        """Everything but the test rows."""
+        return np.sort(np.concatenate([self.train, self.selection, self.calibration]))
+
+
+def outer_folds(groups: Sequence[str], y: NDArray[np.int64], *, folds: int = 5, seed: int = 0) -> Iterator[Roles]:
+    """One `Roles` an outer fold: every row is a test row once. Folds are balanced in y as far as groups allow."""
+    rows = np.arange(len(y))
+    for seen, test in group_folds(rows, groups, y, folds, seed):
+        yield _inner(seen, test, groups, y, seed)
+
+
+def roles_without(test: Rows, groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
+    """Roles whose test rows are given: the other rows are seen, but for those of a group that has a test row."""
+    named = np.asarray(groups)
+    seen = np.flatnonzero(~np.isin(named, named[test]))
+    return _inner(seen, test, groups, y, seed)
+
+
+def final_roles(groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
+    """Roles for the model that is exported: all rows are seen, none is left for a test."""
+    return _inner(np.arange(len(y)), np.empty(0, dtype=np.int64), groups, y, seed)
+
+
+def _inner(seen: Rows, test: Rows, groups: Sequence[str], y: NDArray[np.int64], seed: int) -> Roles:
+    """Returns the roles: about 60 % of the seen groups train, 20 % select and 20 % calibrate."""
+    parts = [part for _, part in group_folds(seen, groups, y, 5, seed + 1)]
+    return Roles(train=np.sort(np.concatenate(parts[:3])), selection=parts[3], calibration=parts[4], test=test)
+
+
+def group_folds(
+    rows: Rows, groups: Sequence[str], y: NDArray[np.int64], folds: int, seed: int
+) -> Iterator[tuple[Rows, Rows]]:
+    """(the other rows, the fold's rows) for each fold by group, balanced in y as far as groups allow."""
+    labels, places = np.asarray(y)[rows], np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
+    try:
+        number = _fold_numbers(labels.dtype.str, labels.tobytes(), places.tobytes(), folds, seed)
+    except ValueError as error:
+        raise RecordError(
+            f"{len(rows)} answers in {len({groups[i] for i in rows})} groups do not suffice for {folds} folds: {error}"
+        ) from error
+    for fold in range(folds):
+        yield rows[number != fold], rows[number == fold]
+
+
+@lru_cache(maxsize=16)  # every method of a comparison asks for the same folds
+def _fold_numbers(kind: str, labels: bytes, groups: bytes, folds: int, seed: int) -> Rows:
+    """The fold (n,) that each row is judged in."""
+    y, named = np.frombuffer(labels, dtype=kind), np.frombuffer(groups, dtype=np.intp)
+    number: Rows = np.empty(len(y), dtype=np.int64)
+    for fold, (_, part) in enumerate(_splitter()(folds, shuffle=True, random_state=seed).split(y, y, named)):
+        if not len(part):  # scikit-learn #34828: with as many groups as folds one may be empty
+            raise ValueError(f"one of {folds} folds is empty")
+        number[part] = fold
+    return number
+
+
+@cache
+def _splitter() -> Any:
+    """scikit-learn's `StratifiedGroupKFold`, whose search for a group's fold is made for all folds at once.
+
+    The folds are the same. Of thousands of groups they take a fifth of the time, and a training makes hundreds of
+    splits.
+    """
+
+    class GroupFolds(require("sklearn.model_selection", "fit").StratifiedGroupKFold):  # type: ignore[misc]
+        def _find_best_fold(self, y_counts_per_fold: Floats, y_cnt: Rows, group_y_counts: Floats) -> int:
+            tried = np.repeat(y_counts_per_fold[None], self.n_splits, axis=0)  # (fold it goes to, fold, class)
+            tried[np.arange(self.n_splits), np.arange(self.n_splits)] += group_y_counts
+            spreads = np.std(tried / y_cnt, axis=1).mean(axis=1).tolist()
+            best, least, fewest = 0, np.inf, np.inf
+            for fold, (spread, held) in enumerate(zip(spreads, y_counts_per_fold.sum(axis=1).tolist(), strict=True)):
+                tied = abs(spread - least) <= 1e-8 + 1e-5 * least < np.inf  # as np.isclose has it
+                if spread < least or (tied and held < fewest):
+                    best, least, fewest = fold, spread, held
+            return best
+
+    return GroupFolds
+
+
+# What must stay in one split: the given groups, joined where they ask the same question.
+#
+# Data sets hold questions twice, under two ids. Were one of them learned from and the other tested on, the test would
+# be of memory. So groups whose questions repeat, or nearly do, become one group before anything is split.
+
+FEW = 10
+"""Groups that may always be joined into one."""
+SHARE = 0.1
+"""Share of all groups that may be joined into one, where that is more than `FEW`. What more of them have in common is a
+way of asking ("Which of these is true?"), no question that repeats: as one group it would leave nothing to split."""
+
+Numbers = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """Groups after joining."""
+
+    groups: NDArray[np.str_]
+    """(n,): of those that were joined, the first name in sorted order stands for all."""
+    questions: int
+    """Questions that repeat under another group, each counted once for every given group that asks it."""
+    into: int
+    """Groups that hold them now."""
+
+    @property
+    def note(self) -> str:
+        """What was done, as a clause; empty where nothing was."""
+        if not self.questions:
+            return ""
+        return (
+            f"{self.questions} questions that repeat, or nearly do, under different groups were joined into "
+            f"{self.into} group{'s' * (self.into != 1)}"
+        )
+
+
+def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
+    """The table with its groups joined, and what was done to them (`Joined.note`)."""
+    joined = join_groups(table.groups.tolist(), table.questions.tolist())
+    return (replace(table, groups=joined.groups), joined.note) if joined.questions else (table, "")
+
+
+def join_items(items: Sequence[Item]) -> Joined:
+    """The groups of these items (`eval.table.group_of`), joined."""
+    return join_groups([group_of(item) for item in items], [item.question for item in items])
+
+
+def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
+    """The groups (n,) of n answers to these questions (n,), joined where they hold the same question.
+
+    The same is what the audits take for the same: equal but for case, spacing and punctuation, or with the same numbers
+    in the same order and a Jaccard similarity of word 3-grams of at least 0.8. Choices are no part of a question. An
+    empty one, as of a store without texts, repeats nothing. What would join more than `FEW` groups and more than
+    `SHARE` of all is not joined; then only the equal questions among them are tried. The audits find what is left.
+    """
+    names, group = np.unique(np.asarray(groups, dtype=np.str_), return_inverse=True)
+    texts, text = np.unique([normalise(question) for question in questions], return_inverse=True)
+    asked = np.unique(np.stack([text, group], axis=1)[(texts != "")[text]], axis=0)  # (m, 2): which group asks which
+    pairs = [np.stack([i, j], axis=1) for _, i, j in nearly_identical(texts.tolist())]
+    near = np.concatenate([np.empty((0, 2), dtype=np.intp), *pairs])
+    own = np.arange(len(names))
+    label, most = own, max(FEW, int(SHARE * len(names)))
+    for level, links in enumerate((near[:0], near), start=1):
+        linked = _link(len(names), len(texts), asked, links)
+        label = np.where(np.bincount(linked)[linked] <= most, level * len(names) + linked, label)
+    _, first, number, sizes = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
+    standing, several = first[number], (sizes > 1)[number]  # by group: the first one it was joined with, if any
+    repeats = _repeating(len(texts), asked, near)
+    counted = asked[repeats[asked[:, 0]] & several[asked[:, 1]]]
+    return Joined(names[standing[group]], len(counted), len(np.unique(standing[counted[:, 1]])))
+
+
+def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:
+    """The table with the groups joined that hold the same answer, and what was done, in words; empty for nothing.
+
+    The same are answers whose log-probabilities agree token by token, as the audit of answers that occur twice has it.
+    """
+    series = number_series(table.logprobs)
+    names, group = np.unique(table.groups, return_inverse=True)
+    told = np.flatnonzero(series >= 0)
+    held = np.unique(np.stack([series[told], group[told]], axis=1), axis=0)
+    label = _link(len(names), int(series.max(initial=-1)) + 1, held, np.empty((0, 2), dtype=np.intp))
+    _, first = np.unique(label, return_index=True)
+    joined = len(names) - len(first)
+    if not joined:
+        return table, ""
+    note = f"{len(names)} groups were joined into {len(first)}, for they hold answers that agree token by token"
+    return replace(table, groups=names[first[label]][group]), note
+
+
+def _link(groups: int, texts: int, asked: Numbers, near: Numbers) -> Numbers:
+    """(groups,): the component of each, where groups are linked to the texts they ask and near texts to each other."""
+    sparse = require("scipy.sparse", "fit")
+    ends = np.concatenate([asked + np.array([groups, 0]), near + groups])
+    graph = sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(groups + texts,) * 2)
+    labels = require("scipy.sparse.csgraph", "fit").connected_components(graph, directed=False)[1][:groups]
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _repeating(texts: int, asked: Numbers, near: Numbers) -> NDArray[np.bool_]:
+    """(texts,): whether another group asks the same, or nearly."""
+    held: list[list[int]] = [[] for _ in range(texts)]
+    for text, group in asked.tolist():
+        held[text].append(group)
+    numbers: dict[tuple[int, ...], int] = {}
+    kind = np.array([numbers.setdefault(tuple(groups), len(numbers)) for groups in held], dtype=np.intp)
+    repeats = np.array([len(groups) > 1 for groups in held], dtype=bool)
+    repeats[near[kind[near[:, 0]] != kind[near[:, 1]]].ravel()] = True
+    return repeats

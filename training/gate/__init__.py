@@ -1,1 +1,0 @@
-"""The streaming gate: heads for the first tokens, and thresholds for all looks together."""

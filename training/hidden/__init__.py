@@ -1,1 +1,0 @@
-"""Probes on hidden states: confidence and difficulty."""

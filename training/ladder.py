@@ -1,0 +1,398 @@
+"""Logistic regression with a base rate for every run: what differs between runs is kept apart from what
+distinguishes answers of one run.
+
+A run is a model, a task and a way of asking. Its base rate is an offset to the log-odds, drawn around the mean of all
+runs, N(0, between^2), so that a run with few answers stays near that mean; `between` is estimated from the runs
+themselves (empirical Bayes, by EM with Laplace's approximation).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.probes.features import TERM_NAMES
+from metaprobe.probes.terms import FREE, SCALED, TERMS
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.calibration import Floats, sigmoid
+from metaprobe.training.folds import Roles, Rows, group_folds
+from metaprobe.training.graphs import GraphBuilder
+from metaprobe.training.trees import Trees, fit_trees, refit_trees
+
+WEIGHT_SD = 1.0
+"""Standard deviation of the normal prior of a weight, per standard deviation of its column."""
+INTERCEPT_SD = 10.0
+"""Standard deviation of the mean's prior: it hardly matters, but answers of one class have a finite fit."""
+FIRST_BETWEEN, LEAST_BETWEEN = 1.0, 0.05
+ROUNDS = 100
+SHORTEST = 1e-4
+CLOSE = 1e-8
+"""Largest change of a parameter at which the fit is taken as found."""
+FEWEST_FOR_SCALE = 20
+"""Answers of a run, with `FEWEST_OF_A_CLASS` of either kind, from which its own scale can be estimated."""
+FEWEST_OF_A_CLASS = 5
+USUAL_SCALES = 0.5
+"""Standard deviation of the runs' scales where too few runs show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRates:
+    """What the runs' base rates are, as log-odds at evidence of 0."""
+
+    mean: float = 0.0
+    between: float = FIRST_BETWEEN
+    """Standard deviation of the runs around the mean."""
+    runs: Mapping[str, float] = field(default_factory=dict)
+    """Run -> its offset from the mean, shrunk towards 0."""
+
+    def of(self, runs: NDArray[np.generic]) -> Floats:
+        """Returns the log-odds (n,) of each answer's run; the mean for a run that is not known."""
+        names, place = np.unique(runs, return_inverse=True)
+        return self.mean + np.array([self.runs.get(str(name), 0.0) for name in names])[place]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """Weights of the evidence, and the base rates beside it."""
+
+    weights: Floats
+    """(k,)"""
+    rates: RunRates
+
+
+def fit_offsets(
+    Z: Floats,
+    y: ArrayLike,
+    runs: NDArray[np.generic],
+    *,
+    expected: ArrayLike = 0.0,
+    sd: ArrayLike = WEIGHT_SD,
+    mean_sd: float = INTERCEPT_SD,
+) -> Fit:
+    """Returns the weights of the columns of Z (n, k), standardised beforehand, and the base rates of the runs.
+
+    `y` (n,): 0 and 1. `expected`, `sd`: mean and standard deviation of the normal prior of each weight (k,); `mean_sd`
+    that of the mean, around 0. Of one run the mean is its base rate, and `between` stays as it is assumed.
+    """
+    labels, k = np.asarray(y, dtype=np.float64), Z.shape[1]
+    names, place = np.unique(runs, return_inverse=True)
+    several = len(names) > 1
+    r = len(names) if several else 0
+    centre = np.broadcast_to(np.asarray(expected, dtype=np.float64), (k,))
+    precision = np.concatenate([1 / np.broadcast_to(np.asarray(sd, dtype=np.float64), (k,)) ** 2, [mean_sd**-2]])
+    X = np.column_stack([Z, np.ones(len(Z))])
+    # Rows of one run become neighbours, so that sums over runs take one call: a training makes tens of thousands.
+    order = np.argsort(place, kind="stable") if r else slice(None)
+    X, labels, place = np.ascontiguousarray(X[order]), labels[order], place[order]
+    first = np.searchsorted(place, np.arange(r))
+    common: NDArray[Any] = np.append(centre, 0.0)
+    offsets: NDArray[Any] = np.zeros(r)
+    between = FIRST_BETWEEN
+    target = np.append(centre, 0.0)
+
+    def logits(common: NDArray[Any], offsets: NDArray[Any]) -> NDArray[Any]:
+        shared: NDArray[Any] = X @ common
+        return shared + offsets[place] if r else shared
+
+    def penalty(common: NDArray[Any], offsets: NDArray[Any]) -> float:
+        """With the loss, minus the log of the posterior, but for a constant, with `between` as it stands."""
+        return float(precision @ (common - target) ** 2 / 2 + offsets @ offsets / between**2 / 2)
+
+    logit = logits(common, offsets)
+    softened = np.logaddexp(0, logit)
+    loss = float(softened.sum() - labels @ logit)
+    for _ in range(ROUNDS):
+        p = np.exp(logit - softened)  # the logarithm of 1 / (1 + exp(-x)) is x - log(1 + exp(x))
+        error, slope = labels - p, p * (1 - p)
+        weighted = slope[:, None] * X
+        gradient = X.T @ error - precision * (common - target)
+        curvature = X.T @ weighted + np.diag(precision)
+        own: NDArray[Any] = np.zeros(0)
+        moved: NDArray[Any] = np.zeros(0)
+        if not r:
+            step = np.linalg.solve(curvature, gradient)
+        else:
+            # The offsets' block is diagonal: they are solved for by themselves, given the common part.
+            mixed = np.add.reduceat(weighted, first, axis=0).T  # (k + 1, r)
+            own = mixed[k] + between**-2  # the last column of X is 1
+            pull = np.add.reduceat(error, first) - offsets / between**2
+            step = np.linalg.solve(curvature - (mixed / own) @ mixed.T, gradient - (mixed / own) @ pull)
+            moved = (pull - mixed.T @ step) / own
+        largest = max(np.abs(step).max(initial=0.0), np.abs(moved).max(initial=0.0))
+        # A whole step of Newton's may lead away where many answers are far on the wrong side.
+        now, part = loss + penalty(common, offsets), 1.0
+        while True:
+            there, offsets_there = common + part * step, offsets + part * moved
+            logit = logits(there, offsets_there)
+            softened = np.logaddexp(0, logit)
+            loss = float(softened.sum() - labels @ logit)
+            if part <= SHORTEST or loss + penalty(there, offsets_there) <= now + CLOSE:
+                break
+            part /= 2
+        common, offsets, before = there, offsets_there, between
+        if r:
+            between = max(float(np.sqrt(np.mean(offsets**2 + 1 / own))), LEAST_BETWEEN)
+        if max(largest, abs(between - before)) < CLOSE:
+            break
+    rates = RunRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})
+    return Fit(common[:k], rates)
+
+
+def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:
+    """Returns how much the runs' own scales of the evidence (n,) differ: their standard deviation around 1.
+
+    Each run's scale is fitted with a base rate of its own; what its standard error explains is taken away (the moment
+    estimator of DerSimonian and Laird 1986). `USUAL_SCALES` where fewer than three runs have enough answers.
+    """
+    labels, scales = np.asarray(y, dtype=np.float64), []
+    for name in np.unique(runs):
+        rows = np.flatnonzero(runs == name)
+        ones = int(labels[rows].sum())
+        if len(rows) >= FEWEST_FOR_SCALE and min(ones, len(rows) - ones) >= FEWEST_OF_A_CLASS:
+            here = evidence[rows] - evidence[rows].mean()
+            fit = fit_offsets(here[:, None], labels[rows], runs[rows], expected=1.0, sd=10.0)
+            p = sigmoid(here * fit.weights[0] + fit.rates.mean)
+            scales.append((fit.weights[0], float(np.sum(p * (1 - p) * here**2)) + 1e-12))
+    if len(scales) < 3:
+        return USUAL_SCALES
+    scale, weight = np.array(scales).T
+    mean = weight @ scale / weight.sum()
+    excess = weight @ (scale - mean) ** 2 - (len(scale) - 1)
+    spread = max(float(excess / (weight.sum() - weight @ weight / weight.sum())), 0.0)
+    return max(float(np.sqrt(spread)), LEAST_BETWEEN)
+
+
+# What judges answers by their log-probabilities: the least that the data justify, a free number first.
+#
+#     scaled total -> another free number -> all terms -> terms and trees
+#
+# Each step is taken only where, on groups that it was not fitted on, it lowers the log loss by more than chance would.
+# All have the same base rates of runs beside them (`metaprobe.training.ladder`), so that no step is taken for
+# knowing which run an answer is of.
+
+ALL_TERMS, WITH_TREES = "all terms", "terms and trees"
+SURE = 0.99
+"""One-sided confidence that a step's gain is above 0: there are several, and on noise none of them should be taken."""
+FOLDS = 5
+FEWEST_FOR_TREES = 500
+"""Answers of train and selection together; below, trees were never worth it in any data set that was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the ladder, as it was tried."""
+
+    name: str
+    against: str
+    """What stood before."""
+    gain: float
+    """Log loss less, in nats an answer, on groups that neither was fitted on."""
+    se: float
+    """Standard error of the gain, clustered by group."""
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ladder:
+    """The step that was reached, fitted. A score is log-odds: evidence, plus the base rate of the answer's run."""
+
+    reached: str
+    weights: Floats
+    """(7,) of the terms as they are; 0 for those that are not used."""
+    rates: RunRates
+    """Base rates where all terms are 0."""
+    trees: Trees | None
+    steps: tuple[Step, ...]
+    selection_auroc: float
+    """On groups that it was not fitted on; of all answers together, base rates included."""
+
+    def score(self, X: NDArray[np.floating[Any]]) -> Floats:
+        """Log-odds (n,) of answers of a run of average base rate; X (n, d), whose last 7 columns are the terms."""
+        linear = terms_in(X) @ self.weights + self.rates.mean
+        return linear if self.trees is None else linear + self.trees.score(X)
+
+    def score_of(self, X: NDArray[np.floating[Any]], runs: NDArray[np.generic]) -> Floats:
+        """Log-odds (n,) of answers of these runs; one that is not known has the average base rate."""
+        return self.score(X) + self.rates.of(runs) - self.rates.mean
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        """Adds the evidence to a graph: (n, width) float32 features in, (n, 1) log-odds out."""
+        terms = graph.add("Gather", features, graph.constant(np.arange(width - len(TERMS), width)), axis=1)
+        weighted, mean = (
+            graph.add("MatMul", terms, graph.number(self.weights[:, None])),
+            graph.number([[self.rates.mean]]),
+        )
+        if self.trees is None:
+            return graph.add("Add", weighted, mean, name=output)
+        linear = graph.add("Add", weighted, mean)
+        return graph.add("Add", linear, self.trees.add_to(graph, features, width), name=output)
+
+
+def terms_in(X: Any) -> Floats:
+    """Returns the terms (n, 7) among features, an array or a Dask array (n, d): the last columns."""
+    last = X[:, -len(TERMS) :]
+    return np.asarray(last if isinstance(last, np.ndarray) else last.compute(), dtype=np.float64)
+
+
+def fit_ladder(
+    X: NDArray[np.float32],
+    y: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    runs: NDArray[np.str_],
+    roles: Roles,
+    *,
+    names: Sequence[str],
+    climb: bool = True,
+    seed: int = 0,
+) -> Ladder:
+    """Climbs as far as the train and selection rows carry, and fits what was reached on both.
+
+    X (n, d): features of a schema with terms, also a Dask array; `names` (d,). `runs` (n,): the run of each answer.
+    Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
+    models and tasks lost what they had gained (docs/research/travel.md).
+    """
+    if tuple(names[-len(TERMS) :]) != TERM_NAMES:
+        raise RecordError(f"the last features are {', '.join(names[-len(TERMS) :])}; expected {', '.join(TERM_NAMES)}")
+    terms, rows = terms_in(X), roles.learning
+    steps = _Climb(terms, y, groups, runs, rows, seed)
+    trees = None
+    if climb:
+        steps.choose_linear()
+        if len(names) > len(TERMS) and len(rows) >= FEWEST_FOR_TREES:
+            trees = steps.try_trees(X, roles, names)
+    linear = _fit_columns(terms, y, runs, rows, steps.columns)
+    if trees is not None:
+        trees = refit_trees(trees, X, y, roles, names=names, start=linear.score_of(X, runs))
+    return replace(
+        linear,
+        reached=steps.reached,
+        trees=trees,
+        steps=tuple(steps.steps),
+        selection_auroc=steps.selection_auroc(),
+    )
+
+
+def _fit_columns(terms: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows, columns: Floats) -> Ladder:
+    """The linear part on some columns (7, k), each made of the terms, fitted on these rows."""
+    here = terms[rows] @ columns
+    centre, spread = here.mean(axis=0), here.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    fit = fit_offsets((here - centre) / spread, y[rows], runs[rows])
+    weights = columns @ (fit.weights / spread)
+    rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
+    return Ladder("", weights, rates, None, (), np.nan)
+
+
+class _Climb:
+    """The ladder's comparisons on some rows."""
+
+    def __init__(
+        self,
+        terms: Floats,
+        y: NDArray[np.int64],
+        groups: NDArray[np.str_],
+        runs: NDArray[np.str_],
+        rows: Rows,
+        seed: int,
+    ) -> None:
+        self._terms, self._y, self._groups, self._rows = terms, y, groups, rows
+        self._runs = np.unique(runs, return_inverse=True)[1]  # numbers are compared much faster than names
+        self._clusters, self._seed = np.unique(groups, return_inverse=True)[1], seed
+        self._folds = _folds(rows, groups, y, seed)
+        self.steps: list[Step] = []
+        self.reached = self._linear = SCALED
+        self._scores: dict[str, Floats] = {}
+
+    @property
+    def columns(self) -> Floats:
+        """What the linear part is made of, (7, k)."""
+        return _columns(self._linear)
+
+    def choose_linear(self) -> None:
+        """Takes another free number, and then all terms, where they are better on folds left out."""
+        if not self._folds:
+            return
+        for name in (*(free for free in FREE if free != SCALED), ALL_TERMS):
+            compared = self._compare(self._unseen(name), self._unseen(self.reached), self._judged)
+            self._note(name, *compared)
+
+    def try_trees(self, X: NDArray[np.float32], roles: Roles, names: Sequence[str]) -> Trees | None:
+        """Trees on top of the linear part, where selection rows that neither has seen show a gain."""
+        train, held_out = roles.train, roles.selection
+        try:
+            parts = [part for _, part in group_folds(train, self._groups.tolist(), self._y, 4, self._seed + 2)]
+            own = Roles(np.sort(np.concatenate(parts[:3])), parts[3], held_out, held_out)
+            linear = _fit_columns(self._terms, self._y, self._runs, train, self.columns)
+            start = linear.score_of(X, self._runs)
+            trees = fit_trees(X, self._y, own, names=names, start=start, seed=self._seed)
+        except RecordError:
+            return None
+        plain = linear.score(X[held_out])
+        compared = self._compare(plain + trees.score(X[held_out]), plain, held_out)
+        self._note(WITH_TREES, *compared)
+        return trees if self.steps[-1].taken else None
+
+    def selection_auroc(self) -> float:
+        """AUROC of the linear step reached on folds left out; of the fit itself where there are no folds."""
+        if not self._folds:
+            linear = _fit_columns(self._terms, self._y, self._runs, self._rows, self.columns)
+            return float(auroc(self._y[self._rows], linear.score_of(self._terms[self._rows], self._runs[self._rows])))
+        return float(auroc(self._y[self._judged], self._unseen(self._linear)))
+
+    @property
+    def _judged(self) -> Rows:
+        return np.concatenate([part for _, part in self._folds])
+
+    def _unseen(self, name: str) -> Floats:
+        """Scores of the judged rows, each by a fit on the other folds."""
+        if name not in self._scores:
+            parts = []
+            for rest, part in self._folds:
+                fit = _fit_columns(self._terms, self._y, self._runs, rest, _columns(name))
+                parts.append(fit.score_of(self._terms[part], self._runs[part]))
+            self._scores[name] = np.concatenate(parts)
+        return self._scores[name]
+
+    def _compare(self, scores: Floats, against: Floats, rows: Rows) -> tuple[float, float, int]:
+        """Gain, its standard error, and the number of clusters."""
+        gain = self._losses(against, rows) - self._losses(scores, rows)
+        cluster = np.unique(self._clusters[rows], return_inverse=True)[1]
+        sums = np.bincount(cluster, weights=gain - gain.mean())
+        count = len(sums)
+        se = float(np.sqrt(count / max(count - 1, 1) * np.square(sums).sum()) / len(gain))
+        return float(gain.mean()), se, count
+
+    def _losses(self, scores: Floats, rows: Rows) -> Floats:
+        """Log losses (m,) after each run got the base rate that suits it: what is compared is the evidence."""
+        y, runs = self._y[rows], self._runs[rows]
+        fit = fit_offsets(scores[:, None], y, runs, expected=1.0, sd=1e-6)
+        logit = fit.weights[0] * scores + fit.rates.of(runs)
+        losses: Floats = np.logaddexp(0, np.where(y == 1, -logit, logit))
+        return losses
+
+    def _note(self, name: str, gain: float, se: float, clusters: int) -> None:
+        quantile = require("scipy.special", "fit").stdtrit
+        taken = clusters > 1 and gain > quantile(clusters - 1, SURE) * se
+        self.steps.append(Step(name, self.reached, gain, se, bool(taken)))
+        if taken:
+            self.reached = name
+            self._linear = self._linear if name == WITH_TREES else name
+
+
+def _columns(name: str) -> Floats:
+    """(7, k): the terms themselves, or the one number that is made of them."""
+    if name == ALL_TERMS:
+        return np.eye(len(TERMS))
+    return np.array([[FREE[name].get(term, 0.0)] for term in TERMS])
+
+
+def _folds(rows: Rows, groups: NDArray[np.str_], y: NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
+    """(rows to fit on, rows to judge on), by group; none where the groups are too few."""
+    try:
+        return list(group_folds(rows, groups.tolist(), y, FOLDS, seed + 3))
+    except RecordError:
+        return []

@@ -1,0 +1,173 @@
+"""Ways of judging an answer, with one interface: fit on some rows, score any rows.
+
+Higher scores mean likelier right. A method that learns nothing (`fitted=False`) is calibrated on all rows but the test
+rows; one that learns is calibrated on rows it has not seen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from metaprobe.eval.method_results import Family
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.table import AnswerTable
+from metaprobe.records.extras import require
+from metaprobe.training.calibration import USUAL_CALIBRATORS, Platt
+from metaprobe.training.evidence import Evidence, Scores, runs_of
+from metaprobe.training.folds import Roles, Rows
+from metaprobe.training.ladder import fit_ladder
+from metaprobe.training.linear import Kind, LinearProbe, fit_linear_probe
+from metaprobe.training.trees import fit_trees
+
+MEAN_LOGPROB = "mean log-probability"
+TREES = "LightGBM on logprobs"
+LADDER = "learned on logprobs"
+BEFORE = "hidden probe, before"
+AFTER = "hidden probe, answer"
+BLEND = "blend"
+
+
+Scorer = Callable[[Rows], Scores]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A method that has learned."""
+
+    score: Scorer
+    selection_auroc: float
+    """On rows that it had not learned from when its hyper-parameters were chosen."""
+    probe: LinearProbe | None = None
+    """Where the method is a probe on hidden states."""
+
+
+class Method(Protocol):
+    """A way of judging answers."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def family(self) -> Family: ...
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it learns from train and selection rows, and so must be calibrated on others."""
+        ...
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        """Fits on the rows of these roles. Scores are NaN where the method knows nothing of an answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GivenScore:
+    """A number that is known without any fitting."""
+
+    name: str
+    family: Family
+    values: Callable[[AnswerTable], Scores]
+    fitted: bool = False
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        values, y = self.values(evidence.table), evidence.table.y
+        known = np.where(np.isfinite(values), values, np.nanmedian(values) if np.isfinite(values).any() else 0.0)
+        return Fitted(lambda rows: values[rows], float(auroc(y[roles.selection], known[roles.selection])))
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobLadder:
+    """The quality predictor: a free number, or what is better than it (`metaprobe.training.ladder`)."""
+
+    new_tasks: bool = False
+    """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
+    run's base rate."""
+    name: str = LADDER
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table, X = evidence.table, evidence.features
+        runs = runs_of(table)
+        ladder = fit_ladder(
+            X,
+            table.y,
+            table.groups,
+            runs,
+            roles,
+            names=evidence.feature_names,
+            climb=not self.new_tasks,
+            seed=seed,
+        )
+        if self.new_tasks:
+            return Fitted(lambda rows: ladder.score(X[rows]), ladder.selection_auroc)
+        return Fitted(lambda rows: ladder.score_of(X[rows], runs[rows]), ladder.selection_auroc)
+
+
+USUAL_LADDER = LogprobLadder()
+
+
+def calibrators_of(method: Method) -> tuple[str, ...]:
+    """Returns the calibrators that a method's scores may get.
+
+    The quality predictor gets Platt's alone: an exported base rate is added to its log-odds.
+    """
+    return (Platt.name,) if isinstance(method, LogprobLadder) else USUAL_CALIBRATORS
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTrees:
+    """LightGBM on windowed log-probability statistics by itself, without base rates and without a free number."""
+
+    name: str = TREES
+    family: Family = "learned"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        trees = fit_trees(
+            evidence.features,
+            evidence.table.y,
+            roles,
+            names=evidence.feature_names,
+            seed=seed,
+        )
+        return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
+
+
+USUAL_TREES = FeatureTrees()
+
+
+ProbeKind = Literal[Kind, "low-rank"]
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenProbeMethod:
+    """A linear probe; layer and position are chosen on rows that it was not fitted on.
+
+    One of kind `low-rank` reads all layers at once; its position, rank and penalty are chosen on the selection rows.
+    """
+
+    name: str
+    positions: tuple[str, ...]
+    kind: ProbeKind = "logistic"
+    family: Family = "learned"
+    fitted: bool = True
+
+    def probe(self, evidence: Evidence, roles: Roles, *, seed: int) -> LinearProbe:
+        """The probe that these roles give."""
+        states, table, positions = evidence.states, evidence.table, self.positions
+        assert states is not None, "offered only where hidden states were captured"
+        if self.kind == "low-rank":
+            require("torch", "train")
+            from metaprobe.training.low_rank import fit_low_rank_probe  # needs an extra
+
+            return fit_low_rank_probe(states, table.y, roles, positions=positions)
+        groups = table.groups.tolist()
+        return fit_linear_probe(states, table.y, groups, roles, positions=positions, kind=self.kind, seed=seed)
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        states, probe = evidence.states, self.probe(evidence, roles, seed=seed)
+        assert states is not None, "offered only where hidden states were captured"
+        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)

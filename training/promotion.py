@@ -1,0 +1,434 @@
+"""The guard: a new version takes the running one's place only where it is better on answers that neither learned from.
+
+`promote` judges predictors and probes on run stores, `promote_router` routers by what their decisions cost.
+`promote_scored` judges predictors on the labelled answers of a score log. The log holds the scores of the version that
+runs. Those of the new one follow from these where it is the running one recalibrated. Else they come from verdicts that
+were only compared (a shadow), or from the log-probabilities of the answers, where the log keeps them. Answers that were
+chosen for labels are thinned to a plain draw first.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints.checkpoint import load_verified
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
+from metaprobe.eval.metrics.calibration import brier
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.plain import plain
+from metaprobe.eval.routing_performance import compare
+from metaprobe.eval.table import answer_table
+from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.promotable import RETRAINED
+from metaprobe.monitoring.thinning import thin
+from metaprobe.probes.hidden import HiddenProbe
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.records.atomic import atomic_write
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.outcomes import QuestionOutcomes
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call
+from metaprobe.routing.learned import LearnedRouter
+from metaprobe.routing.learned_play import play
+from metaprobe.serving.http.settings import split_name
+from metaprobe.training.evidence import load_runs
+from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
+from metaprobe.training.router.data import fingerprint_of, outcomes_of
+from metaprobe.training.router.evaluate import matrix_of, name_columns
+from metaprobe.training.states import Wanted, load_states
+
+MARGIN = 0.01
+"""Loss of AUROC, and of the Brier score, that is still accepted where a version need only be no worse."""
+FEWEST_GROUPS = 30
+"""A bootstrap over fewer groups than this promises more than it keeps."""
+
+Reader = QualityPredictor | HiddenProbe
+READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {"quality": QualityPredictor, "hidden": HiddenProbe}
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """Whether a new version may take the running one's place."""
+
+    promoted: bool
+    auroc_gain: Interval
+    """Gain of the new version over the running one, on the same answers, resampled by group."""
+    brier_gain: Interval
+    """How much lower, that is better, the new one's Brier score is."""
+    digest: str
+    """Digest of the version that should run from now on."""
+    reasons: tuple[str, ...]
+    """Why not; empty where it was promoted."""
+
+
+def load_reader(location: str | os.PathLike[str]) -> Reader:
+    """The predictor or probe in a checkpoint, by its kind."""
+    kind = load_verified(location).manifest.kind
+    if kind not in READERS:
+        raise ContractMismatch(f"{location} is a checkpoint of kind {kind!r}; expected one of {', '.join(READERS)}")
+    return READERS[kind].load(location)
+
+
+def promote(
+    new: Reader,
+    running: Reader,
+    stores: Sequence[str | os.PathLike[str]],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    not_worse: bool = False,
+    margin: float = MARGIN,
+    seed: int = 0,
+) -> Promotion:
+    """The new version only where it is better on labelled runs that neither was trained on.
+
+    Better: the 95 % interval of the gain in AUROC lies above 0, and that of the gain in the Brier score above -margin,
+    so that no better order is bought with worse probabilities. With `not_worse` both need only lie above -margin: for
+    a version that is smaller, newer or cheaper. Both conditions must hold, so two looks give no second chance.
+
+    Raises `RecordError` for runs that one of them was trained on. That is noticed by the fingerprint of all the runs,
+    so not where they are only a part of them, or more: keep held-out runs in a store of their own. Raises
+    `ContractMismatch` where one gives no probability of `target`.
+    """
+    if margin < 0:
+        raise ValueError(f"margin is {margin:g}; expected at least 0")
+    runs = load_runs([Path(store) for store in stores])
+    _check_unseen(fingerprint(runs), (new, running))
+    table = answer_table(runs, target=target, stage=stage, agent=agent)
+    by_id = {call.id: call for run in runs for call in run.calls}
+    calls = [by_id[call_id] for call_id in table.call_ids.tolist()]
+    scores = [_probabilities(reader, target, calls, stores) for reader in (new, running)]
+    weights = cluster_weights(table.groups, seed=seed)
+    order = -margin if not_worse else 0.0
+    return _decide(new, running, table.y, scores[0], scores[1], weights, order=order, probabilities=-margin)
+
+
+def _decide(
+    new: Reader,
+    running: Reader,
+    y: NDArray[np.int64],
+    of_new: NDArray[np.float64],
+    of_running: NDArray[np.float64],
+    weights: NDArray[np.integer],
+    *,
+    order: float,
+    probabilities: float,
+) -> Promotion:
+    """Returns the decision by both versions' scores (n,), whose gains must surely be above these."""
+    gained = paired_difference(auroc, y, of_new, of_running, weights)
+    sharper = paired_difference(brier, y, of_running, of_new, weights)
+    reasons = tuple(find_reasons(gained, sharper, order=order, probabilities=probabilities))
+    digest = (running if reasons else new).checkpoint.digest
+    return Promotion(not reasons, gained, sharper, digest, reasons)
+
+
+def find_reasons(gained: Interval, sharper: Interval, *, order: float, probabilities: float) -> list[str]:
+    """Returns why a new version is not promoted: gains in AUROC and in the Brier score must surely be above these."""
+    reasons = []
+    if gained.groups < FEWEST_GROUPS:
+        reasons.append(f"{gained.groups} groups are too few to decide; at least {FEWEST_GROUPS} are needed")
+    if not gained.low > order:  # also where it is NaN, as of answers that are all right
+        reasons.append(f"AUROC gain {_text(gained)} is not surely above {order:g}")
+    if not sharper.low > probabilities:
+        reasons.append(f"Brier gain {_text(sharper)} is not surely above {probabilities:g}")
+    return reasons
+
+
+def _text(gain: Interval) -> str:
+    return f"{gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] on {gain.n} answers in {gain.groups} groups"
+
+
+def _check_unseen(data: str, readers: Sequence[Reader]) -> None:
+    for reader in readers:
+        training = reader.checkpoint.manifest.training
+        if training is not None and training.fingerprint == data:
+            raise RecordError(f"{reader.checkpoint.path} was trained on these runs; give held-out ones")
+
+
+def _probabilities(
+    reader: Reader, target: str, calls: Sequence[Call], stores: Sequence[str | os.PathLike[str]]
+) -> NDArray[np.float64]:
+    """P(target) of each call, (n,)."""
+    manifest = reader.checkpoint.manifest
+    heads = [output.name for output in manifest.outputs]
+    if target not in heads or target in manifest.contract.get("scales", {}):
+        raise ContractMismatch(f"{reader.checkpoint.path} gives no probability of {target!r}; its heads are {heads}")
+    if isinstance(reader, QualityPredictor):
+        return np.array([verdict.heads[target] for verdict in reader.predict_many(calls)])
+    wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
+    opened = [RunStore(Path(store)) for store in stores]
+    states, without = load_states(opened, [call.id for call in calls], wanted=wanted)
+    if states is None:
+        raise RecordError(f"{without} of {len(calls)} answers have no stored hidden states: run `metaprobe extract`")
+    if states.model and not reader.reader:
+        raise RecordError(
+            f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
+            "model's own: run `metaprobe extract` with the model that answered"
+        )
+    read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
+    return reader.probability(read).astype(np.float64)
+
+
+PROMOTED, ROLLED_BACK = "promoted", "rolled back"
+"""Kinds of events."""
+SHADOW = (
+    "SELECT s.shadow_of, s.score FROM scores s JOIN contexts c ON c.id = s.context "
+    "WHERE s.shadow_of IS NOT NULL AND s.score IS NOT NULL AND c.checkpoint = :checkpoint"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedScores:
+    """The same labelled answers, scored by both versions."""
+
+    labelled: LabelledScores
+    """The labelled answers, with the scores of the version that runs."""
+    new: NDArray[np.float64]
+    """(n,): scores of the new one."""
+
+
+def promote_scored(
+    new: QualityPredictor,
+    running: QualityPredictor,
+    log: ScoreLog,
+    *,
+    not_worse: bool = False,
+    sharper: bool | None = None,
+    margin: float = MARGIN,
+    seed: int = 0,
+) -> Promotion:
+    """The new version only where it is better on labelled answers of the log, as `promote` has it for run stores.
+
+    `sharper`: judged by its probabilities, whose gain must surely be above 0, while the order may not be worse by more
+    than the margin; None takes this for a version that was recalibrated from the running one, whose order is the same.
+    Raises `RecordError` where the log holds no answers that both can be judged on.
+    """
+    if margin < 0:
+        raise ValueError(f"margin is {margin:g}; expected at least 0")
+    paired = pair_scores(new, running, log)
+    kept = thin(paired.labelled.propensity, seed=seed)
+    labelled, scores = paired.labelled.rows(kept), paired.new[kept]
+    weights = cluster_weights(labelled.group.tolist(), seed=seed)
+    if sharper is None:
+        sharper = new.checkpoint.manifest.contract.get("adapted_from") == running.checkpoint.digest
+    by_order = 0.0 if not (not_worse or sharper) else -margin
+    by_brier = 0.0 if sharper and not not_worse else -margin
+    return _decide(new, running, labelled.y, scores, labelled.score, weights, order=by_order, probabilities=by_brier)
+
+
+def promote_in_log(
+    new: QualityPredictor,
+    running: QualityPredictor,
+    log: ScoreLog,
+    *,
+    pins: Path | None = None,
+    location: str = "",
+    **options: Any,
+) -> Promotion:
+    """Decides as `promote_scored`, and where it promotes, writes an event into the log that `roll_back` reads.
+
+    `pins`: a file of `serve --pins` in which the new version then takes the running one's place, as the checkpoint at
+    `location` (its folder where that is empty). Both happen or neither: raises `RecordError` where the file pins no
+    such version, and `LogError` where the log cannot be written; the file then says what it said.
+    """
+    decided = promote_scored(new, running, log, **options)
+    if decided.promoted:
+        versions = {"from": running.checkpoint.digest, "to": new.checkpoint.digest}
+        paths = {"from_path": str(running.checkpoint.path), "to_path": str(new.checkpoint.path)}
+        gains = {"auroc_gain": decided.auroc_gain.estimate, "brier_gain": decided.brier_gain.estimate}
+        details = {**versions, **paths, **plain(gains)}
+        _exchange(log, PROMOTED, details, pins, versions["from"], location or paths["to_path"], versions["to"])
+    return decided
+
+
+def pair_scores(new: QualityPredictor, running: QualityPredictor, log: ScoreLog) -> PairedScores:
+    """Returns the labelled answers that the running version scored and the new one can be asked about.
+
+    Answers that the new one has learned from, or may have, are left out: those until the last of them. Raises
+    `RecordError` where none is left.
+    """
+    labelled = labelled_of_log(log, checkpoint=running.checkpoint.digest)
+    learned = _learned_until(new)
+    for event in log.events(RETRAINED):
+        if event.details["to"] == new.checkpoint.digest:
+            learned = max(learned, float(event.details["until"]))
+    unseen = labelled.rows(labelled.time > learned)
+    scores = _scores_of(new, running, log, unseen)
+    known = np.isfinite(scores)
+    if not known.any():
+        raise RecordError(
+            f"the log holds {len(labelled)} labelled answers; the new version has learned, or may have, from "
+            f"{len(labelled) - len(unseen)} of them, and there is no score of it for the others: serve it as shadow, "
+            "or keep log-probabilities (`serve --log-logprobs`), and label what comes"
+        )
+    return PairedScores(unseen.rows(known), scores[known])
+
+
+def _learned_until(new: QualityPredictor) -> float:
+    """Time of the last answer of a log whose label the version may have been adapted or recalibrated by.
+
+    -1 for one that was only trained: what is known of its runs stands in the log, where `retrain` made it.
+    """
+    contract = new.checkpoint.manifest.contract
+    if "adapted_from" not in contract:
+        return -1.0
+    made = datetime.fromisoformat(new.checkpoint.manifest.created).timestamp()  # of checkpoints from before
+    return float(contract.get(LEARNED_UNTIL, made))
+
+
+def _scores_of(
+    new: QualityPredictor, running: QualityPredictor, log: ScoreLog, labelled: LabelledScores
+) -> NDArray[np.float64]:
+    """(n,): NaN where the new version's score cannot be known."""
+    contract = new.checkpoint.manifest.contract
+    if contract.get("adapted_from") == running.checkpoint.digest and RECALIBRATED in contract:
+        return score_again(new.checkpoint, running.checkpoint, labelled)
+    shadows = {str(of): float(score) for of, score in log.tables.read(SHADOW, {"checkpoint": new.checkpoint.digest})}
+    scores = np.array([shadows.get(name, np.nan) for name in labelled.group.tolist()], dtype=np.float64)
+    for place in np.flatnonzero(~np.isfinite(scores)).tolist():
+        name, model = str(labelled.group[place]), str(labelled.model[place])
+        entry = log.entry(name)
+        if entry is None or entry.logprobs is None:
+            continue
+        call = Call(id=name, stage="answer", model=model, logprobs=np.asarray(entry.logprobs, dtype=np.float32))
+        with suppress(InvalidResponse):
+            score = new.predict(call).score
+            scores[place] = np.nan if score is None else score
+    return scores
+
+
+def roll_back(log: ScoreLog, *, pins: Path | None = None) -> dict[str, str]:
+    """Returns what ran before the last promotion that was not taken back, as `{"digest", "path", "was"}`.
+
+    `was` is the digest that was promoted. It is written into the log, and `pins` changes with it, as in
+    `promote_in_log`.
+
+    Raises `RecordError` where there is none.
+    """
+    taken_back = {str(event.details.get("promotion")) for event in log.events(ROLLED_BACK)}
+    for event in reversed(log.events(PROMOTED)):
+        if str(event.time) not in taken_back:
+            details = event.details
+            before = {name: str(details[of]) for name, of in (("digest", "from"), ("path", "from_path"), ("was", "to"))}
+            details = {**before, "promotion": str(event.time)}
+            _exchange(log, ROLLED_BACK, details, pins, before["was"], before["path"], before["digest"])
+            return before
+    raise RecordError("the log holds no promotion that could be taken back")
+
+
+def _exchange(
+    log: ScoreLog, kind: str, details: dict[str, Any], pins: Path | None, before: str, location: str, digest: str
+) -> None:
+    """Writes the event and changes the pin, or neither."""
+    if pins is None:
+        return log.event(kind, details)
+    with put_back(pins), log.event_of(kind, details):
+        swap_pin(pins, before, location, digest)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPromotion:
+    """Whether a new version may take the running one's place."""
+
+    promoted: bool
+    gain: Interval
+    """Gain in accuracy - lambda * cost, new minus running, on the same questions."""
+    digest: str
+    """Digest of the version that should run from now on."""
+    reason: str
+
+
+def promote_router(
+    new: LearnedRouter, running: LearnedRouter, questions: Sequence[QuestionOutcomes], *, lambda_: float | None = None
+) -> RouterPromotion:
+    """The new version only where the paired interval of its gain is above 0 on questions that neither was trained on.
+
+    `lambda_`: by default the running one's. To roll back, load the digest that ran before (`LearnedRouter.load(...,
+    sha256=digest)`): a version is a folder, and a digest pins every byte of it.
+    """
+    price = running.lambda_ if lambda_ is None else lambda_
+    seen = {r.checkpoint.manifest.training.fingerprint for r in (new, running) if r.checkpoint.manifest.training}
+    if fingerprint_of(questions) in seen:
+        raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
+    agents = sorted({*new.agents, *running.agents})
+    matrix = matrix_of(outcomes_of(questions, agents))
+    games = [name_columns([play(router, question) for question in questions], agents) for router in (new, running)]
+    gain = compare(matrix, games[0], games[1], price=1000 * price)
+    better, value = gain.promotable, gain.value
+    reason = f"gain {value.estimate:+.4f} [{value.low:+.4f}, {value.high:+.4f}] at lambda {price:.4g}"
+    reason += f" on {len(questions)} questions"
+    return RouterPromotion(
+        better,
+        value,
+        (new if better else running).checkpoint.digest,
+        f"{reason}: {'promoted' if better else 'the running one is kept, as it may be no worse'}",
+    )
+
+
+# The file of `serve --pins`
+
+
+def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
+    """Puts the checkpoint at `location`, of this digest, wherever the file pins the digest `before`.
+
+    Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
+    the old one or the new one. Raises `RecordError` where no line pins that digest, and for a location that no line can
+    name.
+    """
+    if "#" in location or location.split() != [location]:
+        raise RecordError(
+            f"{location!r} cannot stand in {pins}; expected a checkpoint with neither white space nor # in its path"
+        )
+    lines = _read(pins).splitlines()
+    changed = []
+    for line in lines:
+        pinned, hash_, said = line.partition("#")
+        words = pinned.split()
+        if len(words) != 2 or words[1] != before:
+            changed.append(line)
+            continue
+        name, _ = split_name(words[0])
+        comment = f"{pinned[len(pinned.rstrip()) :]}{hash_}{said}".rstrip()
+        changed.append(f"{name}={location} {digest}{comment}" if name else f"{location} {digest}{comment}")
+    if changed == lines:
+        raise RecordError(
+            f"{pins} pins no checkpoint of digest {before[:16]}; expected a line `[NAME=]CHECKPOINT {before[:16]}...`, "
+            "as `metaprobe serve --pins` reads it"
+        )
+    _write(pins, "\n".join(changed) + "\n")
+
+
+@contextmanager
+def put_back(pins: Path) -> Iterator[None]:
+    """Where the block fails, the file says again what it said before."""
+    before = _read(pins)
+    try:
+        yield
+    except BaseException:
+        if _read(pins) != before:
+            _write(pins, before)
+        raise
+
+
+def _read(pins: Path) -> str:
+    try:
+        return pins.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{pins} is no text in UTF-8 ({error}); expected the file of `serve --pins`") from error
+
+
+def _write(pins: Path, text: str) -> None:
+    with atomic_write(pins) as file:
+        file.write(text.encode())

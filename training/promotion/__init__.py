@@ -1,1 +1,0 @@
-"""A new version takes the running one's place only where it is shown to be better."""

@@ -1,1 +1,0 @@
-"""The quality predictor: heads on log-probability features."""

@@ -1,0 +1,347 @@
+"""The recipe of the adapter probe: a small language model with LoRA, split, fitted, calibrated, exported, measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.eval.audits.run_audits import PROMPT, AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits.training_data import (
+    class_balance,
+    group_overlap,
+    label_noise,
+    near_duplicates,
+    repeated_questions,
+)
+from metaprobe.eval.compare import Judged, auroc_gain
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.llms.base import LLMError
+from metaprobe.llms.weights import resolve
+from metaprobe.probes.adapter import KIND, LAYOUT, SAMPLE, TOKENIZER, AdapterProbe, Encoder, When, batches
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.audit import figures_of
+from metaprobe.training.calibration import Platt, fit_platt
+from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.controls import FITTED_CONTROLS, control_methods
+from metaprobe.training.evidence import Scores
+from metaprobe.training.folds import Roles, Rows
+from metaprobe.training.options import AdapterOptions
+from metaprobe.training.recipes.lora import (
+    AdapterData,
+    AdapterSettings,
+    Examples,
+    FittedAdapter,
+    adapter_graph,
+    adapter_roles,
+    check_work,
+    examples,
+    fit_adapter,
+    load_adapter_data,
+    log_odds,
+    quantise,
+    remove_state,
+)
+
+ADAPTER_PARITY = 1e-3
+"""Largest difference in probability between the trained model and its float32 graph, on the test rows."""
+GOLDEN_ROWS = 4
+GOLDEN_TOLERANCE = 1e-4
+SUMMARY = """Probability that an answer is {target}, read by a language model ({base}) with LoRA of rank {rank}
+merged in, a confidence head and Platt scaling. Text in, number out:
+
+```python
+from metaprobe.probes.adapter import AdapterProbe
+
+AdapterProbe.load("PATH").probability(["last user message"], ["answer"])
+```"""
+MEASURED = (
+    "Of the exported graph itself, on the test part. Nothing was fitted again afterwards: the parts are disjoint by "
+    "group ({parts} answers), and the test part was only measured."
+)
+NOT_MADE = {
+    "shuffled labels": "each refit is a training of its own",
+    "random features": "each refit is a training of its own",
+    "other domains": "each task or dimension left out is a training of its own",
+    "layers tried": "there are none to choose from, for it reads texts",
+    PROMPT: "needs the questions' texts",
+}
+"""Audit, by its name in `AuditReport.skipped`, and why no adapter has it."""
+
+
+def control_scores(data: AdapterData, roles: Roles, *, seed: int) -> dict[str, Scores]:
+    """What explains an adapter's numbers more simply, fitted in its roles: name -> held-out scores of the test rows."""
+    return {
+        method.name: method.fit(data.evidence, roles, seed=seed).score(roles.test)
+        for method in control_methods(data.table)
+        if method.name in FITTED_CONTROLS
+    }
+
+
+def adapter_audits(
+    data: AdapterData, roles: Roles, scores: Mapping[When, Scores], controls: Mapping[str, Scores], *, seed: int
+) -> AuditReport:
+    """`scores` and `controls` are of the test rows, in their order; the data are audited whole."""
+    table, tested = data.table, data.table.rows(roles.test)
+    splits = [roles.parts]
+    of_data = [class_balance(table.y), group_overlap(table.groups, splits)]
+    made = {"group overlap"}
+    if PROMPT in controls:  # the questions were stored
+        of_data += [
+            repeated_questions(table.questions, splits, y=table.y),
+            near_duplicates(table.questions, splits, y=table.y, seed=seed),
+        ]
+        made.add("repeated questions and near-duplicates")
+    if noise := label_noise(data.evidence.labels_by_source, table.groups, y=table.y, seed=seed):
+        of_data += noise
+        made.add("label noise")
+    reports = [
+        run_audits(AuditInputs(name=probe_name(when), table=tested, score=values, controls=controls), seed=seed)
+        for when, values in scores.items()
+    ]
+    audits = {audit.name: audit for report in reports for audit in report.audits} | {a.name: a for a in of_data}
+    skipped = (line.partition(": ") for report in reports for line in report.skipped)
+    reasons = {name: NOT_MADE.get(name, why) for name, _, why in skipped if name not in made}
+    return AuditReport(tuple(audits.values()), tuple(f"{name}: {why}" for name, why in reasons.items()))
+
+
+def probe_name(when: When) -> str:
+    """What a probe of that moment is called in numbers and audits."""
+    return f"adapter probe {when} the answer"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """A causal language model without its language-model head."""
+
+    decoder: Any
+    tokenizer: bytes
+    """Bytes of a tokenizer.json."""
+    name: str
+    revision: str
+
+
+def load_base(llm: str, *, dtype: str = "float32") -> Base:
+    """An embedded model, a folder, a GGUF file or a hub id. Raises `LLMError` where it is none of them."""
+    transformers, torch = require("transformers", "train"), require("torch", "train")
+    weights = resolve(llm)
+    try:
+        network = transformers.AutoModelForCausalLM.from_pretrained(weights.location, dtype=getattr(torch, dtype))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(weights.location)
+    except (OSError, ValueError) as error:
+        raise LLMError(f"model {llm!r} cannot be loaded: {error}") from error
+    if not tokenizer.is_fast:
+        raise LLMError(f"model {llm!r} has no tokenizer.json, which the exported probe reads texts with")
+    text, revision = tokenizer.backend_tokenizer.to_str(), weights.revision_loaded(network.config)
+    return Base(network.base_model, text.encode(), weights.name, revision)
+
+
+@writes(KIND)
+def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Checkpoint | None:
+    """Returns the adapter's checkpoint, fitted on the labelled answers of these stores; raises as `write_adapter`.
+
+    Under `accelerate launch` only the first process gets it, and the others get None.
+    """
+    require("torch", "train,adapter")
+    require("peft", "train,adapter")
+    return write_adapter(stores, options)
+
+
+def write_adapter(
+    stores: Sequence[str | Path], options: AdapterOptions, settings: AdapterSettings | None = None
+) -> Checkpoint | None:
+    """Trains on the labelled answers of these stores and writes the checkpoint; its numbers are of itself.
+
+    `settings`: by default those of the options. Interrupted, it goes on from its state in the folder `options.work` (by
+    default `out` with `.work` at its end). Once the checkpoint is written that state is deleted, and the folder if
+    nothing else is in it. Under `accelerate launch` the first process writes it, and the others get None. Raises
+    `RecordError` where data or settings do not suffice or the folder holds something else, `LLMError` where the base
+    cannot be loaded.
+    """
+    settings = settings or AdapterSettings.of(options)
+    work, target, say = _work_folder(options.out, options.work), options.target, options.on_step
+    when: tuple[When, ...] = ("before", "after") if options.when == "both" else (options.when,)
+    data = load_adapter_data(stores, target=target, stage=options.stage, agent=options.agent)
+    roles = adapter_roles(data.table, seed=settings.seed)
+    say("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
+    controls = control_scores(data, roles, seed=settings.seed)
+    say("load the base")
+    base = load_base(options.llm, dtype=settings.dtype)
+    _check_room(base, settings)
+    encoder = Encoder(base.tokenizer, max_length=settings.max_length)
+    texts, of = examples(data, when, encoder), f"{base.name} {base.revision} {when} {data.digest}"
+    fitted = fit_adapter(base.decoder, texts, data.table.y, roles, settings, work=work, of=of, on_step=say)
+    if not fitted.writes:
+        return None
+    say("calibrate and export")
+    exported = _export(fitted, texts, data, roles, when, settings, int8=options.int8)
+    say("measure the exported graph")
+    report = adapter_audits(data, roles, exported.probability, controls, seed=settings.seed)
+    parts = {name: len(rows) for name, rows in roles.parts.items()}
+    reads = [
+        f"base: {base.name} ({base.revision})",
+        *(f"reads {name} the answer: {LAYOUT[name]!r}, its last {settings.max_length} tokens" for name in when),
+        *exported.notes,
+    ]
+    checkpoint = write_checkpoint(
+        options.out,
+        Export(
+            kind=KIND,
+            title=f"Adapter probe: {target}",
+            summary=SUMMARY.format(target=target, base=base.name, rank=settings.rank),
+            graph=exported.graph,
+            inputs=exported.golden,
+            expected=exported.expected,
+            tolerance=GOLDEN_TOLERANCE,
+            contract={
+                "target": target,
+                "layout": {name: LAYOUT[name] for name in when},
+                "max_length": settings.max_length,
+                "precision": "int8" if options.int8 else "float32",
+                "sample_ids": encoder.ids([SAMPLE])[0],
+                "base": {"model": base.name, "revision": base.revision},
+                "rank": settings.rank,
+                "steps": fitted.steps,
+                "parts": parts,
+            },
+            **data.evidence.origin(settings.seed, options.recorded("train_adapter")),
+            calibration="platt",
+            metrics=_measure(data, roles, exported.probability),
+            measured=MEASURED.format(parts=", ".join(f"{name} {count}" for name, count in parts.items())),
+            audits=report.audits,
+            not_audited=report.skipped,
+            packages=("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript"),
+            extra={TOKENIZER: base.tokenizer},
+            reads=reads,
+        ),
+    )
+    remove_state(work)
+    return checkpoint
+
+
+def _work_folder(path: str | Path, work: str | Path | None) -> Path:
+    """Returns the folder for the state of an unfinished training, by default beside the checkpoint."""
+    folder = Path(f"{Path(path)}.work") if work is None else Path(work)  # Path: "out/" may end in a slash
+    if folder.resolve().is_relative_to(Path(path).resolve()):  # it could not be published over its own state
+        raise RecordError(f"{folder} lies in the checkpoint {path} that is to be written: give another --work folder")
+    check_work(folder)
+    return folder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exported:
+    graph: bytes
+    golden: dict[str, NDArray[np.int64]]
+    expected: dict[str, NDArray[np.float32]]
+    probability: Mapping[When, NDArray[np.float64]]
+    """What the exported graph gives for the test rows, in their order."""
+    notes: tuple[str, ...]
+
+
+def _export(
+    fitted: FittedAdapter,
+    texts: Examples,
+    data: AdapterData,
+    roles: Roles,
+    when: Sequence[When],
+    settings: AdapterSettings,
+    *,
+    int8: bool,
+) -> _Exported:
+    scores = np.full(len(texts.ids), np.nan)
+    held = texts.of(np.concatenate([roles.calibration, roles.test]))
+    scores[held] = log_odds(fitted.scorer, [texts.ids[i] for i in held], settings.batch_size)
+    labels = data.table.y[texts.rows]
+    platts: dict[When, Platt] = {}
+    for name in when:
+        rows = texts.of(roles.calibration, name)
+        platts[name] = fit_platt(scores[rows], labels[rows])
+    trained = {name: platts[name].probability(scores[texts.of(roles.test, name)]) for name in when}
+    graph = adapter_graph(fitted.scorer, platts)
+    session = GraphSession(graph)
+    probability = _probability(session, texts, roles, when, settings.batch_size)
+    difference = max(float(np.abs(probability[name] - trained[name]).max()) for name in when)
+    if not difference <= ADAPTER_PARITY:
+        raise RecordError(
+            f"the exported graph differs from the trained model by {difference:.3g} in probability; at most "
+            f"{ADAPTER_PARITY:g} is accepted: a base whose attention is not plainly causal cannot be exported"
+        )
+    notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
+    if int8:
+        whole = probability
+        graph = quantise(graph)
+        session = GraphSession(graph)
+        probability = _probability(session, texts, roles, when, settings.batch_size)
+        notes += [_loss_of_int8(name, data, roles, whole[name], probability[name]) for name in when]
+    # Short ones, so that loading stays quick; they are replayed as one batch, as they were recorded.
+    short = sorted(texts.of(roles.test), key=lambda i: len(texts.ids[i]))[:: max(1, len(texts.of(roles.test)) // 8)]
+    [(_, golden)] = batches([texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
+    if int8:  # it is held against itself; what it loses against float32 is in the card
+        expected = session.run(dict(golden))
+    else:
+        raw = log_odds(fitted.scorer, [texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
+        expected = {name: platt.probability(raw)[:, None].astype(np.float32) for name, platt in platts.items()}
+    return _Exported(graph, golden, expected, probability, tuple(notes))
+
+
+def _probability(
+    session: GraphSession, texts: Examples, roles: Roles, when: Sequence[When], batch_size: int
+) -> dict[When, NDArray[np.float64]]:
+    by_moment: dict[When, NDArray[np.float64]] = {}
+    for name in when:
+        chosen = texts.of(roles.test, name)
+        by_moment[name] = np.empty(len(chosen))
+        for rows, inputs in batches([texts.ids[i] for i in chosen], batch_size):
+            by_moment[name][rows] = session.run(dict(inputs))[name][:, 0]
+    return by_moment
+
+
+def _loss_of_int8(
+    name: str, data: AdapterData, roles: Roles, whole: NDArray[np.float64], int8: NDArray[np.float64]
+) -> str:
+    table = data.table.rows(roles.test)
+    gain = auroc_gain(
+        table, Judged("int8", "learned", int8, int8, 1.0), Judged("float32", "learned", whole, whole, 1.0)
+    )
+    return (
+        f"int8 weights against float32, {name}, on the test rows: AUROC {gain.estimate:+.4f} "
+        f"[{gain.low:+.4f}, {gain.high:+.4f}], mean difference in probability {np.abs(int8 - whole).mean():.4f}"
+    )
+
+
+def _measure(data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Interval]:
+    """Figures of the test rows, beside the mean log-probability, which needs no selection."""
+    table = data.table.rows(roles.test)
+    mean = np.array([np.mean(values) for values in table.logprobs])
+    metrics: dict[str, Interval] = {}
+    for name, values in probability.items():
+        prefix = "" if len(probability) == 1 else f"{name}."
+        judged = Judged(probe_name(name), "learned", values, values, 1.0)
+        beside = Judged("mean log-probability", "log-probability", np.exp(mean), mean, 1.0)
+        metrics |= {f"{prefix}{figure}": value for figure, value in figures_of(table, judged, beside).items()}
+    return metrics
+
+
+def _check_room(base: Base, settings: AdapterSettings) -> None:
+    room = getattr(base.decoder.config.get_text_config(), "max_position_embeddings", None)
+    if room and settings.max_length > room:
+        raise RecordError(f"max length {settings.max_length} exceeds the {room} tokens that {base.name} can read")
+
+
+def adapter_scores(
+    probe: AdapterProbe | str | Path, data: AdapterData, *, when: When = "after", rows: Rows | None = None
+) -> NDArray[np.float64]:
+    """The exported probe's P(right) of these rows of the table (of all by default), (n,).
+
+    Held out are only the test rows of `adapter_roles(data.table, seed=...)` with the seed it was trained with: another
+    method is compared with it when it is fitted in the same roles.
+    """
+    probe = probe if isinstance(probe, AdapterProbe) else AdapterProbe.load(probe)
+    rows = np.arange(len(data.table)) if rows is None else rows
+    answers = [data.answers[i] for i in rows] if when == "after" else None
+    return probe.probability([data.prompts[i] for i in rows], answers)

@@ -1,0 +1,429 @@
+"""The recipe of the streaming gate: a head for each look at the first tokens, and thresholds for all looks together.
+
+A look judges by trees on all statistics of the first tokens, or by their mean log-probability alone. In each fold, and
+for the model that is exported: heads are fitted on learning rows, looks are made comparable on learning rows that the
+trees did not see, heads are calibrated and the joint thresholds found on calibration rows.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport
+from metaprobe.eval.gate_performance import GateReport, HeldOutLooks, Stronger, first_below, gate_lines, gate_report
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.table import AnswerTable
+from metaprobe.probes import stream_looks
+from metaprobe.probes.features import COUNTS, features, schema
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.training.audit import made_audits
+from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator_on, choose_calibrator, fit_platt
+from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
+from metaprobe.training.folds import Roles, Rows, final_roles, group_folds, outer_folds
+from metaprobe.training.graphs import GraphBuilder
+from metaprobe.training.heads import INVERTED, LogOddsModel, trees_graph
+from metaprobe.training.methods import USUAL_LADDER, calibrators_of
+from metaprobe.training.options import GateOptions, OnStep, quiet
+from metaprobe.training.thresholds import (
+    Surprise,
+    joint_statistic,
+    one_a_group,
+    rate_at_most,
+    score_thresholds,
+    too_few_groups,
+)
+from metaprobe.training.trees import fit_trees
+
+SCHEMA = schema("prefix-50")
+ROLES = ("train", "selection", "calibration")
+"""Roles that a head learns from, in one way or another."""
+REFERENCE_FOLDS = 3
+"""Parts of the learning rows, each scored by trees fitted on the others."""
+ONE_STANDARD_ERROR = 0.683
+"""Level of the interval of the trees' gain over the mean log-probability, which must lie above 0."""
+RESAMPLES = 200
+FEWEST = 5
+"""Good answers, and bad ones, that a look needs in each role."""
+FLAT = 1e-6
+"""Log-odds that a calibrator must rise by to be called rising."""
+
+AUDIT_FOLDS = 2
+"""Outer folds of the refits on shuffled labels: their scores need be held out, not good."""
+NAME = "streaming gate"
+ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
+"""False-alarm rates for which thresholds are stored, where the calibration groups allow them."""
+
+Features = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLogprob:
+    """The mean log-probability of the first tokens, as it is."""
+
+    column: int
+    """Column of the features."""
+
+    def score(self, X: Features) -> Scores:
+        """(n,) nats; 0 where the response has fewer tokens, about which nothing is asked."""
+        return np.nan_to_num(X[:, self.column].astype(np.float64), nan=0.0)
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
+        """Adds the same to a graph: (n, width) float32 features in, (n, 1) out."""
+        mean = graph.add("Gather", features, graph.constant([self.column]), axis=1)
+        return graph.add("Where", graph.add("IsNaN", mean), graph.number([0.0]), mean, name=output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GateHead:
+    """The judgement at one look."""
+
+    scorer: LogOddsModel
+    calibrator: Calibrator
+    """Strictly rising: a threshold on the probability is one on the score."""
+    surprise: Surprise
+
+    def probability(self, X: Features) -> Scores:
+        """P(good) (n,) of features of `SCHEMA`."""
+        return self.calibrator.probability(self.scorer.score(X))
+
+
+def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: int = 0) -> GateHead:
+    """The head of a look from the answers that long. Raises `RecordError` where they are too few.
+
+    Trees are taken where, on learning rows that they were not fitted on, their AUROC is above that of the mean
+    log-probability by more than a standard error: with few answers the mean is hard to beat.
+    """
+    y, long = table.y, table.tokens >= look
+    own = replace(roles, **{role: rows[long[rows]] for role in ROLES for rows in (getattr(roles, role),)})
+    for role in ROLES:
+        bad, good = np.bincount(y[getattr(own, role)], minlength=2)
+        if min(bad, good) < FEWEST:
+            raise RecordError(
+                f"of the {role} answers of {look} tokens {good} are good and {bad} bad, not {FEWEST} each"
+            )
+    rows, mean = own.learning, MeanLogprob(SCHEMA.names.index(f"first{look}.mean"))
+    scorer: LogOddsModel = mean
+    unseen = mean.score(X[rows])
+    # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
+    seen = np.where(np.isin(SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
+    try:
+        trees = fit_trees(seen, y, own, names=SCHEMA.names, seed=seed)
+        of_trees = _unseen_scores(seen, table, rows, trees.parameters, seed)
+    except RecordError:
+        pass  # too few for trees
+    else:
+        weights = cluster_weights(table.groups[rows].tolist(), RESAMPLES, seed)
+        if paired_difference(auroc, y[rows], of_trees, unseen, weights, level=ONE_STANDARD_ERROR).low > 0:
+            scorer, unseen = trees, of_trees
+    at = own.calibration
+    calibrator = rising_calibrator(scorer.score(X[at]), y[at], table.groups[at].tolist(), seed=seed)
+    return GateHead(scorer, calibrator, Surprise.fit(unseen[y[rows] == 1]))
+
+
+def _unseen_scores(X: Features, table: AnswerTable, rows: Rows, parameters: Mapping[str, Any], seed: int) -> Scores:
+    """Scores of these rows, each by trees of these parameters that were fitted on other groups of them.
+
+    The trees' own scores of what they were fitted on are too good, the more so the fewer answers are that long: late
+    looks would seem harmless.
+    """
+    lightgbm = require("lightgbm", "fit")
+    given = {name: value for name, value in parameters.items() if name != "rounds"}
+    scores = np.full(len(X), np.nan)
+    for rest, part in group_folds(rows, table.groups.tolist(), table.y, REFERENCE_FOLDS, seed):
+        data = lightgbm.Dataset(X[rest], table.y[rest])
+        booster = lightgbm.train(given, data, num_boost_round=int(parameters["rounds"]))
+        scores[part] = booster.predict(X[part], raw_score=True)
+    return scores[rows]
+
+
+def rising_calibrator(scores: Scores, y: NDArray[np.int64], groups: Sequence[str], *, seed: int = 0) -> Calibrator:
+    """Returns a strictly rising calibrator, so that a threshold on the probability is one on the score.
+
+    Platt's may fall and beta calibration may be flat on one side of its centre; isotonic regression is flat at its
+    ends, where the thresholds lie. Scores that go the wrong way all get the share of good answers, so nearly the same
+    that no threshold is crossed.
+    """
+    ends = np.array([scores.min() - 1, np.median(scores), scores.max() + 1])
+    chosen = choose_calibrator(scores, y, groups, candidates=("platt", "beta"), seed=seed).calibrator
+    for calibrator in (chosen, fit_platt(scores, y)):
+        if (np.diff(calibrator.logit(ends)) > FLAT).all():
+            return calibrator
+    share = (float(y.sum()) + 1) / (len(y) + 2)
+    return Platt(slope=2 * FLAT / (ends[-1] - ends[0]), intercept=float(np.log(share / (1 - share))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedGate:
+    """Heads by look, and the P(good) below which each rate fires at each look."""
+
+    heads: Mapping[int, GateHead]
+    thresholds: Mapping[float, Mapping[int, float]]
+    """Alpha -> look -> P(good). Only the rates that the calibration groups allow."""
+    calibration_groups: int
+    """Groups with a good calibration answer."""
+    left_out: Mapping[int, str]
+    """Looks that could not be fitted, and why."""
+
+    def probability(self, X: Features, tokens: NDArray[np.int64]) -> Scores:
+        """P(good) (n, len(COUNTS)) of answers of so many tokens; NaN beyond their end and where there is no head."""
+        result = np.full((len(X), len(COUNTS)), np.nan)
+        for look, head in self.heads.items():
+            if (rows := tokens >= look).any():
+                result[rows, COUNTS.index(look)] = head.probability(X[rows])
+        return result
+
+
+def fit_gate(
+    X: Features, table: AnswerTable, roles: Roles, *, alphas: Sequence[float] = (), seed: int = 0
+) -> FittedGate:
+    """Heads and thresholds from these roles; X: features of `SCHEMA`. Raises `RecordError` where no look can be fitted.
+
+    A look is left out where too few answers are that long to fit trees or a calibrator.
+    """
+    heads: dict[int, GateHead] = {}
+    left_out: dict[int, str] = {}
+    for look in COUNTS:
+        try:
+            heads[look] = fit_head(X, table, roles, look, seed=seed)
+        except RecordError as error:
+            left_out[look] = str(error)
+    if not heads:
+        raise RecordError(f"no look can be fitted. {' '.join(f'{look}: {why}.' for look, why in left_out.items())}")
+    good = roles.calibration[table.y[roles.calibration] == 1]
+    drawn = one_a_group(good, table.groups, seed=seed)
+    surprise = [
+        np.where(table.tokens[drawn] >= look, head.surprise.of(head.scorer.score(X[drawn])), np.nan)
+        for look, head in heads.items()
+    ]
+    by_rate = score_thresholds({look: head.surprise for look, head in heads.items()}, joint_statistic(surprise), alphas)
+    thresholds = {
+        alpha: {look: _below(heads[look].calibrator, score) for look, score in scores.items()}
+        for alpha, scores in by_rate.items()
+    }
+    return FittedGate(heads, thresholds, len(drawn), left_out)
+
+
+def _below(calibrator: Calibrator, score: float) -> float:
+    """The probability below which scores lie below `score`; a rounding lower, so that ties are never stopped."""
+    if np.isinf(score):
+        return 1.0 if score > 0 else 0.0
+    return max(0.0, float(calibrator.probability(np.array([score]))[0]) - PARITY)
+
+
+def judge_gates(
+    evidence: Evidence,
+    X: Features,
+    *,
+    alphas: Sequence[float],
+    folds: int = 5,
+    seed: int = 0,
+    on_step: OnStep = quiet,
+) -> tuple[HeldOutLooks, list[Roles]]:
+    """What gates of outer folds, by group, say of answers they have not seen, and when they fire; and the folds.
+
+    A rate that some fold's calibration groups do not allow is left out.
+    """
+    table = evidence.table
+    n = len(table)
+    probability, full = np.full((n, len(COUNTS)), np.nan), np.full(n, np.nan)
+    fired: dict[float, NDArray[np.int64]] = {alpha: np.zeros(n, np.int64) for alpha in alphas}
+    splits = list(outer_folds(table.groups.tolist(), table.y, folds=folds, seed=seed))
+    for number, roles in enumerate(splits):
+        on_step(f"fold {number + 1} of {folds}")
+        test, rows = roles.test, roles.calibration
+        gate = fit_gate(X, table, roles, alphas=alphas, seed=seed)
+        probability[test] = gate.probability(X[test], table.tokens[test])
+        for alpha in [*fired]:
+            if alpha not in gate.thresholds:
+                del fired[alpha]
+                continue
+            below = np.array([gate.thresholds[alpha].get(look, 0.0) for look in COUNTS])
+            fired[alpha][test] = first_below(probability[test], below, COUNTS)
+        scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
+        full[test] = calibrator_on(rows, scores, table, seed, calibrators_of(USUAL_LADDER)).probability(scores[test])
+    return HeldOutLooks(table, COUNTS, probability, full, fired), splits
+
+
+def audit_gate(
+    evidence: Evidence, X: Features, held_out: HeldOutLooks, splits: Sequence[Roles], *, seed: int
+) -> AuditReport:
+    """The audits of the last judgement that each answer got."""
+    table = evidence.table
+
+    def refitted(y: NDArray[np.int64]) -> Scores:
+        relabelled = dataclasses.replace(table, y=y)
+        probability = np.full((len(y), len(COUNTS)), np.nan)
+        for roles in outer_folds(table.groups.tolist(), y, folds=AUDIT_FOLDS, seed=seed):
+            gate = fit_gate(X, relabelled, roles, seed=seed)
+            probability[roles.test] = gate.probability(X[roles.test], table.tokens[roles.test])
+        return _last(probability)
+
+    inputs = AuditInputs(
+        name=NAME,
+        table=dataclasses.replace(table, logprobs=_judge(table.logprobs)),
+        score=_last(held_out.probability),
+        splits=[roles.parts for roles in splits],
+        refit_labels=refitted,
+        labels=evidence.labels_by_source,
+    )
+    return made_audits(inputs, seed=seed)
+
+
+def _judge(logprobs: NDArray[np.object_]) -> NDArray[np.object_]:
+    """What the gate has seen of each answer at its last look, so that no control knows more of it than the gate."""
+    seen = np.empty(len(logprobs), dtype=object)
+    seen[:] = [
+        values[: max((look for look in COUNTS if look <= len(values)), default=len(values))] for values in logprobs
+    ]
+    return seen
+
+
+def _last(probability: Scores) -> Scores:
+    """The last judgement of each answer (n,); of those that ended before the first, the middle of all."""
+    last = np.full(len(probability), np.nan)
+    for column in probability.T:
+        last = np.where(np.isnan(column), last, column)
+    return np.where(np.isnan(last), np.nanmedian(last), last)
+
+
+@writes(stream_looks.KIND)
+def train_gate(stores: Sequence[str | Path], options: GateOptions) -> Checkpoint:
+    """Returns the gate's checkpoint, fitted on the labelled answers of these stores; raises as `write_gate`."""
+    for package in ("lightgbm", "sklearn", "onnxmltools"):
+        require(package, "fit")
+    evidence = load_evidence(stores, target=options.target, stage=options.stage, agent=options.agent, hidden=False)
+    if options.target in INVERTED:
+        evidence = invert(evidence)
+    checkpoint, report = write_gate(evidence, options)
+    for line in gate_lines(report):
+        options.on_line(line)
+    return checkpoint
+
+
+def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, GateReport]:
+    """Returns the gate's checkpoint, and what the folds say of it.
+
+    `options` name neither stores nor answers here. Raises `RecordError` for a rate asked for that the calibration
+    groups do not allow, and where no look has enough answers.
+    """
+    table, target, seed, asked = evidence.table, options.target, options.seed, tuple(options.alpha)
+    X = features(SCHEMA, list(table.logprobs))
+    options.on_step("fit on all groups")
+    roles = final_roles(table.groups.tolist(), table.y, seed=seed)
+    gate = fit_gate(X, table, roles, alphas=asked or ALPHAS, seed=seed)
+    if refused := [alpha for alpha in asked or ALPHAS[-1:] if alpha not in gate.thresholds]:
+        allowed = [alpha for alpha in ALPHAS if alpha >= 1 / (gate.calibration_groups + 1)]
+        raise RecordError(
+            f"{too_few_groups(refused[0], gate.calibration_groups)}. A fifth of the groups calibrate; of the usual "
+            f"rates these runs allow {', '.join(f'{alpha:g}' for alpha in allowed) or 'none'}"
+        )
+    held_out, splits = judge_gates(
+        evidence, X, alphas=tuple(gate.thresholds), folds=options.folds, seed=seed, on_step=options.on_step
+    )
+    stronger = Stronger(options.stronger_accuracy, options.stronger_price)
+    report = gate_report(held_out, stronger=stronger, seed=seed)
+    options.on_step("audits")
+    audits = audit_gate(evidence, X, held_out, splits, seed=seed)
+    heads = {stream_looks.head_name(look): head for look, head in gate.heads.items()}
+    export = Export(
+        kind=stream_looks.KIND,
+        title=f"Streaming gate: {target}",
+        summary=_summary(gate, report, target),
+        graph=trees_graph(
+            {name: (head.scorer, head.calibrator) for name, head in heads.items()},
+            width=X.shape[1],
+            input_name=stream_looks.INPUT,
+        ),
+        input_name=stream_looks.INPUT,
+        inputs=X,
+        expected={name: head.probability(X) for name, head in heads.items()},
+        contract={
+            "schema": SCHEMA.name,
+            "features": list(SCHEMA.names),
+            "looks": list(gate.heads),
+            "target": target,
+            "alphas": list(gate.thresholds),
+        },
+        **evidence.origin(seed, options.recorded("train_gate")),
+        logprobs_reader=evidence.logprobs_reader,
+        calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
+        metrics=_metrics(gate, report),
+        audits=audits.audits,
+        not_audited=audits.skipped,
+        thresholds={
+            stream_looks.threshold_name(alpha, look): below
+            for alpha, by_look in gate.thresholds.items()
+            for look, below in by_look.items()
+        },
+        packages=("lightgbm", "onnxmltools", "onnx"),
+    )
+    return write_checkpoint(options.out, export), report
+
+
+def _metrics(gate: FittedGate, report: GateReport) -> dict[str, Interval]:
+    """Returns the gate's held-out figures by the names that its manifest gives them."""
+    return {
+        **{
+            f"{stream_looks.head_name(look.look)}.auroc": look.auroc for look in report.looks if look.look in gate.heads
+        },
+        **{f"false_alarms@{rate.alpha:g}": rate.false_alarms for rate in report.rates},
+        **{f"bad_stopped@{rate.alpha:g}": rate.bad_stopped for rate in report.rates},
+        **{
+            f"false_alarms@{rate.alpha:g}.{task}": share
+            for rate in report.rates
+            for task, share in rate.by_task.items()
+        },
+    }
+
+
+def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
+    """Returns what the card says of the gate first: what it gives, what it promises, and what was left out."""
+    by_mean = [look for look, head in gate.heads.items() if isinstance(head.scorer, MeanLogprob)]
+    plain = (
+        f" At {', '.join(map(str, by_mean))} the mean log-probability does as well and is used alone."
+        if by_mean
+        else ""
+    )
+    left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
+    if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
+        left_out += (
+            f" What is kept of the rates {', '.join(f'{alpha:g}' for alpha in unmeasured)} was not measured: the folds "
+            "have too few calibration groups for them."
+        )
+    n = gate.calibration_groups
+    scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
+    return (
+        f"Probability that an answer will be {target}, given its first {', '.join(map(str, gate.heads))} tokens "
+        f"(LightGBM on statistics of their log-probabilities, then a calibrator, for each look).{plain} An answer "
+        "below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the good answers at most a share "
+        "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
+        f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "
+        f"this one gate is, with a confidence of 90 %, at most {scatter}. The promise is for answers that come as "
+        "the calibration ones did, their lengths included: one that ends before a look does not have it, so that "
+        f"where answers have become longer more good ones may be stopped.{_by_task(report)}{left_out}"
+    )
+
+
+def _by_task(report: GateReport) -> str:
+    """Returns that the promise is of all tasks together, and how far single ones are from it."""
+    shares = [
+        f"at {rate.alpha:g} {rate.by_task[rate.worst_task].estimate:.0%} of those of {rate.worst_task}"
+        for rate in report.rates
+        if rate.worst_task
+    ]
+    if not shares:
+        return ""
+    return (
+        " It is a promise for all tasks together, in the shares they have here, and none for one of them. Of the good "
+        f"answers of the task that it harms most are stopped: {', '.join(shares)} (`false_alarms@ALPHA.TASK` has the "
+        "others). For a promise of a task's own train a gate on that task alone."
+    )

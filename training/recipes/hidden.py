@@ -1,0 +1,290 @@
+"""The recipe of a linear probe on hidden states, from run stores or from plain arrays of states."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
+from metaprobe.eval.table import bare_table
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import HIDDEN, POSITIONS
+from metaprobe.training.audit import measure_held_out
+from metaprobe.training.calibration import calibrator_on
+from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.evidence import Evidence, load_evidence, origin_of_states, reader_contract
+from metaprobe.training.folds import final_roles
+from metaprobe.training.heads import INVERTED
+from metaprobe.training.linear import LinearProbe
+from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, ProbeKind
+from metaprobe.training.options import HiddenOptions, WrongOptions
+from metaprobe.training.recipes.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
+from metaprobe.training.states import Block, Wanted, check_captured
+from metaprobe.training.study import Study, crossfit, keep_beside, study_of
+from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
+
+
+@writes(HIDDEN)
+def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkpoint:
+    """Returns the probe's checkpoint, fitted on the labelled answers of these stores that have hidden states.
+
+    Stopped at any moment and called again, it goes on from the folds that are finished. Raises `RecordError` where
+    data or options do not suffice, and `CheckpointExists` where `out` holds something else.
+    """
+    target, graded = options.target, options.target in (SUCCESS_RATE, LEVEL)
+    when = options.when or ("before" if graded else "after")
+    _check(options, when, graded=graded)
+    evidence = load_evidence(
+        stores,
+        target="correct" if graded else target,
+        stage=options.stage,
+        agent=options.agent,
+        wanted=Wanted(options.layers, tuple(options.position), options.states_of),
+    )
+    positions_of(evidence, when)  # before minutes of fitting
+    assert evidence.states is not None
+    layers = ", ".join(map(str, evidence.states.layers))
+    options.on_line(f"states      layers {layers} at {', '.join(evidence.states.positions)}")
+    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
+        options.on_line(line)
+    command = options.recorded("train_hidden")
+    with keep_beside(Path(options.out)) as progress:
+        if not graded:
+            study = study_of(
+                evidence,
+                folds=options.folds,
+                seed=options.seed,
+                kind=options.probe,
+                progress=progress,
+                on_step=options.on_step,
+            )
+            options.on_step("audit and export")
+            return write_hidden(options.out, study, when=when, target=target, command=command, flags=options.as_flags())
+        checkpoint, rankings = train_difficulty(
+            options.out,
+            evidence,
+            target=target,
+            folds=options.folds,
+            seed=options.seed,
+            command=command,
+            progress=progress,
+            on_step=options.on_step,
+        )
+    for ranked in rankings:
+        r = ranked.spearman
+        options.on_line(f"{ranked.name:22} Spearman {r.estimate:+.3f} [{r.low:+.3f}, {r.high:+.3f}]")
+    return checkpoint
+
+
+def _check(options: HiddenOptions, when: str, *, graded: bool) -> None:
+    """Raises `WrongOptions` for options that contradict each other."""
+    target = options.target
+    if target in INVERTED:
+        raise WrongOptions(f"target {target}: probes give the probability of what is good; train a quality predictor")
+    if graded and (when == "after" or options.probe != "logistic"):
+        raise WrongOptions(f"target {target} is read before the answer, by a logistic probe")
+    if graded and options.flags:
+        raise WrongOptions(
+            f"{next(iter(options.flags))} is for answers that are right or wrong; target {target} is graded, and its "
+            "probe stores no threshold: leave the option out"
+        )
+    if when == "before" and options.position and "prompt_last" not in options.position:
+        raise WrongOptions(f"before an answer only prompt_last is known, not {' or '.join(options.position)}")
+
+
+def write_hidden(
+    path: str | Path, study: Study, *, when: str, target: str, command: str, flags: FlagOptions = USUAL_FLAGS
+) -> Checkpoint:
+    """Fits the probe `before` the answer (difficulty) or `after` it (confidence) on all groups, and writes it.
+
+    The probe is of the kind that the study was made with; a calibrator is in its graph, and held-out metrics come from
+    the study's folds. `flags`: what the stored threshold flags.
+    """
+    evidence, table, seed = study.evidence, study.evidence.table, study.seed
+    positions_of(evidence, when)
+    states, name = evidence.states, BEFORE if when == "before" else AFTER
+    method = next(method for method in study.methods if method.name == name)
+    assert states is not None, "positions_of has looked"
+    assert isinstance(method, HiddenProbeMethod)
+    roles = final_roles(list(table.groups), table.y, seed=seed)
+    probe, rows = method.probe(evidence, roles, seed=seed), roles.calibration
+    hidden = probe.read(states)
+    scores = probe.score_of(hidden)
+    calibrator = calibrator_on(rows, scores, table, seed)
+    answers = ScoredAnswers.of(table, rows, scores, calibrator, study.fits[name].probability)
+    stored = flagging_of(answers, flags, seed=seed)
+    metrics, report = measure_held_out(evidence, study.fits, method, seed)
+    return write_checkpoint(
+        path,
+        Export(
+            kind=HIDDEN,
+            title=f"{'Difficulty' if when == 'before' else 'Confidence'} probe: {target}",
+            summary=_summary_of(probe, target, evidence),
+            graph=probe.graph(target, calibrator),
+            input_name=HIDDEN,
+            inputs=hidden,
+            expected={target: calibrator.probability(scores)},
+            contract={**probe.contract(target), **reader_contract(evidence)},
+            **evidence.origin(seed, command),
+            calibration=calibrator.name,
+            metrics=metrics,
+            audits=report.audits,
+            not_audited=report.skipped,
+            stored=stored,
+            thresholds=operating_points(answers.exported, table.call_ids[rows].tolist(), evidence.evaluated),
+            heads=[f"{target}: a probability{stored.lacking}"] if stored.lacking else (),
+            packages=("onnx",),
+        ),
+    )
+
+
+def positions_of(evidence: Evidence, when: str) -> tuple[str, ...]:
+    """Positions captured `before` or `after` the answer. Raises `RecordError` where there are none."""
+    states = evidence.states
+    if states is None:
+        raise RecordError(
+            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: collect them "
+            f"with a local model and --layers, or run `metaprobe extract`"
+        )
+    positions = tuple(p for p in states.positions if (p == "prompt_last") == (when == "before"))
+    if not positions:
+        other = "after" if when == "before" else "before"
+        raise RecordError(
+            f"no position {when} the answer was captured; there are: {', '.join(states.positions)}, "
+            f"which --when {other} reads"
+        )
+    return positions
+
+
+def _summary_of(probe: LinearProbe, target: str, evidence: Evidence) -> str:
+    """Returns the beginning of the card's first paragraph: what the probe reads and gives."""
+    will = "will be" if probe.position == "prompt_last" else "is"
+    return (
+        f"Probability that the answer {will} {target}, from the hidden state of layer "
+        f"{', '.join(map(str, probe.layers))} at {probe.position} ({probe.kind}, then a calibrator; chosen among "
+        f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
+        "i. Difficulty is one minus that probability." + "".join(f" {line}." for line in origin_of_states(evidence))
+    )
+
+
+# A probe from plain arrays of hidden states, wherever they come from: no run store, no log-probabilities.
+
+ALONE = "no groups were given, so each row stands for itself: rows that share a question make the numbers too good"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayStates:
+    """Hidden states that are held as one array, at one position."""
+
+    values: NDArray[np.float32]
+    """(n, layers, D)."""
+    layers: tuple[int, ...]
+    positions: tuple[str, ...]
+
+    def read(self, layer: int, position: str) -> Block:
+        check_captured(self, (layer,), (position,))
+        return self.values[:, self.layers.index(layer)]
+
+
+def fit_arrays(
+    path: str | Path,
+    X: Any,
+    y: Any,
+    *,
+    groups: Sequence[object] | None,
+    layers: Sequence[int] | None,
+    position: str,
+    kind: ProbeKind,
+    target: str,
+    model: str,
+    folds: int,
+    seed: int,
+    command: str,
+) -> Checkpoint:
+    """Returns the checkpoint of a probe fitted on these states X (n, d) or (n, layers, d) and labels y (n,) of 0 and 1.
+
+    Roles, solver, choice of the layer, calibration, held-out metrics and audits are those of `metaprobe train hidden`,
+    but for what needs log-probabilities. Raises `RecordError` for arrays that are not what they should be.
+    """
+    states = _states(X, layers, position)
+    labels, named = _labels(y, len(states.values)), _groups(groups, len(states.values))
+    evidence = Evidence(
+        table=bare_table(labels, named),
+        features=np.empty((len(labels), 0), dtype=np.float32),
+        feature_names=(),
+        schema="",
+        states=states,
+        generator=Generator(model) if model else None,
+        fingerprint=_fingerprint(states.values, labels, named),
+        regrouped="" if groups is not None else ALONE,
+    )
+    name = BEFORE if position == "prompt_last" else AFTER
+    method = HiddenProbeMethod(name, (position,), kind)
+    study = Study(evidence, (method,), crossfit(evidence, [method], folds=folds, seed=seed), seed)
+    when = "before" if name == BEFORE else "after"
+    return write_hidden(path, study, when=when, target=target, command=command)
+
+
+def _states(X: Any, layers: Sequence[int] | None, position: str) -> ArrayStates:
+    if position not in POSITIONS:
+        raise RecordError(f"position {position!r}: expected one of {', '.join(POSITIONS)}")
+    values = _array(X, "X")
+    if values.ndim == 2:
+        values = values[:, None]
+    if values.ndim != 3 or not values.size:
+        raise RecordError(f"X has shape {np.shape(X)}; expected (n, d), or (n, layers, d) for several layers")
+    values = values.astype(np.float32)
+    if bad := int((~np.isfinite(values)).any(axis=(1, 2)).sum()):
+        raise RecordError(
+            f"X holds NaN or infinity in {bad} of {len(values)} rows: capture them in bfloat16 or float32"
+        )
+    named = tuple(range(values.shape[1])) if layers is None else tuple(int(layer) for layer in layers)
+    if len(set(named)) != values.shape[1] or min(named) < 0:
+        raise RecordError(
+            f"layers {list(named)} for X of {values.shape[1]} layers: expected as many different numbers, 0 for the "
+            "embeddings' output and i for the output of block i"
+        )
+    return ArrayStates(values, named, (position,))
+
+
+def _labels(y: Any, n: int) -> NDArray[np.int64]:
+    labels = _array(y, "y")
+    if labels.shape != (n,):
+        raise RecordError(f"y has shape {labels.shape}; expected one label a row of X, ({n},)")
+    if strangers := sorted({*labels.tolist()} - {0, 1})[:3]:
+        raise RecordError(
+            f"y holds {', '.join(map(str, strangers))}; expected 0 and 1. For success rates there is `metaprobe train "
+            "hidden --target success-rate`"
+        )
+    return labels.astype(np.int64)
+
+
+def _groups(groups: Sequence[object] | None, n: int) -> NDArray[np.str_]:
+    named = [f"row {i}" for i in range(n)] if groups is None else [str(group) for group in groups]
+    if len(named) != n:
+        raise RecordError(f"groups has {len(named)} entries; expected one a row of X, {n}")
+    return np.array(named)
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    """Returns the values as NumPy has them; a torch tensor may be on any device and of any type."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().float().numpy()
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{name} is no array ({error}); expected numbers, all rows of one length") from error
+    if array.dtype.kind not in "fiub":
+        raise RecordError(f"{name} came as {array.dtype}; expected numbers, all rows of one length")
+    return array
+
+
+def _fingerprint(values: NDArray[np.float32], y: NDArray[np.int64], groups: NDArray[np.str_]) -> str:
+    digest = hashlib.sha256(repr(values.shape).encode() + values.astype("<f4").tobytes() + y.astype("<i8").tobytes())
+    digest.update("\0".join(groups.tolist()).encode())
+    return digest.hexdigest()

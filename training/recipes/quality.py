@@ -1,0 +1,543 @@
+"""The recipe of the quality predictor: a calibrated head a target on log-probabilities, from a study of each head."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
+from metaprobe.checkpoints.manifest import RAW
+from metaprobe.eval.audits.simpler_predictors import beats_controls, free_controls
+from metaprobe.eval.method_results import Finding
+from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auprc
+from metaprobe.eval.metrics.ordinal import spearman
+from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
+from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.probes.base_rates import CONTRACT
+from metaprobe.probes.baselines import baseline_scores
+from metaprobe.probes.features import ALONE, schema
+from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.types import Label, Run
+from metaprobe.training.audit import measure_held_out
+from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.evidence import Evidence, evidence_of, invert, load_runs, runs_of
+from metaprobe.training.folds import Roles, final_roles, outer_folds
+from metaprobe.training.heads import (
+    CRITICAL,
+    INVERTED,
+    LEVELS,
+    QUALITY,
+    SCALES,
+    Amount,
+    FittedHead,
+    Level,
+    RunProbability,
+    fit_amount,
+    fit_level,
+    fit_probability,
+    trees_graph,
+)
+from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, scales_between
+from metaprobe.training.methods import LogprobLadder
+from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, quiet
+from metaprobe.training.study import Study, study_of
+from metaprobe.training.thresholds import (
+    ScoredAnswers,
+    StoredFlags,
+    critical_thresholds,
+    flagging_of,
+    operating_points,
+)
+from metaprobe.training.trees import in_memory
+
+FEW = 10
+"""Groups on either side that a step between two grades needs, as a binary label does."""
+
+
+NAMES = {QUALITY: ("q", QUALITY)}
+"""Names of a label, where they are not the head's: judges write `q`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graded:
+    """Answers with a label on a scale."""
+
+    target: str
+    evidence: Evidence
+    """Evidence whose `y` says whether an answer is above the middle, so that folds can be balanced by it."""
+    grades: NDArray[np.float64]
+    """(n,), in `SCALES`."""
+    steps: tuple[int, ...] = ()
+    """Levels k for which y >= k can be learned."""
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """(n,): how many steps an answer passes, what folds are balanced by. Few answers join the stratum above."""
+        if not self.steps:
+            return self.evidence.table.y
+        passed: NDArray[np.int64] = np.sum([self.grades >= step for step in self.steps], axis=0, dtype=np.int64)
+        counts = np.bincount(passed, minlength=len(self.steps) + 1)
+        for stratum in range(len(self.steps)):
+            if counts[stratum] < FEW:
+                counts[stratum + 1] += counts[stratum]
+                passed[passed == stratum] = stratum + 1
+        return passed
+
+
+def load_heads(
+    stores: Sequence[str | Path],
+    targets: Sequence[str],
+    *,
+    stage: str | None = None,
+    agent: str | None = None,
+    source: str | None = None,
+    spread: bool = False,
+) -> dict[str, Evidence | Graded]:
+    """Returns for each head the answers that have its label, with features. Runs and features are read once.
+
+    `source`: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); else the last label of
+    each call. Groups that ask the same question are one group (`training.folds`). A head in `INVERTED` has
+    `y` turned round. Raises `RecordError` where a head has no labels, where a label is not on its scale, and where too
+    few groups have another grade. `spread`: features are a Dask array on the workers of the default Dask client.
+    """
+    runs = load_runs(stores)
+    kept = runs if source is None else [_of_source(run, source) for run in runs]
+    if source is not None and not any(run.labels for run in kept):
+        known = sorted({label.source for run in runs for label in run.labels})
+        raise RecordError(f"no label of source {source!r}; sources found: {', '.join(known) or 'none'}")
+    tables: dict[str, AnswerTable] = {}
+    graded: dict[str, NDArray[np.float64]] = {}
+    for target in dict.fromkeys(targets):
+        if target in SCALES:
+            graded[target], tables[target] = _graded(kept, target, stage, agent)
+        else:
+            tables[target] = answer_table(kept, target=target, stage=stage, agent=agent)
+    heads: dict[str, Evidence | Graded] = {}
+    for target, evidence in evidence_of(runs, tables, spread=spread).items():
+        if target in INVERTED:
+            evidence = invert(evidence)
+        heads[target] = collect_graded(evidence, graded[target], target) if target in graded else evidence
+    return heads
+
+
+def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded:
+    """Answers with their grades (n,), and what can be learned of them.
+
+    Raises `RecordError` where too few groups lie on either side of every cut.
+    """
+    groups, (low, high) = evidence.table.groups, SCALES[target]
+    grades = np.asarray(grades, dtype=np.float64)
+    cuts = range(low + 1, high + 1)
+    sides = {cut: [len(np.unique(groups[side])) for side in (grades >= cut, grades < cut)] for cut in cuts}
+    middle = max(cuts, key=lambda cut: min(sides[cut]))
+    if min(sides[middle]) < FEW:
+        above, below = sides[middle]
+        raise RecordError(
+            f"label {target}: {above} groups have at least {middle} and {below} less, and no other cut is more even; "
+            f"{FEW} of either are needed: there is nothing to distinguish"
+        )
+    evidence = replace(evidence, table=replace(evidence.table, y=(grades >= middle).astype(np.int64)))
+    if target not in LEVELS:
+        return Graded(target, evidence, grades)
+    return Graded(target, evidence, grades, tuple(cut for cut in cuts if min(sides[cut]) >= FEW))
+
+
+def _graded(
+    runs: Sequence[Run], target: str, stage: str | None, agent: str | None
+) -> tuple[NDArray[np.float64], AnswerTable]:
+    """Grades, and the table of the answers that have one; a table holds 0 and 1, so that its `y` is 1 throughout."""
+    low, high = SCALES[target]
+    names = NAMES.get(target, (target,))
+    grades = {label.call_id: label.value for run in runs for label in run.labels if label.name in names}
+    for call_id, value in grades.items():
+        if not low <= value <= high or (target in LEVELS and value != int(value)):
+            kind = "a whole number" if target in LEVELS else "a number"
+            raise RecordError(f"call {call_id}: label {target} is {value:g}; expected {kind} from {low} to {high}")
+    present = [replace(run, labels=tuple(_present(run, names, target))) for run in runs]
+    table = answer_table(present, target=target, stage=stage, agent=agent)
+    return np.array([grades[call_id] for call_id in table.call_ids.tolist()], dtype=np.float64), table
+
+
+def _present(run: Run, names: Sequence[str], target: str) -> Iterator[Label]:
+    for label in run.labels:
+        yield replace(label, name=target, value=1.0) if label.name in names else label
+
+
+def _of_source(run: Run, source: str) -> Run:
+    kept = tuple(label for label in run.labels if source in (label.source, label.source.partition(":")[0]))
+    return replace(run, labels=kept)
+
+
+# Held-out values of the heads that are no probability, and what they are worth beside a plain signal.
+
+RESAMPLES = 400
+"""Resamples of a bootstrap of rank correlations, which cannot be done in one array operation."""
+NOT_AUDITED = ("refits on shuffled labels, near duplicates, agreement of sources: made for binary heads only",)
+
+
+MADE_OF = {
+    "scaled": "the total log-probability over the root of the length",
+    "lowest3": "the mean of the three lowest log-probabilities",
+    "mean": "the mean log-probability",
+    "min": "the lowest log-probability",
+    "total": "the total log-probability",
+    ALL_TERMS: "all seven terms",
+    WITH_TREES: "terms and trees",
+}
+"""Steps of the ladder in words."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GradedStudy:
+    """A head on a scale, in the folds."""
+
+    data: Graded
+    values: Floats
+    """(n,): the head's value of each answer, by trees and calibrators that saw no answer of its group."""
+    seed: int
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.data.evidence
+
+    def roles(self, seed: int) -> Roles:
+        """Returns the roles for the head that is exported."""
+        return final_roles(self.evidence.table.groups.tolist(), self.data.strata, seed=seed)
+
+
+def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep = quiet) -> GradedStudy:
+    """Fits and calibrates the head in every outer fold, by group. Raises `RecordError` where groups do not suffice."""
+    X, groups = data.evidence.features, data.evidence.table.groups.tolist()
+    values = np.full(len(X), np.nan)
+    for number, roles in enumerate(outer_folds(groups, data.strata, folds=folds, seed=seed)):
+        on_step(f"fold {number + 1} of {folds}")
+        values[roles.test] = fit_graded(data, roles, seed).value(X[roles.test])
+    return GradedStudy(data, values, seed)
+
+
+def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
+    """Returns the head of these roles."""
+    evidence, names, scale = data.evidence, data.evidence.feature_names, SCALES[data.target]
+    X, table = evidence.features, evidence.table
+    if data.target not in LEVELS:
+        return fit_amount(X, data.grades, roles, scale=scale, names=names, seed=seed)
+    of = (X, data.grades, table.groups, runs_of(table), roles)
+    return fit_level(*of, steps=data.steps, scale=scale, names=names, seed=seed)
+
+
+def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
+    """Returns Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with their audits.
+
+    Beside them stands what the rank correlation gains over the mean log-probability, and how much more the best
+    constant errs (the median of these very answers: more than a constant could know). The audits say whether the values
+    order better than each number that anybody has for nothing (`free_controls`).
+    """
+    table, truth, values = study.evidence.table, study.data.grades, study.values
+    weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
+    mean_logprob = baseline_scores(list(table.logprobs))["mean_logprob"]
+    rounded = np.clip(np.rint(values), *SCALES[study.data.target])
+    constant = np.full(len(truth), np.median(truth))
+    controls = against_controls(truth, values, free_controls(table), weights, metric=spearman)
+    return {
+        "spearman": interval(spearman, truth, values, weights),
+        "quadratic_weighted_kappa": interval(quadratic_weighted_kappa, truth, rounded, weights),
+        "mae": interval(mean_absolute_error, truth, values, weights),
+        "spearman_gain_over_mean_log_probability": paired_difference(spearman, truth, values, mean_logprob, weights),
+        "spearman_gain_over_strongest_control": controls.strongest.difference,
+        "mae_of_the_best_constant_minus_mae": paired_difference(mean_absolute_error, truth, constant, values, weights),
+    }, beats_controls(controls, name=study.data.target, metric="Spearman", chance=0.0)
+
+
+def rare_figures(table: AnswerTable, sound: Floats, *, seed: int = 0) -> dict[str, Interval]:
+    """Returns the AUPRC with failures as the positive class; `table.y` and `sound` speak of the answer being sound.
+
+    AUROC and the Brier skill are the same for either class.
+    """
+    weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
+    return {"auprc": interval(auprc, 1 - table.y, 1 - sound, weights)}
+
+
+def mean_absolute_error(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
+    """Returns the mean of |y - score|, on the scale of y."""
+    errors = np.abs(np.asarray(y, dtype=np.float64) - np.asarray(score, dtype=np.float64))
+    weights, single = check_weights(weight, len(errors))
+    values = weights @ errors / weights.sum(axis=1)
+    return float(values[0]) if single else values
+
+
+@writes(KIND)
+def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Checkpoint:
+    """Returns the predictor's checkpoint, fitted on the labelled answers of these stores.
+
+    Raises `RecordError` where data or options do not suffice, `MissingExtra` without the extra `fit`, and
+    `CheckpointExists` where `out` holds something else.
+    """
+    for package in ("lightgbm", "sklearn", "onnxmltools"):
+        require(package, "fit")
+    if options.new_tasks and (graded := sorted(set(options.targets) & set(SCALES))):
+        raise WrongOptions(f"new_tasks makes predictors of labels that are 0 or 1, not of {', '.join(graded)}")
+    if options.flags and not any(name in MAIN_HEADS and name not in SCALES for name in options.targets):
+        raise WrongOptions(
+            f"{next(iter(options.flags))} sets the threshold of a score that is the probability of being right; the "
+            f"targets are {', '.join(options.targets)}: add the target correct, or leave the option out"
+        )
+    with _cluster(options.dask) as spread:
+        studies = head_studies(stores, options, spread=spread)
+        options.on_step("audit and export")
+        command = options.recorded("train_quality")
+        return write_quality(options.out, studies, command=command, raw=options.raw_graph, flags=options.as_flags())
+
+
+@contextmanager
+def _cluster(scheduler: str | None) -> Iterator[bool]:
+    """Yields whether features go to a Dask cluster, which is the default one meanwhile."""
+    if scheduler is None:
+        yield False
+        return
+    with require("distributed", "train,dask").Client(scheduler):
+        yield True
+
+
+def head_studies(
+    stores: Sequence[str | Path], options: QualityOptions, *, spread: bool = False
+) -> dict[str, Study | GradedStudy]:
+    """Returns a study of each head that the targets need, from runs that are read once; for `write_quality`.
+
+    A head is learned from the answers that have its label. `spread`: put the features on the cluster of the default
+    Dask client, whose workers then fit the trees.
+    """
+    studies: dict[str, Study | GradedStudy] = {}
+    which = {"stage": options.stage, "agent": options.agent, "source": options.label_source}
+    heads = load_heads(stores, options.targets, **which, spread=spread)
+    for place, (target, data) in enumerate(heads.items(), 1):
+        head = f"head {place} of {len(heads)}, {target}"
+
+        def step(what: str, head: str = head) -> None:
+            options.on_step(f"{head}: {what}")
+
+        if regrouped := (data.evidence if isinstance(data, Graded) else data).regrouped:
+            step(regrouped)
+        if isinstance(data, Graded):
+            studies[target] = study_grades(data, folds=options.folds, seed=options.seed, on_step=step)
+        else:
+            ladder = LogprobLadder(options.new_tasks)
+            studies[target] = study_of(data, folds=options.folds, seed=options.seed, ladder=ladder, on_step=step)
+    return studies
+
+
+def write_quality(
+    path: str | Path,
+    studies: Mapping[str, Study | GradedStudy],
+    *,
+    command: str,
+    raw: bool = False,
+    flags: FlagOptions = USUAL_FLAGS,
+) -> Checkpoint:
+    """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
+
+    There is one study a target; that of `critical` must have `y` turned round, as `head_studies` makes it. `flags`:
+    what the stored threshold flags. `raw` adds `raw.onnx`, the graph that takes log-probabilities themselves. Nothing
+    is said of whether an answer is like the training data: ranges and densities of the features were the wrong way
+    round on models left out (docs/research/travel.md).
+    """
+    heads = _Heads(flags, several=len(studies) > 1)
+    for target, study in studies.items():
+        if isinstance(study, GradedStudy):
+            heads.add_graded(target, study)
+        else:
+            heads.add_probability(target, study)
+    evidence = max((study.evidence for study in studies.values()), key=lambda evidence: len(evidence.table))
+    used = schema(evidence.schema if heads.grown else ALONE)
+    last = slice(len(evidence.feature_names) - len(used.names), None)
+    X = in_memory(evidence.features[:, last])
+    graph = trees_graph(heads.fitted, width=X.shape[1], input_name=INPUT)
+    names = list(heads.fitted)
+    extra = {}
+    if raw:
+        from metaprobe.training.raw_graph import build_raw_graph  # few ask for it
+
+        extra[RAW] = build_raw_graph(graph, used.name, list(evidence.table.logprobs))
+    origin = evidence.origin(next(iter(studies.values())).seed, command)
+    return write_checkpoint(
+        path,
+        Export(
+            kind=KIND,
+            title=f"Quality predictor: {' and '.join(names)}",
+            summary=heads.summary(len(used.names)),
+            graph=graph,
+            input_name=INPUT,
+            inputs=X,
+            expected={name: head.value(X) for name, head in heads.fitted.items()},
+            contract={
+                "schema": used.name,
+                "features": list(used.names),
+                "targets": names,
+                "kinds": {name: head.kind for name, head in heads.fitted.items()},
+                "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
+                **heads.base_rates(),
+            },
+            **{**origin, "generator": _shared_generator([study.evidence for study in studies.values()])},
+            logprobs_reader=evidence.logprobs_reader,
+            calibration=", ".join(dict.fromkeys(name for h in heads.fitted.values() for name in h.calibrations)),
+            metrics=heads.metrics,
+            audits=heads.checks,
+            not_audited=heads.not_made,
+            thresholds=heads.thresholds,
+            stored=heads.stored,
+            runs=heads.runs,
+            packages=("lightgbm", "onnxmltools", "onnx") if heads.grown else ("onnx",),
+            extra=extra,
+            heads=heads.lines,
+        ),
+    )
+
+
+@dataclass(slots=True)
+class _Heads:
+    """The heads of one checkpoint, with what each of them brings to it."""
+
+    flags: FlagOptions
+    several: bool
+    fitted: dict[str, FittedHead] = field(default_factory=dict)
+    metrics: dict[str, Interval] = field(default_factory=dict)
+    checks: list[Finding] = field(default_factory=list)
+    not_made: list[str] = field(default_factory=list)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Thresholds beside those in `stored`."""
+    stored: StoredFlags = field(default_factory=StoredFlags)
+    """What the head that gives the score stores of flagging."""
+    runs: int = 1
+    """Runs whose answers that head learned from."""
+    lines: list[str] = field(default_factory=list)
+    average: dict[str, float] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
+    strangers: bool = False
+    """Whether it is made for runs that nobody has seen: it then knows no base rate, and no threshold that depends on
+    one."""
+
+    @property
+    def grown(self) -> bool:
+        """Whether a head reads more than the terms."""
+        return any(
+            not isinstance(head, RunProbability) or head.scorer.trees is not None for head in self.fitted.values()
+        )
+
+    def base_rates(self) -> dict[str, Any]:
+        """Returns what the contract says of the runs; nothing where there is one run, so that all is known."""
+        heads = {name: head for name, head in self.fitted.items() if isinstance(head, RunProbability)}
+        if not any(head.shifts for head in heads.values()):
+            return {}
+        runs: dict[str, dict[str, float]] = {}
+        for name, head in heads.items():
+            for run, shift in head.shifts.items() if not self.strangers else ():
+                runs.setdefault(run, {})[name] = shift
+        between = {name: head.between for name, head in heads.items()}
+        return {CONTRACT: {"between": between, "scale": self.scale, "average": self.average, "runs": runs}}
+
+    def add_graded(self, target: str, study: GradedStudy) -> None:
+        """Fits the head of a graded target."""
+        self.fitted[target] = head = fit_graded(study.data, study.roles(study.seed), study.seed)
+        figures, audits = measure_grades(study, seed=study.seed)
+        self._note(target, figures, audits, NOT_AUDITED)
+        low, high = SCALES[target]
+        line = f"{target}: {head.kind}, {low} to {high}, {len(study.evidence.table)} answers"
+        fixed = [str(step) for step in range(low + 1, high + 1) if step not in study.data.steps]
+        if study.data.steps and fixed:
+            line += f"; too few answers to learn the step to {', '.join(fixed)}: its share is taken"
+        self.lines.append(line)
+
+    def add_probability(self, target: str, study: Study) -> None:
+        """Fits the head of a target of two classes, and the thresholds that it carries."""
+        evidence, ladder, seed = study.evidence, study.ladder, study.seed
+        table, X, runs = evidence.table, evidence.features, runs_of(evidence.table)
+        roles, inverted = final_roles(table.groups.tolist(), table.y, seed=seed), target in INVERTED
+        self.fitted[target] = head = fit_probability(
+            X,
+            table.y,
+            table.groups,
+            runs,
+            roles,
+            names=evidence.feature_names,
+            inverted=inverted,
+            climb=not ladder.new_tasks,
+            seed=seed,
+        )
+        self.strangers = self.strangers or ladder.new_tasks
+        share = float(table.y.mean())
+        self.average[target] = 1 - share if inverted else share
+        learned = roles.learning
+        self.scale[target] = scales_between(head.scorer.score(X[learned]), table.y[learned], runs[learned])
+        figures, report = measure_held_out(evidence, study.fits, ladder, seed)
+        held_out = study.fits[ladder.name].probability
+        if inverted:
+            figures |= rare_figures(table, held_out, seed=seed)
+        self._note(target, figures, report.audits, report.skipped)
+        line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
+        if not ladder.new_tasks:  # a threshold of these runs says nothing of another one
+            scores, rows = head.scorer.score_of(X, runs), roles.calibration  # the base rates of the runs included
+            answers = ScoredAnswers.of(table, rows, scores, head.calibrator, held_out)
+            if target == CRITICAL:
+                self.thresholds |= critical_thresholds(answers, seed=seed)
+            elif target in MAIN_HEADS:
+                self.stored, self.runs = flagging_of(answers, self.flags, seed=seed), len(np.unique(runs))
+                self.thresholds |= operating_points(answers.exported, table.call_ids[rows].tolist(), evidence.evaluated)
+                line += self.stored.lacking
+        self.lines += [line, *(f"{target}: {step}" for step in steps_of(head.scorer))]
+
+    def _note(
+        self, target: str, figures: Mapping[str, Interval], audits: Sequence[Finding], skipped: Sequence[str]
+    ) -> None:
+        prefix = f"{target}." if self.several else ""
+        self.metrics.update({f"{prefix}{name}": value for name, value in figures.items()})
+        prefix = f"not {target}." if target in INVERTED else prefix  # what the audits saw
+        self.checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
+        self.not_made.extend(f"{prefix}{reason}" for reason in skipped)
+
+    def summary(self, features: int) -> str:
+        """Returns the card's first paragraph, but for what the thresholds mean."""
+        names, parts = list(self.fitted), []
+        if binary := [name for name in names if name not in SCALES]:
+            parts.append(f"Probability that an answer is {' and '.join(binary)}")
+        if levels := [name for name in names if name in LEVELS]:
+            parts.append(f"expected level of {', '.join(levels)}")
+        if QUALITY in names:
+            parts.append("expected Q (the sum of the three levels, 0 where critical)")
+        read = (
+            f"{features} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)"
+            if self.grown
+            else "its token log-probabilities: what each head is made of stands below"
+        )
+        return f"{'; '.join(parts)}, from {read}."
+
+
+def steps_of(ladder: Ladder) -> list[str]:
+    """Returns which step of the ladder was reached, and what each further one would have gained, in words."""
+    lines = [f"made of {MADE_OF.get(ladder.reached, ladder.reached)}"]
+    lines += [
+        f"{MADE_OF.get(step.name, step.name)} over {MADE_OF.get(step.against, step.against)}: log loss "
+        f"{-step.gain:+.4f} (standard error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
+        for step in ladder.steps
+    ]
+    return lines
+
+
+def _shared_generator(origins: Sequence[Evidence]) -> Generator | None:
+    """Returns the model or models that all heads' answers are from; None where one is not named, or modes differ."""
+    generators = {evidence.generator for evidence in origins}
+    known = [generator for generator in generators if generator is not None]
+    if len(known) < len(generators) or len({generator.logprobs_mode for generator in known}) > 1:
+        return None
+    if len(known) == 1:
+        return known[0]
+    names = sorted({name for generator in known for name in generator.models})
+    return Generator(names[0], logprobs_mode=known[0].logprobs_mode, others=tuple(names[1:]))

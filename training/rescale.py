@@ -1,0 +1,760 @@
+"""The same predictor with probabilities that labels have made right: base rates and a scale, and nothing else.
+
+    log-odds = base rate of the run + scale x what the checkpoint says of the answer
+
+Both are shrunk towards what the checkpoint's own training runs were like (their spread is in its contract), so that
+twenty labels move little and two thousand decide. The order of answers of one run stays as it is: of one run a
+threshold that is set on all labels therefore keeps its promise. Of several runs it is set on scores whose base rates
+were fitted without the answer's own fold, which is nearly the same.
+
+`adapt` takes labelled answers with their log-probabilities, for a checkpoint that is new to a model. `recalibrate`
+takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
+scores: the curve of right answers over the score is not changed by that. Thresholds and figures are, and are therefore
+made on labels that are thinned to a plain draw (`monitoring.thinning`).
+"""
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.checkpoints import (
+    Checkpoint,
+    CheckpointExists,
+    ContractMismatch,
+    FlagOptions,
+    Generator,
+    Training,
+    check_target,
+)
+from metaprobe.checkpoints.flag_options import USUAL_FLAGS
+from metaprobe.checkpoints.flagging import threshold_at, threshold_of
+from metaprobe.checkpoints.manifest import GOLDEN, MODEL, RAW, Manifest
+from metaprobe.eval.compare import Judged, method_results
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.table import AnswerTable, answer_table, bare_table
+from metaprobe.monitoring.labelled import LabelledScores
+from metaprobe.monitoring.thinning import thin
+from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
+from metaprobe.probes.contract import Readers
+from metaprobe.probes.features import features
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
+from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.extras import require
+from metaprobe.records.importer import read_openai_lines
+from metaprobe.records.parse import parse_response
+from metaprobe.records.reading import without_surrogates
+from metaprobe.records.response import answer_of
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.audit import ENOUGH_FOR_ECE, figures_within
+from metaprobe.training.calibration import Floats, Platt, sigmoid
+from metaprobe.training.checkpoint import Export, write_checkpoint
+from metaprobe.training.evidence import Evidence, evidence_of, runs_of
+from metaprobe.training.folds import group_folds, join_copies
+from metaprobe.training.graphs import GraphBuilder
+from metaprobe.training.heads import SCALES
+from metaprobe.training.ladder import USUAL_SCALES, Fit, fit_offsets
+from metaprobe.training.options import NEW_ONLY, ReplaceOptions
+from metaprobe.training.thresholds import (
+    NO_FLAGS,
+    ScoredAnswers,
+    StoredFlags,
+    critical_thresholds,
+    flagging_of,
+    too_few,
+    with_flag,
+)
+
+LEAST_SCALE = 0.05
+"""Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
+NO_ORDER = (
+    "answers with higher scores are not right more often here, so that the adapted scores say next to nothing: look at "
+    "the labels, or train on them"
+)
+RECALIBRATED = "recalibrated"
+"""In the contract of a recalibrated predictor: how its scores follow from those of the one before."""
+LEARNED_UNTIL = "learned_until"
+"""In the contract: no answer after that time (seconds since 1970) gave a label by which the predictor was adapted or
+recalibrated, nor one of those that it was made from."""
+FEWEST, FEWEST_OF_A_KIND = 20, 3
+"""Labelled answers, and of them right and wrong ones, below which nothing is rescaled."""
+FEWEST_TESTED = 10
+"""Answers of a plain draw below which nothing is measured after a recalibration."""
+STRANGER = 1.5
+"""Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
+training runs were alike says little of the next one."""
+FOLDS = 5
+NOT_AUDITED = "all of them: the order of answers is that of the checkpoint before, audited there"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rescaled:
+    """One head on n labelled answers."""
+
+    name: str
+    table: AnswerTable
+    runs: NDArray[np.str_]
+    """(n,): which answers have a base rate in common."""
+    before: Floats
+    """(n,): log-odds that the checkpoint's graph gives, which are those of an average run."""
+    fit: Fit
+    held_out: Floats
+    """(n,): probabilities, each by a fit on the other folds."""
+    plain: NDArray[np.bool_]
+    """(n,): answers that stand for all answers, as a plain draw would. Thresholds and figures are made on them."""
+
+    @property
+    def several(self) -> bool:
+        """Whether the answers are of several runs."""
+        return len(np.unique(self.runs)) > 1
+
+    @property
+    def scale(self) -> float:
+        return float(self.fit.weights[0])
+
+    @property
+    def platt(self) -> Platt:
+        """Maps log-odds before to probabilities of an average run."""
+        return Platt(self.scale, self.fit.rates.mean)
+
+    @property
+    def log_odds(self) -> Floats:
+        """(n,): rescaled, the base rates of the runs included."""
+        return self.scale * self.before + self.fit.rates.of(self.runs)
+
+    @property
+    def ranking(self) -> Floats:
+        """(n,): probabilities that order the answers. The order within one run is that of before, whatever is fitted,
+        and needs no holding out; that of several runs does."""
+        return self.held_out if self.several else sigmoid(self.log_odds)
+
+    @property
+    def scored(self) -> ScoredAnswers:
+        """The answers that stand for all, with scores whose order no label of the answer itself has made."""
+        at = self.plain
+        scores = log_odds_of(self.held_out) if self.several else self.log_odds
+        rows, exported = np.arange(int(at.sum())), sigmoid(self.log_odds)
+        return ScoredAnswers(
+            self.table.rows(at), rows, scores[at], Platt(1.0, 0.0), exported[at], self.held_out[at], self.ranking[at]
+        )
+
+
+def rescale(
+    name: str,
+    table: AnswerTable,
+    runs: NDArray[np.str_],
+    before: Floats,
+    known: BaseRates | None,
+    *,
+    plain: NDArray[np.bool_] | None = None,
+    seed: int = 0,
+) -> Rescaled:
+    """Returns the head with base rates and scale by the labels of the table, and what folds by group say of it.
+
+    `before` (n,): log-odds of the checkpoint, of an average run. `known`: what it knows of its own runs. Raises
+    `RecordError` for fewer than 20 labelled answers, or fewer than 3 of either kind, and where all are of one group.
+    """
+    y, groups = table.y, table.groups
+    ones = int(y.sum())
+    fewer = min(ones, len(y) - ones)
+    if len(y) < FEWEST or fewer < FEWEST_OF_A_KIND:
+        raise RecordError(
+            f"{name}: {len(y)} labelled answers, {ones} of label 1 and {len(y) - ones} of label 0; a new base rate "
+            f"takes {FEWEST}, with {FEWEST_OF_A_KIND} of either kind: label more (`metaprobe sample` chooses which)"
+        )
+    between = 0.0 if known is None else known.between.get(name, 0.0)
+    scales = 0.0 if known is None else known.scale.get(name, 0.0)
+
+    def fit(rows: NDArray[np.int64]) -> Fit:
+        return fit_scale(before[rows], y[rows], runs[rows], between=between, scales=scales)
+
+    held_out, folds = np.full(len(y), np.nan), min(FOLDS, fewer, len(np.unique(groups)))
+    if folds < 2:
+        raise RecordError(
+            f"{name}: all {len(y)} labelled answers are of one group; expected several, for answers are held out "
+            "by group: give those that do not belong together groups of their own"
+        )
+    for rest, part in group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed):
+        of = fit(rest)
+        held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
+    stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
+    return Rescaled(name, table, runs, before, fit(np.arange(len(y))), held_out, stands)
+
+
+def fit_scale(
+    before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, between: float = 0.0, scales: float = 0.0
+) -> Fit:
+    """Returns the scale of the log-odds `before` (n,) and the base rates of the runs, by labels y (n,) of 0 and 1.
+
+    `between`, `scales`: how much base rates and scales differed among the runs that gave the log-odds; both are taken
+    to be at least `STRANGER` and `USUAL_SCALES`. The scale is at least `LEAST_SCALE`.
+    """
+    column, mean_sd = before[:, None], max(STRANGER, between)
+    fit = fit_offsets(column, y, runs, expected=1.0, sd=max(USUAL_SCALES, scales), mean_sd=mean_sd)
+    if fit.weights[0] < LEAST_SCALE:
+        fit = fit_offsets(column, y, runs, expected=LEAST_SCALE, sd=1e-6, mean_sd=mean_sd)
+    return fit
+
+
+def log_odds_of(probability: ArrayLike) -> Floats:
+    """Returns the log-odds, the same shape, of probabilities that are moved into [CERTAIN, 1 - CERTAIN]."""
+    p = np.clip(np.asarray(probability, dtype=np.float64), CERTAIN, 1 - CERTAIN)
+    log_odds: Floats = np.log(p) - np.log1p(-p)
+    return log_odds
+
+
+def _heads_of(predictor: QualityPredictor) -> list[str]:
+    """Returns the names of the checkpoint's heads that are probabilities."""
+    return [output.name for output in predictor.checkpoint.manifest.outputs if output.name not in SCALES]
+
+
+def _write(
+    predictor: QualityPredictor,
+    rescaled: Mapping[str, Rescaled],
+    out: str | Path,
+    X: NDArray[np.float32],
+    **fields: Any,
+) -> Checkpoint:
+    """Writes the predictor with the rescaled heads, whose graph is checked on the features X (n, d).
+
+    `fields`: those of an `Export` that depend on the labels.
+    """
+    base, maps = predictor.checkpoint, {name: head.platt for name, head in rescaled.items()}
+    stored = (MODEL, RAW) if RAW in base.manifest.files else (MODEL,)
+    graphs = {name: map_outputs((Path(base.path) / name).read_bytes(), maps) for name in stored}
+    expected = {name: values.ravel().astype(np.float64) for name, values in base.run({INPUT: X}).items()}
+    expected |= {name: platt.probability(log_odds_of(expected[name])) for name, platt in maps.items()}
+    return write_checkpoint(
+        out,
+        Export(
+            kind=KIND,
+            graph=graphs[MODEL],
+            input_name=INPUT,
+            inputs=X,
+            expected=expected,
+            calibration="platt",
+            not_audited=[NOT_AUDITED],
+            packages=("onnx",),
+            extra={RAW: graphs[RAW]} if RAW in graphs else {},
+            **fields,
+        ),
+    )
+
+
+def _contract(
+    predictor: QualityPredictor, heads: Mapping[str, Rescaled], scales: Mapping[str, float], until: float
+) -> dict[str, Any]:
+    """Returns the contract of before with the new base rates. `scales`: head -> how much the runs' scales differ."""
+    contract = dict(predictor.checkpoint.manifest.contract)
+    contract.pop(RECALIBRATED, None)  # which was of the one before
+    contract.pop(CONTRACT, None)
+    runs: dict[str, dict[str, float]] = {}
+    for name, head in heads.items():
+        for run, offset in head.fit.rates.runs.items():
+            runs.setdefault(run, {})[name] = offset
+    if len(runs) > 1:  # of one run all is known
+        contract[CONTRACT] = {
+            "between": {name: head.fit.rates.between for name, head in heads.items()},
+            "scale": dict(scales),
+            "average": {name: float(head.table.y.mean()) for name, head in heads.items()},
+            "runs": runs,
+        }
+    return contract | {"adapted_from": predictor.checkpoint.digest, LEARNED_UNTIL: until}
+
+
+def _known(predictor: QualityPredictor) -> BaseRates | None:
+    return BaseRates.from_contract(predictor.checkpoint.manifest.contract, _heads_of(predictor))
+
+
+# By labelled answers with their log-probabilities
+
+
+def adapt_quality(
+    checkpoint: str | Path,
+    labelled: Sequence[str | Path],
+    *,
+    out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    writing: ReplaceOptions = NEW_ONLY,
+    seed: int = 0,
+    command: str = "",
+) -> Checkpoint:
+    """Returns the checkpoint with the base rates and the scale of the labelled answers, written to `out`.
+
+    `labelled`: run stores, or files of import lines with labels. Every head that is a probability and that has labels
+    there is adapted, the others stay. `flags`: what the stored threshold flags. `writing`: what of a checkpoint in
+    `out` may be replaced.
+
+    Raises `RecordError` where there are fewer than 20 labelled answers of a head, fewer than 3 of either kind, or too
+    few for the option in `flags`.
+    """
+    require("onnx", "fit")
+    with writing.replacing():
+        check_target(out, KIND)
+        runs, predictor = read_labelled_runs(labelled), QualityPredictor.load(checkpoint)
+        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
+
+
+def adapt_predictor(
+    predictor: QualityPredictor,
+    runs: Sequence[Run],
+    *,
+    out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    seed: int = 0,
+    command: str = "",
+) -> Checkpoint:
+    """Adapts to runs in memory. Raises `CheckpointExists` where `out` is the predictor's own folder."""
+    if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
+        raise CheckpointExists(
+            f"{out} is the checkpoint that is adapted, and may be in service; give another folder, so that it can be "
+            "gone back to"
+        )
+    if predictor.schema.uses_top or predictor.schema.uses_segments:
+        raise RecordError(
+            f"the checkpoint reads the schema {predictor.schema.name!r}; expected one without '+top' and '+segments', "
+            "for the labelled answers' log-probabilities are all that is adapted to: train on them instead"
+        )
+    runs = [with_whole_names(one) for one in runs]
+    known, heads = _known(predictor), _heads_of(predictor)
+    labels = {label.name for one in runs for label in one.labels}
+    if not (targets := [name for name in heads if name in labels]):
+        raise RecordError(
+            f"the labelled answers hold {'labels ' + ', '.join(sorted(labels)) if labels else 'no labels'}; the "
+            f"checkpoint's heads that are probabilities are {', '.join(heads)}: label at least one of these, as "
+            f'"labels": {{"{heads[0] if heads else "correct"}": 1}}'
+        )
+    tables = {name: answer_table(runs, target=name) for name in targets}
+    gathered = {name: without_copies(evidence) for name, evidence in evidence_of(runs, tables).items()}
+    _check_reader(predictor.checkpoint.manifest.contract, next(iter(gathered.values())))
+    adapted: dict[str, Rescaled] = {}
+    for name, evidence in gathered.items():
+        table = evidence.table
+        X = features(predictor.schema, list(table.logprobs))
+        before = log_odds_of(predictor.checkpoint.run({INPUT: X})[name].ravel())
+        adapted[name] = rescale(name, table, runs_of(table), before, known, seed=seed)
+        if adapted[name].scale <= LEAST_SCALE:
+            warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
+    main = next((name for name in MAIN_HEADS if name in adapted), None)
+    if main is None and flags.flags:
+        raise RecordError(
+            f"{next(iter(flags.flags))} sets the threshold of the score, and the labels are of {', '.join(adapted)}: "
+            f"label {MAIN_HEADS[0]}, or leave the option out"
+        )
+    stored = NO_FLAGS if main is None else flagging_of(adapted[main].scored, flags, seed=seed)
+    metrics, lines = dict[str, Interval](), list[str]()
+    for name, head in adapted.items():
+        prefix = f"{name}." if len(adapted) > 1 else ""
+        metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
+        lines.append(_line(name, head) + (stored.lacking if name == main else ""))
+    shown = main or next(iter(adapted))
+    scales = {} if known is None else {name: known.scale[name] for name in adapted if name in known.scale}
+    return _write(
+        predictor,
+        adapted,
+        out,
+        features(predictor.schema, list(gathered[shown].table.logprobs)),
+        title=f"Quality predictor: {_names(predictor)}, adapted",
+        summary=(
+            f"Checkpoint {predictor.checkpoint.digest[:16]} with the base rates and the scale of "
+            f"{len(gathered[shown].table)} labelled answers; the order of answers of one run is as before."
+        ),
+        contract=_contract(predictor, adapted, scales, time.time()),  # labels do not say when their answers were
+        **gathered[shown].origin(seed, command),
+        logprobs_reader=gathered[shown].logprobs_reader,
+        calibrated_on="the labelled answers; numbers by five folds over their groups",
+        metrics=metrics,
+        stored=stored,
+        thresholds=_critical(adapted[CRITICAL], seed) if CRITICAL in adapted else {},
+        runs=len(np.unique(adapted[shown].runs)),
+        heads=lines,
+    )
+
+
+def adapt_responses(
+    predictor: QualityPredictor,
+    responses: Sequence[object],
+    labels: ArrayLike,
+    groups: Sequence[object] | None,
+    target: str,
+    *,
+    out: str | Path,
+    flags: FlagOptions = USUAL_FLAGS,
+    replace: bool = False,
+    seed: int = 0,
+) -> Checkpoint:
+    """Adapts to responses, in any format of `parse_response`, each with its label of 0 or 1.
+
+    `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service.
+    """
+    runs = label_responses(responses, labels, groups, target)
+    with ReplaceOptions(replace=replace).replacing():
+        return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
+
+
+def _check_reader(contract: Mapping[str, Any], evidence: Evidence) -> None:
+    """Raises `RecordError` where another model gave the log-probabilities than those the checkpoint was trained on."""
+    readers = Readers.of(evidence.logprobs_reader, contract)
+    if evidence.generator is not None and readers.differ():
+        raise RecordError(
+            f"the labelled answers hold log-probabilities of {readers.found or 'the model that answered'}, and the "
+            f"checkpoint was trained on those of {readers.trained or 'the model that answered'}: read the answers with "
+            "that model (`metaprobe extract RUNS --logprobs MODEL --out RUNS2`), or train on them instead"
+        )
+
+
+def without_copies(evidence: Evidence) -> Evidence:
+    """Returns the evidence with the groups joined whose answers agree token by token: these are copies."""
+    table, note = join_copies(evidence.table)
+    return replace(evidence, table=table, regrouped="; ".join(filter(None, (evidence.regrouped, note))))
+
+
+def _names(predictor: QualityPredictor) -> str:
+    return " and ".join(output.name for output in predictor.checkpoint.manifest.outputs)
+
+
+def _critical(head: Rescaled, seed: int) -> dict[str, float]:
+    """Returns the thresholds of the head `critical` that so many labels carry, on the adapted probability."""
+    answers = head.scored
+    turned = replace(answers, table=replace(answers.table, y=1 - answers.table.y), scores=-answers.scores)
+    try:
+        return critical_thresholds(turned, seed=seed)
+    except RecordError:
+        return {}  # too few groups
+
+
+def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
+    """Returns held-out figures of the adapted scores: order, skill, and how far off they are on average."""
+    table, p = head.table, head.held_out
+    weights = cluster_weights(table.groups.tolist(), seed=seed)
+    [result] = method_results(table, [Judged("adapted", "learned", p, head.ranking, 1.0)])
+    metrics = {"auroc": result.auroc, "brier_skill": result.brier_skill, "aurc": result.aurc}
+    if len(table) >= ENOUGH_FOR_ECE:
+        metrics["ece"] = result.ece
+    mean = np.array([values.mean() for values in table.logprobs])
+    if head.several:
+        within = StratifiedAuroc(head.runs)
+        metrics = figures_within(within, table.y, head.before, mean, weights) | metrics
+    metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, head.ranking, mean, weights)
+    metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
+    return metrics
+
+
+def mean_gap(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Any:
+    """Returns the mean score less the share of ones; 0 where scores are right on average."""
+    error = np.asarray(score, dtype=np.float64) - np.asarray(y, dtype=np.float64)
+    if weight is None:
+        return float(error.mean())
+    weights = np.asarray(weight, dtype=np.float64)
+    return weights @ error / weights.sum(axis=-1)
+
+
+def _line(name: str, head: Rescaled) -> str:
+    """Returns a card's line about the head: its scale, and the labels that it was adapted to."""
+    runs = len(np.unique(head.runs))
+    line = (
+        f"{name}: scale {head.scale:.2f}, {len(head.table)} labelled answers of {runs} run{'s' * (runs > 1)}, "
+        f"{head.table.y.mean():.0%} of them 1"
+    )
+    return line + (f"; {NO_ORDER}" if head.scale <= LEAST_SCALE else "")
+
+
+# By scores and labels of a log
+
+
+def recalibrate_quality(
+    checkpoint: str | Path,
+    labelled: LabelledScores,
+    *,
+    out: str | Path,
+    sha256: str | None = None,
+    flags: FlagOptions = USUAL_FLAGS,
+    writing: ReplaceOptions = NEW_ONLY,
+    seed: int = 0,
+    command: str = "",
+) -> Checkpoint:
+    """Returns the checkpoint whose scores were labelled, with right probabilities and new thresholds, written to `out`.
+
+    Of several models each has a base rate of its own. `flags`: what the stored threshold flags. The curve of flag rates
+    is remade, or where the labels are too few that of before is moved with the scores. A threshold that so few labels
+    cannot carry is left out, and the card says so. `writing`: what of a checkpoint in `out` may be replaced.
+
+    Raises `RecordError` for fewer than 20 labels, fewer than 3 of either kind, or too few for the option in `flags`,
+    `ContractMismatch` for a checkpoint whose score is no probability, and `CheckpointExists` where `out` is the
+    checkpoint itself, or may not be replaced.
+    """
+    require("onnx", "fit")
+    predictor = QualityPredictor.load(checkpoint, sha256=sha256)
+    base = predictor.checkpoint
+    if Path(out).resolve() == Path(base.path).resolve():
+        raise CheckpointExists(f"{out} is the checkpoint itself, which may be in service; give another path")
+    with writing.replacing():
+        check_target(out, KIND)
+        head = fit_again(predictor, labelled, seed=seed)
+        stored = flags_again(base.manifest, head, labelled.propensity, flags, seed=seed)
+        # Where a label does not say when its answer was, it may be any that came until now.
+        until, rates = float(labelled.time.max()), head.fit.rates
+        learned = until if (labelled.time > 0).all() else time.time()
+        learned = max(learned, float(base.manifest.contract.get(LEARNED_UNTIL, learned)))
+        moved = {"labels": len(labelled), "until": until, "scale": head.scale, "base_rate": rates.mean}
+        groups, kept = len(np.unique(labelled.group)), int(head.plain.sum())
+        return _write(
+            predictor,
+            {head.name: head},
+            out,
+            _golden_inputs(base),
+            title=f"Quality predictor: {_names(predictor)}, recalibrated",
+            summary=(
+                f"Checkpoint {base.digest[:16]}, recalibrated by {len(labelled)} labelled answers; the order of "
+                "answers of one model is as before."
+            ),
+            contract={**_contract(predictor, {head.name: head}, {}, learned), RECALIBRATED: moved},
+            generator=_generator(base.manifest.generator, labelled),
+            training=Training(fingerprint_of(labelled), len(labelled), groups, seed, command, ""),
+            calibrated_on="the labelled answers; numbers by five folds over them, on those that stand for all answers",
+            metrics=measure_recalibrated(head, labelled.score, seed),
+            stored=stored,
+            # Probabilities of the head `critical` stay as they are.
+            thresholds={k: v for k, v in base.manifest.thresholds.items() if k.startswith(CRITICAL)},
+            runs=len(rates.runs),
+            heads=[
+                f"{head.name}: scale {head.scale:.2f}, base rate {rates.mean:+.2f} log-odds, by {len(labelled)} "
+                f"labelled answers, {labelled.y.mean():.0%} of them right; {kept} of them stand for all{stored.lacking}"
+            ],
+        )
+
+
+def _golden_inputs(base: Checkpoint) -> NDArray[np.float32]:
+    """Returns the golden rows of the checkpoint before: a log has no features, and these answers are real ones."""
+    golden = json.loads((Path(base.path) / GOLDEN).read_text(encoding="utf-8"))["inputs"][INPUT]
+    return np.array(golden["values"], dtype=np.float32).reshape(golden["shape"])  # null is NaN
+
+
+def fit_again(predictor: QualityPredictor, labelled: LabelledScores, *, seed: int = 0) -> Rescaled:
+    """Returns the head that gives the score, without writing it. Raises as `recalibrate_quality` does."""
+    heads = _heads_of(predictor)
+    head = next((name for name in MAIN_HEADS if name in heads), None)
+    if head is None:
+        raise ContractMismatch(
+            f"{predictor.checkpoint.path} gives no probability as its score (heads: {_names(predictor)}); train it "
+            "again in place of recalibrating"
+        )
+    known = _known(predictor)
+    before, runs = _graph_log_odds(labelled, known, head), np.array([name_of_run(m) for m in labelled.model.tolist()])
+    table, plain = bare_table(labelled.y, labelled.group), thin(labelled.propensity, seed=seed)
+    return rescale(head, table, runs, before, known, plain=plain, seed=seed)
+
+
+def _graph_log_odds(labelled: LabelledScores, known: BaseRates | None, head: str) -> Floats:
+    """Returns the log-odds before a verdict added the base rate of the answer's model."""
+    log_odds = log_odds_of(labelled.score)
+    for model in np.unique(labelled.model).tolist():
+        shifts = None if known is None else known.of_model(model)
+        log_odds[labelled.model == model] -= (shifts or {}).get(head, 0.0)
+    return log_odds
+
+
+def flags_again(
+    before: Manifest, head: Rescaled, propensity: Floats, asked: FlagOptions, *, seed: int = 0
+) -> StoredFlags:
+    """Returns what is stored of flagging: remade by the plain draw, or the curve of before moved with the scores.
+
+    The curve is moved where the plain draw is too small and one map moves every score. The thresholds for `catch` move
+    along, for the order of the wrong answers is as before; those for `risk` do not, for they depend on the base rate.
+    Raises as `flagging_of` does.
+    """
+    answers = head.scored
+    few = too_few(answers.table.y, answers.table.groups, calibrating=len(answers.table))
+    if not few or head.several or not before.flagging or CONTRACT in before.contract:  # there is no one such map
+        return flagging_of(answers, asked, seed=seed)
+
+    def move(threshold: float) -> float:
+        return float(head.platt.probability(log_odds_of([threshold]))[0])
+
+    points = tuple(replace(point, threshold=move(point.threshold)) for point in before.flagging)
+    caught = [promise for promise in before.promises if promise.option == "catch"]
+    promises = tuple(replace(promise, threshold=move(promise.threshold)) for promise in caught)
+    lacking = f"; the curve of flag rates is that of the checkpoint before, its scores moved with the others: {few}"
+    stored = StoredFlags({}, points, promises, lacking=lacking)
+    # Of all answers, where a labelled one counts as 1 / propensity answers.
+    known = np.isfinite(propensity)
+    weights = np.where(known, 1 / np.where(known, propensity, 1.0), 0.0) if known.any() else np.ones(len(known))
+    wrong = float(np.average(1 - sigmoid(head.log_odds), weights=weights))
+    rate = float(np.clip(wrong, points[0].rate, points[-1].rate))
+    flag = threshold_of(stored, asked) if asked.flags else threshold_at(points, rate)
+    return with_flag(stored, flag, asked, answers, wrong, seed=seed)
+
+
+def measure_recalibrated(head: Rescaled, scores: Floats, seed: int) -> dict[str, Interval]:
+    """Returns held-out figures of the new probabilities on the plain draw, beside the `scores` (n,) before."""
+    y, p, before = head.table.y[head.plain], head.held_out[head.plain], scores[head.plain]
+    if len(y) < FEWEST_TESTED:
+        return {}
+    weights = cluster_weights(head.table.groups[head.plain].tolist(), seed=seed)
+    metrics = {
+        "brier_gain_over_before": paired_difference(brier, y, before, p, weights),
+        "mean_score_minus_share_right": interval(mean_gap, y, p, weights),
+    }
+    if 0 < y.sum() < len(y):
+        metrics = {
+            "auroc": interval(auroc, y, p, weights),
+            "brier_skill": interval(brier_skill, y, p, weights),
+        } | metrics
+    if len(y) >= ENOUGH_FOR_ECE:
+        metrics["ece"] = ece_interval(y, p, weights)
+    return {name: one for name, one in metrics.items() if np.isfinite([one.estimate, one.low, one.high]).all()}
+
+
+def score_again(new: Checkpoint, before: Checkpoint, labelled: LabelledScores) -> Floats:
+    """Returns the scores (n,) that a recalibrated checkpoint gives to answers that the one before has scored.
+
+    Raises `ContractMismatch` for a checkpoint that was not recalibrated from that one.
+    """
+    contract = new.manifest.contract
+    if contract.get("adapted_from") != before.digest or RECALIBRATED not in contract:
+        raise ContractMismatch(f"{new.path} was not recalibrated from {before.path}")
+    heads = [output.name for output in new.manifest.outputs if output.name not in SCALES]
+    head = next(name for name in MAIN_HEADS if name in heads)
+    log_odds = _graph_log_odds(labelled, BaseRates.from_contract(before.manifest.contract, heads), head)
+    log_odds = contract[RECALIBRATED]["scale"] * log_odds + contract[RECALIBRATED]["base_rate"]
+    if (rates := BaseRates.from_contract(contract, heads)) is not None:
+        for model in np.unique(labelled.model).tolist():
+            log_odds[labelled.model == model] += (rates.of_model(model) or {}).get(head, 0.0)
+    return sigmoid(log_odds)
+
+
+def _generator(before: Generator | None, labelled: LabelledScores) -> Generator | None:
+    models = [str(name) for name in np.unique(labelled.model) if name]
+    if not models:
+        return before
+    mode = "unknown" if before is None else before.logprobs_mode
+    if before is not None and set(models) == set(before.models):
+        return replace(before)
+    return Generator(models[0], logprobs_mode=mode, others=tuple(models[1:]))
+
+
+def fingerprint_of(labelled: LabelledScores) -> str:
+    """SHA-256 (hex) of scores, labels, groups and times."""
+    digest = hashlib.sha256()
+    for column in (labelled.score, labelled.label, labelled.time):
+        digest.update(np.ascontiguousarray(column, dtype="<f8").tobytes())
+    digest.update("\0".join(labelled.group.tolist()).encode())
+    return digest.hexdigest()
+
+
+def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
+    """Returns the graph with each named output, a probability, replaced by Platt's map of its log-odds."""
+    onnx = require("onnx", "fit")
+    model = onnx.load_from_string(graph)
+    for name, platt in maps.items():
+        taken = [one.name for one in model.graph.initializer]  # a graph may be mapped again and again
+        bases = (name, *(f"{name}/{n}" for n in range(1, len(taken) + 1)))
+        base = next(base for base in bases if not any(other.startswith(f"{base}/") for other in taken))
+        inner = f"{base}/before"
+        for one in model.graph.node:
+            one.input[:] = [inner if value == name else value for value in one.input]
+            one.output[:] = [inner if value == name else value for value in one.output]
+        more = GraphBuilder(f"{base}/")
+        p = more.add("Clip", inner, more.number(CERTAIN), more.number(1 - CERTAIN))
+        q = more.add("Sub", more.number(1.0), p)
+        platt.add_to(more, more.add("Sub", more.add("Log", p), more.add("Log", q)), name)
+        model.graph.initializer.extend(more.initializers())
+        model.graph.node.extend(more.nodes)
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def read_labelled_runs(labelled: Sequence[str | Path]) -> list[Run]:
+    """Returns the runs of run stores and of files of import lines.
+
+    Raises `RecordError` where two of them hold answers of one id, and `ImportFileError` for a line that is none.
+    """
+    runs = [one for path in labelled for one in _read(Path(path))]
+    if len(labelled) > 1:
+        _check_ids(runs, labelled)
+    return runs
+
+
+def label_responses(
+    responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str
+) -> list[Run]:
+    """Returns a run for each response, in any format of `parse_response`, with its label of 0 or 1."""
+    responses = list(responses)
+    try:
+        values = np.asarray(labels, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RecordError(
+            f"the labels cannot be read as numbers ({error}); expected 0 or 1 for each response"
+        ) from error
+    if values.shape != (len(responses),) or (groups is not None and len(groups) != len(responses)):
+        raise RecordError(
+            f"{len(responses)} responses came with labels of shape {values.shape}"
+            f"{'' if groups is None else f' and {len(groups)} groups'}; expected one of each a response"
+        )
+    runs = []
+    for i, response in enumerate(responses):
+        parsed = answer_of(parse_response(response))
+        call = Call(
+            id=f"response-{i}",
+            stage="answer",
+            model=parsed.model or "",
+            logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
+            logprobs_mode=parsed.logprobs_mode,
+            reader=parsed.reader,
+            finish_reason=parsed.finish_reason,
+        )
+        item = Item(id=call.id, task="", group=_group(groups, i) or call.id, question="")
+        label = Label(call.id, target, float(values[i]), "caller")
+        runs.append(Run(id=call.id, system="adapt", variant="", item=item, calls=(call,), labels=(label,)))
+    return runs
+
+
+def _group(groups: Sequence[object] | None, i: int) -> str:
+    """The group of response i; empty where it has none, which is a group of its own."""
+    return "" if groups is None or groups[i] is None else str(groups[i])
+
+
+def with_whole_names(run: Run) -> Run:
+    """The run with names that a manifest can hold, as a store would give it back."""
+    names = {"model", "stage", "agent", "reader"}
+    calls = tuple(
+        replace(call, **{name: without_surrogates(getattr(call, name)) for name in names}) for call in run.calls
+    )
+    item = replace(run.item, task=without_surrogates(run.item.task), group=without_surrogates(run.item.group))
+    return replace(run, item=item, calls=calls, variant=without_surrogates(run.variant))
+
+
+def _check_ids(runs: Sequence[Run], labelled: Sequence[str | Path]) -> None:
+    """Raises `RecordError` where two of the inputs hold answers of one id: they would be counted as one."""
+    seen: set[str] = set()
+    for one in runs:
+        if one.id in seen:
+            raise RecordError(
+                f"{', '.join(map(str, labelled))} hold the id {one.id!r} more than once; expected every answer in one "
+                "of them. Lines without an id are named after their file: rename one, or give the lines ids"
+            )
+        seen.add(one.id)
+
+
+def _read(path: Path) -> list[Run]:
+    if path.is_dir():
+        return list(RunStore(path))
+    try:
+        return list(read_openai_lines(path))
+    except ImportFileError as error:
+        raise ImportFileError(
+            f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then adapt to RUNS"
+        ) from error

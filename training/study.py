@@ -1,0 +1,364 @@
+"""A study: evidence, methods, and what the folds say of them. All training and comparing begins with one.
+
+Every method is fitted and calibrated in the same outer folds by group, so that each answer is judged by a model that
+saw no answer of its group. A recipe of `metaprobe.training.recipes` then fits on all groups and writes a checkpoint,
+whose figures are those of the folds. Finished folds can be kept in a folder beside the checkpoint, for a training that
+was killed.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
+from metaprobe.eval.method_results import Family
+from metaprobe.eval.table import usable_groups
+from metaprobe.records.atomic import atomic_write
+from metaprobe.records.extras import require
+from metaprobe.training.calibration import calibrator_on, sigmoid
+from metaprobe.training.controls import control_methods
+from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
+from metaprobe.training.folds import Roles, outer_folds
+from metaprobe.training.heads import INVERTED
+from metaprobe.training.linear import LinearProbe, SweepPoint
+from metaprobe.training.methods import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    LADDER,
+    MEAN_LOGPROB,
+    USUAL_LADDER,
+    GivenScore,
+    HiddenProbeMethod,
+    LogprobLadder,
+    Method,
+    ProbeKind,
+    calibrators_of,
+)
+from metaprobe.training.options import OnStep, quiet
+
+_PLAIN = ("kind", "layers", "position", "penalty", "intercept", "tried")
+_ARRAYS = ("mean", "scale", "weights")
+"""Fields of a probe that are kept with its fold, as JSON and as arrays."""
+
+BASELINES: tuple[Family, ...] = ("log-probability", "plain")
+"""Families among which the best plain baseline is chosen."""
+
+
+BLEND_PRIOR = 20.0
+"""Answers' worth of the belief that all parts of a blend weigh the same."""
+BLENDED = (MEAN_LOGPROB, LADDER, BEFORE, AFTER)
+"""What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
+
+
+OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
+
+
+def no_methods(evidence: Evidence, names: Sequence[str]) -> Sequence[Method]:
+    """Returns nothing."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldFit:
+    """One method, fitted in one fold."""
+
+    scores: Scores
+    """(n,) of every answer, not only of the held-out ones; not yet probabilities."""
+    selection_auroc: float
+    probe: LinearProbe | None = None
+    """Where the method is a probe."""
+
+
+class Progress:
+    """Finished folds as `.npz` files, found again by what went into them: answers, roles, method, seed, version.
+
+    Without a folder it remembers nothing.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def fold(self, evidence: Evidence, method: Method, roles: Roles, *, seed: int) -> FoldFit:
+        """The method fitted with these roles; read from the folder where a training before has done it."""
+        path = None
+        if self._folder is not None and method.fitted:  # what is given needs no keeping
+            path = self._folder / f"{_identity(evidence, method, roles, seed)}.npz"
+        if path is not None and (known := _read(path)) is not None:
+            return known
+        fitted = method.fit(evidence, roles, seed=seed)
+        fit = FoldFit(fitted.score(np.arange(len(evidence.table))), fitted.selection_auroc, fitted.probe)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as file:
+                np.savez(file, **_arrays(fit))
+        return fit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CrossFit:
+    """All methods on the same folds."""
+
+    methods: tuple[Judged, ...]
+    best_baseline: tuple[str, ...]
+    """The plain baseline that each fold chose on its selection rows."""
+    roles: tuple[Roles, ...]
+    """Roles of each fold."""
+    probes: Mapping[str, tuple[LinearProbe, ...]]
+    """Name of each method on hidden states -> its probe of every fold."""
+
+    def __getitem__(self, name: str) -> Judged:
+        return next(method for method in self.methods if method.name == name)
+
+
+def standard_methods(
+    evidence: Evidence, *, kind: ProbeKind = "logistic", ladder: LogprobLadder = USUAL_LADDER
+) -> list[Method]:
+    """Returns the methods of the comparison, in its order.
+
+    Probes are of that kind; there are some only where hidden states were captured. What was never stated has no number.
+    """
+    table = evidence.table
+    given: list[Method] = [
+        GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
+        GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
+        GivenScore("P(true)", "log-probability", lambda t: t.p_true),
+        *control_methods(table),
+    ]
+    methods = [m for m in given if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
+    methods += [ladder] if table.measured else []
+    positions = () if evidence.states is None else evidence.states.positions
+    answer = tuple(position for position in positions if position != "prompt_last")
+    for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
+        if read:
+            methods.append(HiddenProbeMethod(name, read, kind))
+    return methods
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Study:
+    """Evidence, methods, and what the folds say of them."""
+
+    evidence: Evidence
+    methods: tuple[Method, ...]
+    fits: CrossFit
+    seed: int
+    target: str = "correct"
+    """The label that was studied."""
+    stores: tuple[Path, ...] = ()
+    """Where the runs are, for what a comparison says of them; empty where they are not in stores."""
+
+    @property
+    def ladder(self) -> LogprobLadder:
+        """The recipe of the quality predictor."""
+        return next(method for method in self.methods if isinstance(method, LogprobLadder))
+
+
+def study(
+    stores: Sequence[str | Path],
+    *,
+    target: str = "correct",
+    stage: str | None = None,
+    agent: str | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    hidden: bool = True,
+    kind: ProbeKind = "logistic",
+    own: OwnMethods = no_methods,
+    bare: bool = False,
+    on_step: OnStep = quiet,
+) -> Study:
+    """Makes a study of the labelled answers of these stores, by every standard method.
+
+    `own` gives further methods for the evidence and the names of the standard ones. `hidden=False` leaves out the
+    probes, which are of the given kind. With `bare` answers without log-probabilities will do, where none has any. Of a
+    label whose 1 is the bad one, `critical`, the opposite is studied, so that everywhere higher scores are better
+    answers.
+    """
+    evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden, bare=bare)
+    if target in INVERTED:
+        evidence = invert(evidence)
+    made = study_of(evidence, folds=folds, seed=seed, kind=kind, own=own, on_step=on_step)
+    return replace(made, target=target, stores=tuple(Path(store) for store in stores))
+
+
+def study_of(
+    evidence: Evidence,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    kind: ProbeKind = "logistic",
+    ladder: LogprobLadder = USUAL_LADDER,
+    own: OwnMethods = no_methods,
+    progress: Progress | None = None,
+    on_step: OnStep = quiet,
+) -> Study:
+    """Makes a study of evidence that is loaded. `progress`: where finished folds are kept for the next start."""
+    methods = tuple(standard_methods(evidence, kind=kind, ladder=ladder))
+    methods += tuple(own(evidence, [method.name for method in methods]))
+    blend = [name for name in BLENDED if name in {method.name for method in methods}]
+    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, progress=progress, on_step=on_step)
+    return Study(evidence, methods, fits, seed)
+
+
+def crossfit(
+    evidence: Evidence,
+    methods: Sequence[Method],
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    blend: Sequence[str] = (),
+    progress: Progress | None = None,
+    on_step: OnStep = quiet,
+) -> CrossFit:
+    """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
+
+    Adds the best plain baseline (chosen in each fold on its selection rows) and, where `blend` names at least two
+    methods, their blend (`blend_weights`), calibrated again. `progress`: where finished folds are kept for the next
+    start. Raises `RecordError` where the groups do not suffice.
+    """
+    table = evidence.table
+    usable_groups(list(table.groups), table.y, folds=folds)
+    n = len(table)
+    columns = _columns(methods, blend)
+    probability = {name: np.full(n, np.nan) for name, _ in columns}
+    ranking = dict(probability)  # the same arrays, but for given scores
+    selected: dict[str, list[float]] = {method.name: [] for method in methods}
+    probes: dict[str, list[LinearProbe]] = {}
+    progress = progress or Progress()
+    coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
+    chosen_baselines = []
+
+    splits = tuple(outer_folds(list(table.groups), table.y, folds=folds, seed=seed))
+    for number, roles in enumerate(splits):
+        logits: dict[str, Scores] = {}
+        for place, method in enumerate(methods, 1):
+            on_step(f"fold {number + 1} of {folds}, method {place} of {len(methods)}: {method.name}")
+            fitted = progress.fold(evidence, method, roles, seed=seed)
+            if fitted.probe is not None:
+                probes.setdefault(method.name, []).append(fitted.probe)
+            scores, coverage[method.name] = _without_gaps(fitted.scores)
+            if not method.fitted:
+                ranking[method.name] = scores
+            rows = roles.calibration if method.fitted else roles.seen
+            logits[method.name] = calibrator_on(rows, scores, table, seed, calibrators_of(method)).logit(scores)
+            selected[method.name].append(fitted.selection_auroc)
+        if (BEST_BASELINE, "plain") in columns:
+            best = max((m for m in methods if m.family in BASELINES), key=lambda m: selected[m.name][-1]).name
+            chosen_baselines.append(best)
+            logits[BEST_BASELINE] = logits[best]
+        if len(blend) > 1:
+            parts, rows = np.array([logits[name] for name in blend]), roles.calibration
+            together = blend_weights(parts[:, rows], table.y[rows]) @ parts
+            logits[BLEND] = calibrator_on(rows, together, table, seed).logit(together)
+        for name, logit in logits.items():
+            probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
+    results = tuple(Judged(name, family, probability[name], ranking[name], coverage[name]) for name, family in columns)
+    return CrossFit(
+        methods=results,
+        best_baseline=tuple(chosen_baselines),
+        roles=splits,
+        probes={name: tuple(of_folds) for name, of_folds in probes.items()},
+    )
+
+
+def _columns(methods: Sequence[Method], blend: Sequence[str]) -> list[tuple[str, Family]]:
+    """Returns name and family of what is judged: the methods, then the best plain baseline and the blend, if any."""
+    columns = [(method.name, method.family) for method in methods]
+    if any(method.family in BASELINES for method in methods):
+        columns.append((BEST_BASELINE, "plain"))
+    if len(blend) > 1:
+        columns.append((BLEND, "learned"))
+    return columns
+
+
+def _without_gaps(scores: Scores) -> tuple[Scores, float]:
+    """Returns the scores with the median in place of those that are not finite, and the share that was finite."""
+    known = np.isfinite(scores)
+    return np.where(known, scores, np.median(scores[known]) if known.any() else 0.0), float(known.mean())
+
+
+def blend_weights(logits: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to equal ones.
+
+    With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
+    Breiman 1996, with the prior of a plain average).
+    """
+    optimize = require("scipy.optimize", "fit")
+    k, n = logits.shape
+
+    def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        weights, shift = parameters[:k], parameters[k]
+        z = weights @ logits + shift
+        error, away = sigmoid(z) - y, weights - 1 / k
+        value = np.logaddexp(0, z).sum() - y @ z + BLEND_PRIOR * away @ away
+        return float(value / n), np.r_[logits @ error + 2 * BLEND_PRIOR * away, error.sum()] / n
+
+    bounds = [(0, None)] * k + [(None, None)]
+    start = np.r_[np.full(k, 1 / k), 0.0]
+    fit = optimize.minimize(loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-12})
+    return np.asarray(fit.x[:k], dtype=np.float64)
+
+
+@contextmanager
+def keep_beside(checkpoint: Path) -> Iterator[Progress]:
+    """Progress in the hidden folder `.NAME.partial` beside a checkpoint to be; removed once that is written."""
+    target = checkpoint.resolve()
+    folder = target.with_name(f".{target.name}.partial")
+    yield Progress(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _identity(evidence: Evidence, method: Method, roles: Roles, seed: int) -> str:
+    table, states = evidence.table, evidence.states
+    parts = [
+        version("metaprobe"),
+        evidence.fingerprint,
+        evidence.schema,
+        "" if states is None else f"{states.layers} {states.positions} {evidence.reader}",
+        repr(method),
+        str(seed),
+        *map(str, table.call_ids.tolist()),
+    ]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    # One block stands for all of them: another model's states, or states read again, differ in each.
+    block = [] if states is None else [states.read(states.layers[0], states.positions[0])]
+    for array in (table.y, *asdict(roles).values(), *block):
+        digest.update(b"\0" + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _arrays(fit: FoldFit) -> dict[str, Any]:
+    known: dict[str, object] = {"selection_auroc": fit.selection_auroc}
+    arrays: dict[str, NDArray[np.generic]] = {"scores": fit.scores}
+    if (probe := fit.probe) is not None:
+        known |= {name: getattr(probe, name) for name in _PLAIN}
+        known["sweep"] = [asdict(point) for point in probe.sweep]
+        arrays |= {name: getattr(probe, name) for name in _ARRAYS}
+    return {**arrays, "known": np.array(json.dumps(known))}
+
+
+def _read(path: Path) -> FoldFit | None:
+    """None where there is no such file, or a damaged one: the fold is then fitted again."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        known = json.loads(str(arrays.pop("known")))
+        scores, selected = arrays.pop("scores"), float(known.pop("selection_auroc"))
+        if not known:
+            return FoldFit(scores, selected)
+        sweep = tuple(SweepPoint(**point) for point in known.pop("sweep"))
+        layers = tuple(known.pop("layers"))
+        return FoldFit(scores, selected, LinearProbe(**known, **arrays, layers=layers, sweep=sweep))
+    except (OSError, EOFError, BadZipFile, ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,653 @@
+"""Thresholds on probabilities, with a guarantee that needs no assumption but exchangeable answers.
+
+Answers of one group (a question, a template) are not exchangeable one by one. Given `groups`, one answer a group is
+kept, drawn by `seed`; the guarantee is then for an answer drawn from a new group.
+
+The probabilities must come from a model and a calibrator that were fitted on other rows. The threshold of
+`flag_thresholds` moves with any strictly increasing map, so there Platt's map may be fitted on the same rows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
+from metaprobe.checkpoints.flagging import FLAG, meant, threshold_of
+from metaprobe.eval.metrics.bootstrap import NORMAL, Interval, cluster_weights, statistic_interval
+from metaprobe.eval.table import AnswerTable
+from metaprobe.records.errors import RecordError
+from metaprobe.records.extras import require
+from metaprobe.routing.actions import GOOD
+from metaprobe.training.calibration import PARITY, Calibrator, fit_platt, sigmoid
+from metaprobe.training.folds import Rows, group_folds
+
+Floats = NDArray[np.float64]
+Groups = Sequence[str] | NDArray[np.str_] | None
+STEP = 0.01
+"""Distance between the thresholds that `accept_thresholds` tries."""
+
+
+def flag_thresholds(
+    probability: NDArray[np.float64],
+    y: NDArray[np.int64],
+    *,
+    miss_rates: Sequence[float],
+    groups: Groups = None,
+    seed: int = 0,
+) -> list[float]:
+    """Returns for each rate the probability below which answers are flagged.
+
+    The expected share of the wrong answers that are not flagged is at most the rate.
+
+    Conformal risk control (Angelopoulos et al. 2022, arXiv:2208.02814, Eq. 4) for the loss 1{wrong and not flagged},
+    which falls as the threshold rises: the smallest threshold with (n * risk + 1) / (n + 1) <= rate, over the n wrong
+    answers of the calibration rows. With `groups`, one wrong answer of each group that has any is drawn once for all
+    rates. A threshold is inf (flag everything) where n is too small for the rate. Raises `RecordError` for what is no
+    probability or no label.
+    """
+    for rate in miss_rates:
+        _check_rate("miss_rate", rate)
+    p = _check(probability, y)
+    wrong = np.sort(p[_one_a_group(p, y, groups, seed, among=y == 0)])
+    missed = np.arange(len(wrong), -1, -1)  # answers left unflagged by a threshold just above 0, 1, ... of them
+    thresholds = []
+    for rate in miss_rates:
+        allowed = (missed + 1) / (len(wrong) + 1) <= rate
+        flagged = int(np.argmax(allowed))
+        just_above = float(wrong[flagged - 1]) + PARITY if flagged else 0.0
+        thresholds.append(just_above if allowed.any() else float("inf"))
+    return thresholds
+
+
+def accept_thresholds(
+    probability: NDArray[np.float64],
+    y: NDArray[np.int64],
+    *,
+    errors: Sequence[float],
+    confidence: float = 0.9,
+    grid: ArrayLike | None = None,
+    groups: Groups = None,
+    seed: int = 0,
+) -> list[float]:
+    """Returns for each error the probability from which on answers are accepted.
+
+    With `confidence`, for each error by itself, at most that share of the accepted answers is wrong.
+
+    Learn then Test (Angelopoulos et al. 2021, arXiv:2110.01052). The share of wrong ones among the accepted need not
+    fall as the threshold rises, so each threshold of a grid is tested, strictest first, until one fails (fixed sequence
+    testing, their section 3). The p-value of a threshold is the exact binomial tail: P(at most so many wrong ones among
+    so many accepted, were the share `error`). The threshold is the last that passed, or inf (accept nothing) where the
+    first fails: in any case below log(1 - confidence) / log(1 - error) accepted answers, 22 for 0.1 and 0.9.
+
+    The `grid` is the user's before the rows are seen, and falls. The paper leaves it open; by default it starts at
+    1 - error, the strictest threshold that a calibrated model needs (whatever lies above is right that often), and goes
+    down by `STEP`. Grids that start higher fail for want of answers there; choosing the start by how many the rows
+    have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
+    probability or no label, and for a grid that does not fall.
+    """
+    _check_rate("confidence", confidence)
+    for error in errors:
+        _check_rate("error", error)
+    p = _check(probability, y)
+    kept = _one_a_group(p, y, groups, seed, among=np.ones(len(y), dtype=np.bool_))
+    order = kept[np.argsort(-p[kept], kind="stable")]
+    falling, wrong_before = -p[order].astype(np.float64), np.concatenate([[0], np.cumsum(y[order] == 0)])
+    passing = []
+    for error in errors:
+        thresholds = _grid(error, grid)
+        accepted = np.searchsorted(falling, -thresholds, side="right")
+        tail = require("scipy.stats", "fit").binom.cdf(wrong_before[accepted], accepted, error)
+        passed = tail <= 1 - confidence  # with none accepted the tail is 1: not passed
+        last = len(passed) if passed.all() else int(np.argmin(passed))
+        passing.append(float(thresholds[last - 1]) if last else float("inf"))
+    return passing
+
+
+def _grid(error: float, given: ArrayLike | None) -> NDArray[np.float64]:
+    """The thresholds to try, strictest first."""
+    thresholds = np.asarray(
+        # Two roundings of a graph below the hundredths, where plateaus of an isotonic map like to lie: a tie stays
+        # together on the side on which it was tested.
+        np.arange(1 - error, STEP / 2, -STEP) - 2 * PARITY if given is None else given,
+        dtype=np.float64,
+    )
+    if thresholds.ndim != 1 or not len(thresholds) or not (np.diff(thresholds) < 0).all():
+        raise RecordError(
+            "a grid of thresholds must be one row that falls, strictest first, fixed before seeing the rows"
+        )
+    return thresholds
+
+
+def _check_rate(name: str, rate: float) -> None:
+    if not 0 < rate < 1:
+        raise RecordError(f"{name} must lie between 0 and 1, got {rate:g}")
+
+
+def _check(probability: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The probabilities in float32, as the exported graph answers."""
+    if probability.shape != y.shape or probability.ndim != 1:
+        raise RecordError(f"a threshold needs one probability a label, got shapes {probability.shape} and {y.shape}")
+    if outside := int((~((probability >= 0) & (probability <= 1))).sum()):
+        raise RecordError(
+            f"a threshold needs probabilities in [0, 1], got {outside} of {len(y)} that are NaN or outside"
+        )
+    if not np.isin(y, (0, 1)).all():
+        raise RecordError(f"a threshold needs labels 0 and 1, got {sorted({*y.tolist()})[:5]}")
+    return probability.astype(np.float32)
+
+
+def _one_a_group(
+    probability: NDArray[np.float32], y: NDArray[np.int64], groups: Groups, seed: int, *, among: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Row indices: all that are eligible, or one of them, drawn at random, for each group that has any."""
+    rows = np.flatnonzero(among)
+    if groups is None:
+        return rows
+    if len(groups) != len(y):
+        raise RecordError(f"a threshold needs one group a label, got {len(groups)} and {len(y)}")
+    names = np.asarray(groups)
+    rows = rows[np.lexsort((y[rows], probability[rows], names[rows]))]  # so that the order of the rows plays no part
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    return shuffled[np.unique(names[shuffled], return_index=True)[1]]
+
+
+# Where a checkpoint's number is reached as often as the stated one reached the paper's threshold.
+#
+# Monitor-Generate-Verify stops at a stated evaluation of 0.85, which models give to most of their answers. A calibrated
+# probability may never get there. The checkpoint's threshold `iterate` is therefore the value of its number that is
+# reached by the same share of the training answers as reached 0.85 by their stated evaluation.
+#
+# MetaCogAgent's 0.5 gets none. What is stated there is too high as well, so that agents hardly ever ask, and a
+# threshold that is reached as often hands that fault on (docs/systems.md, "Which threshold a replaced number meets").
+
+POINT = "iterate"
+"""Decision point of Monitor-Generate-Verify whose stated evaluations are matched."""
+FEWEST = 50
+"""Evaluated answers that a share needs."""
+ROUNDING = 1e-5
+"""An exported graph may give a probability that is so much lower."""
+
+
+def operating_points(probability: Floats, call_ids: Iterable[str], evaluated: Mapping[str, float]) -> dict[str, float]:
+    """Returns the threshold `iterate` on these probabilities (n,) of the calls, as a dict; empty where there is none.
+
+    The calls are answers that nothing but a calibrator was fitted to. `evaluated`: of `evaluations_of`. There is none
+    where fewer than `FEWEST` of them were evaluated, or where all of these or none reach the paper's threshold.
+    """
+    evaluations = np.array([evaluated.get(call_id, np.nan) for call_id in call_ids])
+    known = np.isfinite(evaluations)
+    if known.sum() < FEWEST:
+        return {}
+    threshold = match_share(probability[known], float((evaluations[known] >= GOOD).mean()))
+    return {} if threshold is None else {POINT: threshold}
+
+
+def match_share(probability: NDArray[np.float64], share: float) -> float | None:
+    """Returns the threshold that about this share of the probabilities reaches; None for a share of 0 or 1.
+
+    Of the values that occur it is the one whose share comes nearest, the higher of equals.
+    """
+    if not 0 < share < 1:
+        return None
+    values = np.unique(probability)[::-1]
+    reached = (probability[None, :] >= values[:, None]).mean(axis=1)
+    return max(float(values[np.argmin(np.abs(reached - share))]) - ROUNDING, 0.0)
+
+
+# What flagging the answers of lowest score catches and costs, measured on answers that no fit has seen.
+
+RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
+"""Shares of the answers that are flagged, 5 % to 95 %."""
+
+
+def flag_points(table: AnswerTable, held_out: Floats, exported: Floats, *, seed: int = 0) -> tuple[FlagPoint, ...]:
+    """Returns for each of `RATES` the exported model's threshold, and what flagging as many catches and costs.
+
+    `held_out` (n,) are the probabilities of the folds, of which numbers are taken; `exported` those of the exported
+    model on its calibration answers, where the thresholds lie. No label plays a part in a threshold. `table` holds
+    right and wrong answers.
+    """
+    weights = cluster_weights(table.groups.tolist(), seed=seed)
+    points = []
+    for rate in RATES:
+        threshold, here = match_share(exported, 1 - rate), match_share(held_out, 1 - rate)
+        if threshold is None or here is None:
+            continue
+        _, caught, cost = _shares(held_out < here, table, weights)
+        points.append(FlagPoint(rate, threshold, caught, cost))
+    return tuple(points)
+
+
+def measure_shares(
+    table: AnswerTable, held_out: Floats, threshold: float, *, seed: int = 0
+) -> tuple[Metric, Metric, Metric] | None:
+    """Returns which shares of all, of the wrong and of the right answers have a held-out probability (n,) below the
+    threshold; None where there are no wrong or no right answers."""
+    if len(np.unique(table.y)) < 2:
+        return None
+    return _shares(held_out < threshold, table, cluster_weights(table.groups.tolist(), seed=seed))
+
+
+def _shares(
+    flagged: NDArray[np.bool_], table: AnswerTable, weights: NDArray[np.int32]
+) -> tuple[Metric, Metric, Metric]:
+    """The flagged share of all, of the wrong and of the right answers."""
+    every, wrong, right = np.ones(len(table.y), dtype=np.bool_), table.y == 0, table.y == 1
+    of_all, caught, cost = (_share(flagged, among, table.groups, weights) for among in (every, wrong, right))
+    return of_all, caught, cost
+
+
+def _share(
+    flagged: NDArray[np.bool_], among: NDArray[np.bool_], groups: NDArray[np.str_], weights: NDArray[np.int32]
+) -> Metric:
+    """The share of these answers that is flagged, with its interval over groups.
+
+    The interval is at least as wide as Wilson's for as many independent answers as there are groups. A bootstrap alone
+    would say "100 % to 100 %" of three wrong answers that are all flagged.
+    """
+    both, rows = (flagged & among).astype(np.float64), among.astype(np.float64)
+
+    def share(weight: NDArray[np.integer]) -> Floats:
+        total = weight @ rows
+        part: Floats = np.divide(weight @ both, total, out=np.full(len(total), np.nan), where=total > 0)
+        return part
+
+    whole: Interval = statistic_interval(share, weights)
+    low, high = wilson(whole.estimate, len(np.unique(groups[among])))
+    return Metric(whole.estimate, min(whole.low, low), max(whole.high, high), int(among.sum()))
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Returns Wilson's 95 % interval of a share of n independent answers (Wilson 1927, doi:10.2307/2276774)."""
+    z = NORMAL.inv_cdf(0.975)
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+# Thresholds that a head's checkpoint stores, on calibrated probabilities, each with what it means.
+#
+# `flagging_of` is the one place where a training sets the threshold `flag`; `checkpoints.flagging` reads the others off
+# what is stored, in training as when a checkpoint is loaded.
+
+FEWEST_GROUPS = 20
+"""Groups of labelled answers from which on a threshold is stored. Of 20 the share of wrong answers is known to within
+22 points (95 %, at worst): enough to say that a third or two thirds are to be flagged, and no more."""
+FEWEST_OF_A_KIND = 3
+"""Wrong answers, and right ones, without which shares of them are not measured."""
+CATCHES = tuple(round(0.01 * step, 2) for step in range(1, 100))
+"""Shares of the wrong answers for which a threshold is stored, where there are enough of them."""
+RISKS = tuple(round(0.01 * step, 2) for step in range(1, 51))
+"""Shares of wrong answers among those not flagged for which a threshold is stored, where one can be shown to hold."""
+MISS_RATE = 0.1
+"""Share of critical answers that the threshold `critical` may let pass."""
+ERROR, CONFIDENCE = 0.1, 0.95
+"""Of the stored accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
+trainings. Among those trainings that store one the share is another: in simulations (AUROC 0.56 to 0.92, 30 % to 87 %
+right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and all of them where none can, which happens
+in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""
+FALSE_ALARMS = 0.05
+"""Share of answers without a critical failure that `critical_sure` may call one."""
+PROMISES = {
+    POINT: (
+        f" The threshold `{POINT}` is reached as often as the stated evaluation reached {GOOD} in the training runs."
+    ),
+    "accept": (
+        f" Of the answers of at least `accept`, no more than {ERROR:.0%} are wrong: of 100 trainings like this one, at "
+        f"most {100 * (1 - CONFIDENCE):.0f} store an `accept` that breaks this (Learn then Test). That counts the "
+        "trainings that store none. Where no threshold could keep it, the few that are stored all break it: check "
+        "it on labels of your own where the score tells little."
+    ),
+    "critical": (
+        f" A probability `critical` of at least the threshold `critical` have, in expectation, at least "
+        f"{1 - MISS_RATE:.0%} of the critical failures (conformal risk control)."
+    ),
+    "critical_sure": (
+        f" One of at least `critical_sure` have, in expectation, at most {FALSE_ALARMS:.0%} of the answers without a "
+        "critical failure (likewise)."
+    ),
+}
+OF_ALL_RUNS = (
+    " It is one threshold for the answers of all these runs together: of a run that is right less often more are "
+    "flagged, for each score holds its run's base rate. Of a run that is right more often fewer of the wrong ones are "
+    "caught; a checkpoint of this run alone does not have this."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredFlags:
+    """What a checkpoint stores of flagging by its score."""
+
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """`flag` and `accept`, where they are stored."""
+    flagging: tuple[FlagPoint, ...] = ()
+    promises: tuple[Promise, ...] = ()
+    operating: OperatingPoint | None = None
+    lacking: str = ""
+    """A sentence's end: which thresholds are not stored, why, and what they take; empty where none is lacking."""
+
+
+NO_FLAGS = StoredFlags()
+
+
+STORED_FROM = (
+    f" It is stored from {FEWEST_GROUPS} groups of labelled answers on, with {FEWEST_OF_A_KIND} wrong and "
+    f"{FEWEST_OF_A_KIND} right ones: the share of wrong answers is then known to within 22 points, and the intervals "
+    "say how well what is flagged is known here."
+)
+
+
+def meaning_of_thresholds(stored: StoredFlags, others: Mapping[str, float], *, runs: int = 1) -> str:
+    """Returns sentences for a card: what stored and other thresholds mean, for answers of so many runs."""
+    flag = ""
+    if stored.operating is not None:
+        flag = f" The threshold `{FLAG}` flags {meant(stored.operating)}."
+        flag += STORED_FROM if stored.operating.option == "expected" else ""
+        flag += OF_ALL_RUNS if runs > 1 else ""
+    return flag + "".join(PROMISES[name] for name in (*stored.thresholds, *others) if name in PROMISES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredAnswers:
+    """The labelled answers by which thresholds are set and measured."""
+
+    table: AnswerTable
+    rows: Rows
+    """Calibration rows among the n."""
+    scores: Floats
+    """(n,): raw scores that no label of the calibration rows has ordered."""
+    calibrator: Calibrator
+    """Maps raw scores to the probabilities of the exported model."""
+    exported: Floats
+    """Probabilities of the exported model on the calibration rows."""
+    held_out: Floats
+    """(n,): probabilities of the folds."""
+    ranking: Floats
+    """(n,): probabilities that order held-out answers, where these are others than `held_out`."""
+
+    @classmethod
+    def of(cls, table: AnswerTable, rows: Rows, scores: Floats, calibrator: Calibrator, held_out: Floats) -> Self:
+        """Returns the answers of a model whose calibrator was fitted on these rows, and of its folds."""
+        return cls(table, rows, scores, calibrator, calibrator.probability(scores[rows]), held_out, held_out)
+
+    @property
+    def expected_wrong(self) -> float:
+        """The share of the answers that is expected to be wrong, by the probabilities of the folds."""
+        return float((1 - self.held_out).mean())
+
+
+def flagging_of(answers: ScoredAnswers, asked: FlagOptions, *, seed: int = 0) -> StoredFlags:
+    """Returns the thresholds, the curve and the promises that these labels carry, and what the threshold `flag` does.
+
+    Without an option `flag` is the score below which as many answers lie as are expected to be wrong. Raises
+    `RecordError` where an option is given that so few labels do not carry, and `ContractMismatch` where no threshold
+    keeps what it asks for.
+    """
+    table, rows = answers.table, answers.rows
+    few = too_few(table.y, table.groups, calibrating=len(rows))
+    if few and asked.flags.keys() - {"flag_below"}:
+        name = next(iter(asked.flags))
+        raise RecordError(f"{name}: {few}: label more, or leave {name} out")
+    if few:
+        stored = StoredFlags(lacking=f"; no threshold `flag`: {few}")
+    else:
+        points = flag_points(table, answers.ranking, answers.exported, seed=seed)
+        promises = promises_of(answers, seed=seed)
+        sure = next((one.threshold for one in promises if (one.option, one.value) == ("risk", ERROR)), None)
+        accept = {} if sure is None else {"accept": sure}
+        stored = StoredFlags(accept, points, promises, lacking=_lacking(promises, table.y[rows], accept))
+    wrong = answers.expected_wrong
+    flag = threshold_of(stored, asked)
+    if not asked.flags and not few:
+        flag = match_share(answers.exported, 1 - wrong)
+    return with_flag(stored, flag, asked, answers, wrong, seed=seed)
+
+
+def with_flag(
+    stored: StoredFlags,
+    threshold: float | None,
+    asked: FlagOptions,
+    answers: ScoredAnswers,
+    expected_wrong: float,
+    *,
+    seed: int = 0,
+) -> StoredFlags:
+    """Returns what is stored with this threshold `flag`, and with what the threshold does on the held-out answers.
+
+    `expected_wrong`: the share of the answers that is expected to be wrong, to which a threshold without an option was
+    set.
+    """
+    if threshold is None:
+        return stored
+    option, value = next(iter(asked.flags.items()), ("expected", expected_wrong))
+    shares = measure_shares(answers.table, answers.held_out, threshold, seed=seed)
+    operating = None if shares is None else OperatingPoint(option, float(value), *shares)  # type: ignore[arg-type]
+    thresholds = {FLAG: threshold, **stored.thresholds}
+    return StoredFlags(thresholds, stored.flagging, stored.promises, operating, stored.lacking)
+
+
+def too_few(y: NDArray[np.int64], groups: NDArray[np.str_], *, calibrating: int) -> str:
+    """Returns why so few labelled answers carry no threshold, as a clause; empty where they suffice.
+
+    `calibrating`: how many of them the threshold is set on.
+    """
+    different, right = len(np.unique(groups)), int(y.sum())
+    if different >= FEWEST_GROUPS and min(right, len(y) - right) >= FEWEST_OF_A_KIND:
+        few = f"{calibrating} of {len(y)} labelled answers are left for calibration; a threshold takes {FEWEST_GROUPS}"
+        return few if calibrating < FEWEST_GROUPS else ""
+    return (
+        f"the {len(y)} labelled answers are of {different} groups, {right} right and {len(y) - right} wrong; a "
+        f"threshold takes {FEWEST_GROUPS} groups, with {FEWEST_OF_A_KIND} answers of either kind"
+    )
+
+
+def _lacking(promises: tuple[Promise, ...], y: NDArray[np.int64], accept: Mapping[str, float]) -> str:
+    clauses = ""
+    most = max((one.value for one in promises if one.option == "catch"), default=0.0)
+    if most < 0.9:
+        wrong = int((1 - y).sum())
+        clauses += f"; the {wrong} wrong ones carry `catch` up to {most:g}, and 0.9 takes 9 of different groups"
+    if not accept:
+        clauses += "; no threshold `accept`: so many labels do not carry its promise, or no score is sure enough"
+    return clauses
+
+
+def promises_of(answers: ScoredAnswers, *, seed: int = 0) -> tuple[Promise, ...]:
+    """Thresholds on the calibrated probability that keep a promise, for `CATCHES` and `RISKS`; others are left out.
+
+    All come from calibration rows, one a group. Those of `catch` do not depend on the map from scores to probabilities,
+    as long as it does not change direction. Those of `risk` do: their grids must be fixed before the rows are seen, so
+    that one half of the groups fits a calibrator, in whose probabilities the other half is tested.
+    """
+    table, rows, scores, calibrator = answers.table, answers.rows, answers.scores, answers.calibrator
+    groups, promises = table.groups, list[Promise]()
+    raw_thresholds = _raw_thresholds(answers, table.y, [round(1 - share, 2) for share in CATCHES], seed)
+    for share, raw in zip(CATCHES, raw_thresholds, strict=True):
+        if raw is not None:
+            # A calibrator may be flat there: all that share the probability are flagged.
+            promises.append(Promise("catch", share, min(_at(calibrator, raw) + PARITY, 1.0)))
+    try:
+        (fits, tests), *_ = group_folds(rows, groups.tolist(), table.y, 2, seed)
+        platt = fit_platt(scores[fits], table.y[fits])
+    except RecordError:
+        return tuple(promises)  # too few groups for two halves
+    if not platt.slope > 0:
+        return tuple(promises)
+    p, y, spread = platt.probability(scores[tests]), table.y[tests], _spread(scores)
+    accepts = accept_thresholds(p, y, errors=RISKS, confidence=CONFIDENCE, groups=groups[tests], seed=seed)
+    for risk, accept in zip(RISKS, accepts, strict=True):
+        if np.isfinite(accept):
+            raw = (_log_odds(accept) - platt.intercept) / platt.slope
+            here = _at(calibrator, raw)
+            # Where it is flat, answers just below the threshold share its probability, and none of them is accepted.
+            sure = here if here > _at(calibrator, raw - 1e-3 * spread) else here + PARITY
+            promises.append(Promise("risk", risk, sure))
+    return tuple(promises)
+
+
+def critical_thresholds(answers: ScoredAnswers, *, seed: int = 0) -> dict[str, float]:
+    """Thresholds on P(critical), of `PROMISES`; those that cannot be kept are left out. Alarm from the threshold on.
+
+    From the calibration rows, one a group. Floats and `y` are of the answer being sound, that is not critical.
+    `critical` catches 90 % of the critical ones; for `critical_sure` the classes change places: of the sound answers,
+    few may lie on the alarm's side.
+    """
+    thresholds, y, calibrator = {}, answers.table.y, answers.calibrator
+    [caught] = _raw_thresholds(answers, y, [MISS_RATE], seed)
+    if caught is not None:
+        # Answers to which a flat calibrator gives the same probability are all caught.
+        thresholds["critical"] = max(1 - _at(calibrator, caught) - PARITY, 0.0)
+    [spared] = _raw_thresholds(answers, 1 - y, [FALSE_ALARMS], seed, falling=True)
+    if spared is not None:
+        # And here none of them is.
+        thresholds["critical_sure"] = min(1 - _at(calibrator, spared) + PARITY, 1.0)
+    return thresholds
+
+
+def _raw_thresholds(
+    answers: ScoredAnswers, y: NDArray[np.int64], rates: Sequence[float], seed: int, *, falling: bool = False
+) -> list[float | None]:
+    """The raw scores on whose lower side, in probability, lie all but each of these shares of the answers with `y` 0.
+
+    With `falling`, on whose upper side. None where the rows are too few for a rate.
+    """
+    scores, rows, calibrator = answers.scores, answers.rows, answers.calibrator
+    centre, spread = float(scores.mean()), _spread(scores)
+    # A calibrator may fall, where scores turned out to go the wrong way round.
+    rises = _at(calibrator, centre + spread) >= _at(calibrator, centre - spread)
+    sign = -1.0 if rises == falling else 1.0
+    order = sigmoid(sign * (scores[rows] - centre) / spread)  # any fixed rising map into [0, 1]
+    return [
+        sign * _log_odds(max(threshold, 1e-9)) * spread + centre if threshold < 1 else None
+        for threshold in flag_thresholds(order, y[rows], miss_rates=rates, groups=answers.table.groups[rows], seed=seed)
+    ]
+
+
+def _at(calibrator: Calibrator, raw: float) -> float:
+    return float(calibrator.probability(np.array([raw]))[0])
+
+
+def _spread(scores: Floats) -> float:
+    return float(scores.std()) or 1.0
+
+
+def _log_odds(probability: float) -> float:
+    return float(np.log(probability / (1 - probability)))
+
+
+# When a stream may be ended: one conformal threshold for all looks together, and what it is at each of them.
+#
+# Looks are made comparable by how rare a score is among good answers; an answer's statistic is the largest of that over
+# the looks it has. A threshold for each look by itself at level alpha would be crossed at *some* look far more often.
+
+
+NO_LOOK = -np.inf
+"""Statistic of an answer that ended before the first look: no threshold stops it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surprise:
+    """How rare so low a score is among good answers, in nats: -ln of the share of them that score no higher.
+
+    Straight lines between the reference scores; below the lowest it goes on rising, a nat each standard deviation of
+    theirs, so that scores worse than all of them still differ. Any map that never rises with the score keeps
+    the promise, as long as it is fixed before the calibration answers are looked at.
+    """
+
+    scores: Floats
+    """(k,) reference scores, strictly rising."""
+    nats: Floats
+    """(k,) at these, strictly falling."""
+    spread: float
+    """Standard deviation of the reference scores; 1 where they do not vary."""
+
+    @classmethod
+    def fit(cls, good: Floats) -> "Surprise":
+        """Fits on scores (m,) of good answers, held out from the trees that gave them and not used for calibration."""
+        if not len(good) or not np.isfinite(good).all():
+            raise RecordError(f"a look is compared by the finite scores of good answers, got {len(good)}: add runs")
+        scores, counts = np.unique(good, return_counts=True)
+        return cls(scores, -np.log(np.cumsum(counts) / (len(good) + 1)), float(np.std(good)) or 1.0)
+
+    def of(self, scores: Floats) -> Floats:
+        """Returns the surprise in nats, the same shape as the scores; NaN where a score is NaN."""
+        beyond = np.maximum(self.scores[0] - scores, 0) / self.spread
+        return np.asarray(np.interp(scores, self.scores, self.nats) + beyond, dtype=np.float64)
+
+    def score_at(self, nats: float) -> float:
+        """The score below which surprise exceeds this: infinite where that of every score does."""
+        if nats < self.nats[-1]:
+            return np.inf
+        if nats > self.nats[0]:
+            return float(self.scores[0] - (nats - self.nats[0]) * self.spread)
+        return float(np.interp(-nats, -self.nats, self.scores))
+
+
+def joint_statistic(looks: Sequence[Floats]) -> Floats:
+    """The largest surprise (n,) over the looks an answer has; each (n,), NaN where the answer ended before."""
+    known = [np.where(np.isnan(surprise), NO_LOOK, surprise) for surprise in looks]
+    return np.asarray(np.max(known, axis=0), dtype=np.float64)
+
+
+def conformal_threshold(statistic: Floats, alpha: float) -> float:
+    """What a further, exchangeable answer exceeds with a probability of at most `alpha`, given n of them.
+
+    The ceil((1 - alpha) (n + 1))-th smallest (Vovk et al. 2005; Angelopoulos and Bates 2021, arXiv:2107.07511,
+    section 1.1). Raises `RecordError` where n is too small for the rate.
+    """
+    if not 0 < alpha < 1:
+        raise RecordError(f"a false-alarm rate must lie between 0 and 1, got {alpha:g}")
+    n = len(statistic)
+    # 1e-9: 0.3 x 10 must count as 3
+    allowed = int(np.floor(alpha * (n + 1) + 1e-9))
+    if allowed < 1:
+        raise RecordError(too_few_groups(alpha, n))
+    return float(np.sort(statistic)[n - allowed])
+
+
+def groups_needed(alpha: float) -> int:
+    """Good calibration answers, one a group, that a false-alarm rate needs."""
+    return int(np.ceil(1 / alpha - 1e-9)) - 1
+
+
+def too_few_groups(alpha: float, n: int) -> str:
+    """Why n groups do not allow that rate, and what would."""
+    return (
+        f"a false-alarm rate of {alpha:g} needs good calibration answers in at least {groups_needed(alpha)} groups, "
+        f"there are {n}: add runs, or ask for a rate of at least {1 / (n + 1):.2g}"
+    )
+
+
+def rate_at_most(alpha: float, n: int, *, confidence: float = 0.9) -> float:
+    """What the false-alarm rate of one gate, calibrated on n groups, stays below with this confidence.
+
+    `alpha` is its mean over calibration data; from one such data set to another it is beta distributed (Vovk 2012,
+    arXiv:1209.2673; Angelopoulos and Bates 2021, section 3.2).
+    """
+    allowed = int(np.floor(alpha * (n + 1) + 1e-9))
+    beta = require("scipy.stats", "fit").beta(allowed, n + 1 - allowed)
+    return float(beta.ppf(confidence))
+
+
+def one_a_group(rows: NDArray[np.int64], groups: NDArray[np.str_], *, seed: int) -> NDArray[np.int64]:
+    """One of these rows for each of their groups, drawn at random: answers of one group are not exchangeable."""
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    return shuffled[np.unique(groups[shuffled], return_index=True)[1]]
+
+
+def score_thresholds(
+    surprises: Mapping[int, Surprise], statistic: Floats, alphas: Sequence[float]
+) -> dict[float, dict[int, float]]:
+    """Alpha -> look -> the score below which an answer is stopped there; `statistic` of calibration answers (n,).
+
+    Rates that n does not allow are left out.
+    """
+    allowed = [alpha for alpha in alphas if len(statistic) >= groups_needed(alpha)]
+    joint = {alpha: conformal_threshold(statistic, alpha) for alpha in allowed}
+    return {
+        alpha: {look: surprise.score_at(threshold) for look, surprise in surprises.items()}
+        for alpha, threshold in joint.items()
+    }
