@@ -31,9 +31,8 @@ def audited(data: AdapterData, *, noise: float = 0.3) -> AuditReport:
 def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: AdapterData) -> None:
     good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
     controls = {name.removeprefix(AFTER).removesuffix(REVERSED).strip() for name in good if name.startswith(AFTER)}
-    free = {f"{which} log-probability" for which in ("mean", "minimum", "first", "total")}
-    free |= {"total log-probability over the root of the length"}
-    assert controls == {"prompt TF-IDF", "length of the answer", "length of the question"} | free, "nothing was cut"
+    free = {f"{which} log-probability" for which in ("mean", "minimum", "scaled", "first", "total")}
+    assert controls == {"prompt TF-IDF", "length", "length of the question"} | free, "nothing was cut"
     assert good[f"{AFTER} prompt TF-IDF"]
     assert not poor[f"{AFTER} prompt TF-IDF"]
 

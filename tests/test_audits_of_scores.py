@@ -60,7 +60,7 @@ def test_a_planted_length_confound_is_found_whichever_way_it_points():
         by_tokens, by_question = audits(sign * tokens + rng.normal(size=400), dataclasses.replace(table, tokens=tokens))
         # What how the answers were collected explains is no number of the probe.
         assert (by_tokens.name, by_tokens.passed, by_tokens.severity) == (
-            "probe beats length of the answer",
+            "probe beats length",
             False,
             "invalid",
         )
@@ -279,10 +279,10 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
         "probe is above chance",
         "probe beats mean log-probability",
         "probe beats minimum log-probability",
-        "probe beats total log-probability over the root of the length",
+        "probe beats scaled log-probability",
         "probe beats first log-probability",
         "probe beats total log-probability",
-        "probe beats length of the answer",
+        "probe beats length",
         "probe beats length of the question",
     }
     assert len(bare.skipped) == 10

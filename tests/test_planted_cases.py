@@ -66,8 +66,8 @@ def test_where_only_the_mean_is_informative_it_is_named_and_nothing_is_gained() 
     controls = {name for name in found if " beats " in name}
     for free in ("mean", "minimum", "total", "first"):
         assert f"{AFTER} beats {free} log-probability" in controls
-    assert f"{AFTER} beats total log-probability over the root of the length" in controls
-    assert f"{AFTER} beats length of the answer" in controls
+    assert f"{AFTER} beats scaled log-probability" in controls
+    assert f"{AFTER} beats length" in controls
 
 
 def test_a_probe_that_a_regression_on_terms_explains_does_not_beat_it() -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.audits.domains import Elsewhere, judge_left_out
 from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport, run_audits
-from metaprobe.eval.audits.simpler_predictors import SCALED_TOTAL
+from metaprobe.eval.audits.simpler_predictors import SCALED
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece
@@ -60,7 +60,7 @@ def audit_method(
         splits=[roles.parts for roles in fits.roles],
         # A predictor of runs that nobody has seen is made to do without the runs and the questions.
         controls={} if strangers else _find_controls(evidence, fits, method),
-        own=(SCALED_TOTAL,) if strangers else (),
+        own=(SCALED,) if strangers else (),
         refit_labels=_refit_labels(evidence, method) if refits else None,
         refit_features=_refit_noise(evidence, method) if shape else None,
         features_shape=shape,

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.simpler_predictors import CUT, IDENTITY
+from metaprobe.eval.audits.simpler_predictors import CUT, IDENTITY, LENGTH, MEAN, SCALED, free_numbers
 from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.baselines import baseline_scores
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.records.extras import require
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_offsets, terms_in
-from metaprobe.training.methods import MEAN_LOGPROB, Fitted, GivenScore, Method, Scorer
+from metaprobe.training.methods import Fitted, GivenScore, Method, Scorer
 
 
 def make_tfidf() -> Any:
@@ -103,26 +103,24 @@ RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
 
 FITTED_CONTROLS = (PromptTfidf().name, RUN_IDENTITY.name, CellTable().name)
 """Controls that are fitted, beside those that need no fit."""
-FREE: tuple[GivenScore, ...] = (
-    GivenScore(MEAN_LOGPROB, "log-probability", lambda t: _baseline(t, "mean_logprob")),
-    GivenScore("minimum log-probability", "log-probability", lambda t: _baseline(t, "min_logprob")),
-    GivenScore("scaled log-probability", "log-probability", lambda t: _baseline(t, "scaled_logprob")),
-    GivenScore("first log-probability", "log-probability", lambda t: _baseline(t, "first_logprob")),
-    GivenScore("length", "plain", lambda t: -np.log(t.tokens.astype(np.float64))),
-    GivenScore(CUT, "plain", lambda t: -t.cut.astype(np.float64)),
+
+
+def _free(name: str, table: AnswerTable) -> Scores:
+    return free_numbers(table)[name]
+
+
+FREE_CONTROLS = tuple(
+    GivenScore(name, "plain" if name in (LENGTH, CUT) else "log-probability", partial(_free, name))
+    for name in (MEAN, "minimum log-probability", SCALED, "first log-probability", LENGTH, CUT)
 )
-"""What the log-probabilities give without any fitting, and how long the answers are."""
-
-
-def _baseline(table: AnswerTable, name: str) -> Scores:
-    return baseline_scores(list(table.logprobs))[name]
+"""Controls without a fit that a comparison shows in rows of their own."""
 
 
 def control_methods(table: AnswerTable) -> list[Method]:
     """Returns the controls that these answers allow, in the order of a comparison."""
     asked = any(question.strip() for question in table.questions.tolist())  # questions that are not stored say nothing
     return [
-        *(FREE if table.measured else ()),
+        *(FREE_CONTROLS if table.measured else ()),
         *((PromptTfidf(),) if asked else ()),
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
     ]

@@ -25,9 +25,9 @@ REACHED = 0.05
 """The p-value from which chance is no longer taken for an explanation."""
 NEGLIGIBLE = 0.02
 """AUROC that does not matter."""
-SCALED_TOTAL = "total log-probability over the root of the length"
-CUT, ANSWER_LENGTH, IDENTITY = "cut by max_tokens", "length of the answer", "run identity"
-COLLECTION = frozenset({CUT, ANSWER_LENGTH, IDENTITY})
+MEAN, SCALED = "mean log-probability", "scaled log-probability"
+CUT, LENGTH, IDENTITY = "cut by max_tokens", "length", "run identity"
+COLLECTION = frozenset({CUT, LENGTH, IDENTITY})
 """Controls that know how answers were collected, and neither what was asked nor what was answered."""
 
 
@@ -91,37 +91,44 @@ REVERSED = ", reversed"
 """After the name of a control that is higher for answers likelier wrong."""
 
 
-def free_controls(table: AnswerTable) -> dict[str, Scores]:
-    """Numbers that anybody has without fitting anything, as scores (n,): name -> higher for likelier right.
+def free_numbers(table: AnswerTable) -> dict[str, Scores]:
+    """Returns what the log-probabilities give without any fit, by the names of comparisons, audits and cards.
 
-    Mean, smallest, first and total log-probability, whether the answer was cut, and how long answer and, where
-    questions are stored, question are. Which way round they tell is read off these same answers: they are given every
-    chance. A log-probability that is higher for answers likelier wrong, as of faulty arguments, is named as reversed.
+    Name -> scores (n,): a surer, a shorter and a whole answer gets the higher score. The scaled log-probability is the
+    total over the root of the length. Empty where there are no log-probabilities.
     """
-    lengths = {ANSWER_LENGTH: table.tokens} if table.measured else {}
-    if has_questions(table):
-        lengths["length of the question"] = np.char.str_len(table.questions)
-    found = {}
-    for name, values in (_of_logprobs(table) | lengths).items():
-        falls = auroc(table.y, values) < 0.5
-        shown = f"{name}{REVERSED}" if falls and name not in lengths else name
-        found[shown] = (-1.0 if falls else 1.0) * values.astype(np.float64)
-    return found
-
-
-def _of_logprobs(table: AnswerTable) -> dict[str, Scores]:
-    """What the log-probabilities and the end of the answers give; empty where there are none."""
     if not table.measured:
         return {}
     plain = baseline_scores(list(table.logprobs))
     return {
-        "mean log-probability": plain["mean_logprob"],
+        MEAN: plain["mean_logprob"],
         "minimum log-probability": plain["min_logprob"],
-        SCALED_TOTAL: plain["scaled_logprob"],
+        SCALED: plain["scaled_logprob"],
         "first log-probability": plain["first_logprob"],
         "total log-probability": plain["mean_logprob"] * plain["length"],
-        **({CUT: -table.cut.astype(np.float64)} if table.cut.any() and not table.cut.all() else {}),
+        CUT: -table.cut.astype(np.float64),
+        LENGTH: -np.log(table.tokens.astype(np.float64)),
     }
+
+
+def free_controls(table: AnswerTable) -> dict[str, Scores]:
+    """Returns the numbers that anybody has without fitting anything, as scores (n,): name -> higher for likelier right.
+
+    They are `free_numbers`, and the length of the question where questions are stored. Which way round they tell is
+    read off these same answers: they are given every chance. A log-probability that is higher for answers likelier
+    wrong, as of faulty arguments, is named as reversed.
+    """
+    numbers = free_numbers(table)
+    if not table.cut.any() or table.cut.all():
+        numbers.pop(CUT, None)
+    if has_questions(table):
+        numbers["length of the question"] = -np.char.str_len(table.questions).astype(np.float64)
+    found = {}
+    for name, values in numbers.items():
+        falls = auroc(table.y, values) < 0.5
+        shown = f"{name}{REVERSED}" if falls and not name.startswith(LENGTH) else name
+        found[shown] = -values if falls else values
+    return found
 
 
 def has_questions(table: AnswerTable) -> bool:
