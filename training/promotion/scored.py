@@ -187,6 +187,7 @@ def _exchange(
     """Writes the event and changes the pin, or neither."""
     if pins is None:
         return log.event(kind, details)
+    pins = pins.resolve()  # a link stays one, and who reads what it leads to sees the change
     with put_back(pins), log.event_of(kind, details):
         swap_pin(pins, before, location, digest)
     return None
