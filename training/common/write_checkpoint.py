@@ -1,5 +1,6 @@
 """What every training writes: a checkpoint with its contract, held-out metrics, audits and card."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -24,7 +25,7 @@ from metaprobe.checkpoints import (
     save_checkpoint,
 )
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
-from metaprobe.checkpoints.manifest import meaning_of
+from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.eval.method_results import Finding as Finding
 from metaprobe.eval.metrics.bootstrap import Interval
 
@@ -144,6 +145,11 @@ def _cell(name: str) -> str:
     return "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
 
 
+def _words(name: str) -> str:
+    """A name from elsewhere that stays words where the card is shown: no tag, link or code."""
+    return re.sub(r"(?=[<\[\]`])", r"\\", name)
+
+
 def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
     """The first lines of a card: what the failed audits mean, loudly where numbers cannot be believed; none if none."""
     if not failed:
@@ -171,8 +177,9 @@ def model_card(export: Export) -> str:
         *_flagging_lines(export),
         "## Contract",
         "",
-        f"- answers of: {answers_of(generator)}",
-        f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}{read_by(export.logprobs_reader)}",
+        f"- answers of: {_words(answers_of(generator))}",
+        "- log-probabilities: "
+        f"{generator.logprobs_mode if generator else 'unknown'}{_words(read_by(export.logprobs_reader))}",
         f"- trained on {export.training.n} answers in {export.training.groups} groups",
         *([f"- {export.training.regrouped}"] if export.training.regrouped else []),
         f"- training data: {export.training.fingerprint}",
@@ -194,4 +201,5 @@ def model_card(export: Export) -> str:
         lines += ["", "## Audits", ""]
         lines += [f"- {'passed' if a.passed else f'**FAILED ({a.severity})**'}: {a.name}: {a.detail}" for a in findings]
         lines += [f"- not made: {audit}" for audit in export.not_audited]
-    return "\n".join(lines) + "\n"
+    # A name from elsewhere that holds a line's end would else write lines of its own.
+    return "\n".join(map(printable, lines)) + "\n"
