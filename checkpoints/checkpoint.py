@@ -295,7 +295,9 @@ def _check_contract(manifest: Manifest, session: GraphSession) -> None:
             f"{MANIFEST} states outputs {_list(manifest.outputs)}; {MODEL} has {_list(session.outputs)}"
         )
     # All kinds give one number a row and output; the readers of more would hand rows the numbers of other ones.
-    if manifest.kind in TAKEN_BY and any(not s.type.startswith("float") or s.shape[1:] != (1,) for s in session.outputs):
+    if manifest.kind in TAKEN_BY and any(
+        not s.type.startswith("float") or s.shape[1:] != (1,) for s in session.outputs
+    ):
         raise ContractMismatch(
             f"{MODEL} of kind {manifest.kind!r} has outputs {_list(session.outputs)}; expected each to be numbers (n, 1)"
         )

@@ -218,12 +218,37 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "inputs without end": lambda: model(
         [node("Mul", ["w"] * 500, [f"v{i}"]) for i in range(150)], {"w": np.ones(64, np.int64)}
     ),
+    "weights that nothing reads": lambda: model(
+        [node("Identity", ["x"], ["y"])], {f"w{i}": ones(1) for i in range(2000)}
+    ),
+    "a tree whose nodes lie apart": lambda: model(
+        [
+            tree(
+                nodes_treeids=[1, 1, 0, 1],
+                nodes_nodeids=[1, 2, 0, 0],
+                nodes_featureids=[0] * 4,
+                nodes_modes=["LEAF", "LEAF", "LEAF", "BRANCH_LEQ"],
+                nodes_values=[0.0] * 4,
+                nodes_truenodeids=[0, 0, 0, 1],
+                nodes_falsenodeids=[0, 0, 0, 2],
+                target_treeids=[1, 1],
+                target_nodeids=[1, 2],
+            )
+        ]
+    ),
+    "a domain in two versions": lambda: _imported_twice(model([node("Identity", ["x"], ["y"])])),
     "an integer of a million bytes": lambda: _overlong(),
     "two attributes of one name": lambda: _twice(model([node("Concat", ["x", "x"], ["y"], axis=1)])),
     "an attribute of another type": lambda: _retyped(model([node("Concat", ["x", "x"], ["y"], axis=1)])),
     "a value that is made twice": lambda: model([node("Neg", ["x"], ["y"]), node("Exp", ["x"], ["y"])]),
     "a value that is read before it is made": lambda: model([node("Neg", ["z"], ["y"]), node("Exp", ["x"], ["z"])]),
 }
+
+
+def _imported_twice(data: bytes) -> bytes:
+    made = onnx.load_from_string(data)
+    made.opset_import.append(helper.make_opsetid("", 11))
+    return made.SerializeToString()
 
 
 def _overlong() -> bytes:
