@@ -299,7 +299,8 @@ def _check_contract(manifest: Manifest, session: GraphSession) -> None:
         not s.type.startswith("float") or s.shape[1:] != (1,) for s in session.outputs
     ):
         raise ContractMismatch(
-            f"{MODEL} of kind {manifest.kind!r} has outputs {_list(session.outputs)}; expected each to be numbers (n, 1)"
+            f"{MODEL} of kind {manifest.kind!r} has outputs {_list(session.outputs)}; "
+            "expected each to be numbers (n, 1)"
         )
 
 

@@ -19,9 +19,9 @@ from metaprobe.probes.signals import STATED, Signal
 from metaprobe.records.atomic import atomic_write
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
-from metaprobe.records.store import RunStore, shard_paths
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
-from metaprobe.records.writer import RunWriter
+from metaprobe.records.writer import RunWriter, shard_paths
 from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, learns
 from metaprobe.routing.profile_store import Carried, ProfileStore

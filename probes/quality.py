@@ -303,8 +303,8 @@ class QualityPredictor(Pretrained):
             low, high = self._scales.get(name, _PROBABILITY)
             if not low - _ROUNDED <= value <= high + _ROUNDED:  # also NaN, which would count as not flagged
                 raise ContractMismatch(
-                    f"{self.checkpoint.path} gives {value:.6g} for {name!r}; expected {low:g} to {high:g}: take another "
-                    "checkpoint"
+                    f"{self.checkpoint.path} gives {value:.6g} for {name!r}; expected {low:g} to {high:g}: take "
+                    "another checkpoint"
                 )
         known = True
         if self._rates is not None:

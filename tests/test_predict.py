@@ -297,9 +297,9 @@ def test_a_graph_that_does_not_give_a_probability_a_row_gives_no_verdict(
     broken = headed(tmp_path / "c", output="correct", thresholds={"flag": 0.5})
     made = lambda _, inputs: {"correct": np.array([columns] * len(inputs["features"]), np.float32)}  # noqa: E731
     monkeypatch.setattr(GraphSession, "run", made)
-    with pytest.raises(ContractMismatch, match="'correct'.* expected"):
+    with pytest.raises(ContractMismatch, match=r"'correct'.* expected"):
         broken.predict([-0.5] * 3)
-    with pytest.raises(ContractMismatch, match="'correct'.* expected"):
+    with pytest.raises(ContractMismatch, match=r"'correct'.* expected"):
         broken.predict_many([[-0.5] * 3] * 9)
 
 

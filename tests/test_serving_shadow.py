@@ -105,7 +105,7 @@ def test_none_is_in_the_shadow_of_nobody(two: tuple[Checkpoint, Checkpoint], whe
     ],
 )
 def test_of_two_for_one_model_none_is_passed_over(two: tuple[Checkpoint, Checkpoint], more: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="two .*give each model one"):
+    with pytest.raises(SettingsError, match=r"two .*give each model one"):
         judges(two, Metrics(), **more)
 
 
