@@ -23,6 +23,7 @@ from metaprobe.checkpoints.errors import (
 from metaprobe.checkpoints.files import Files, Folder, files_at
 from metaprobe.checkpoints.flagging import flag_sentences
 from metaprobe.checkpoints.graph_session import Arrays, GraphSession, outputs_agree
+from metaprobe.checkpoints.kinds import TAKEN_BY
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
     LISTED,
@@ -292,6 +293,14 @@ def _check_contract(manifest: Manifest, session: GraphSession) -> None:
     if not outputs_agree(manifest.outputs, session.outputs):
         raise ContractMismatch(
             f"{MANIFEST} states outputs {_list(manifest.outputs)}; {MODEL} has {_list(session.outputs)}"
+        )
+    # All kinds give one number a row and output; the readers of more would hand rows the numbers of other ones.
+    if manifest.kind in TAKEN_BY and any(
+        not s.type.startswith("float") or s.shape[1:] != (1,) for s in session.outputs
+    ):
+        raise ContractMismatch(
+            f"{MODEL} of kind {manifest.kind!r} has outputs {_list(session.outputs)}; "
+            "expected each to be numbers (n, 1)"
         )
 
 

@@ -93,6 +93,8 @@ def replay(data: bytes, session: GraphSession, name: str = GOLDEN) -> None:
 def difference(data: bytes, session: GraphSession, name: str = GOLDEN) -> tuple[Difference, float]:
     """How far a session, perhaps another checkpoint's, is from the rows of golden.json, and how far it may be."""
     golden = strict_json.build(Golden, strict_json.loads(data, name), name)
+    if any(0 in one.shape for one in (*golden.inputs.values(), *golden.outputs.values())):
+        raise ContractMismatch(f"{name}: there are no rows; expected at least one")
     found = largest_difference(
         _arrays(golden.outputs, session.outputs, f"{name}: outputs"),
         session.run(_arrays(golden.inputs, session.inputs, f"{name}: inputs")),

@@ -24,6 +24,8 @@ KNOWN_VALUES = 64
 
 MOST_BYTES = 2 << 20
 """Bytes of a list of integers: a tree ensemble of a million nodes. The largest bundled one has 17,000."""
+MOST_BYTES_OF_ONE = 10
+"""Bytes of one integer: they hold 64 bits."""
 
 _ATTRIBUTE = {"f": 1, "i": 2, "s": 3, "t": 4, "floats": 6, "ints": 7, "strings": 8}
 """Field of AttributeProto -> the number of its type."""
@@ -142,10 +144,12 @@ def _decode(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
         return np.zeros(0, np.int64)
     starts = np.concatenate([[0], ends[:-1] + 1])
     values, lengths = np.zeros(len(ends), np.uint64), ends - starts + 1
+    if lengths.max() > MOST_BYTES_OF_ONE:
+        raise UnsafeModel(f"an integer of {lengths.max()} bytes; at most {MOST_BYTES_OF_ONE}")
     for place in range(int(lengths.max())):
         here = lengths > place
         part = (raw[starts[here] + place] & 0x7F).astype(np.uint64)
-        values[here] |= part << np.uint64(7 * place) if place < 10 else np.uint64(0)
+        values[here] |= part << np.uint64(7 * place)
     return values.view(np.int64)
 
 

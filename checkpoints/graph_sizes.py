@@ -26,6 +26,12 @@ BYTES_A_NODE = 4096
 """Bytes of the file for each further node of a language model, up to `NODES_OF_ADAPTER`: it has weights in most."""
 EDGES = 512
 """Most inputs, and most outputs, of a node."""
+EDGES_A_NODE = 8
+"""Inputs and outputs of all nodes together, a node, beyond `EDGES`. Exporters write three. Every rule takes time for
+each one, for integers some 50 microseconds."""
+MOST_ELEMENTS = 1 << 60
+"""Elements of a value whose bound is still a number to reckon with. Bounds beyond it multiply to integers of Python
+that themselves fill the memory; what the checks below let through stays under 2**55 bytes."""
 FEW, MANY = 2**4, 2**20
 """Rows for which memory is compared: it may grow as they do, and no faster."""
 SHORT, LONG = 2**6, 2**14
@@ -43,6 +49,13 @@ def check_operators(graph: Graph, kind: str | None) -> None:
     most = NODES if kind not in (ADAPTER, None) else min(NODES + graph.bytes // BYTES_A_NODE, NODES_OF_ADAPTER)
     if len(graph.nodes) > most:
         raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {most} in a file of {graph.bytes} bytes")
+    edges = sum(len(node.inputs) + len(node.outputs) for node in graph.nodes)
+    named = len(graph.weights) + len(graph.inputs) + len(graph.outputs)  # ONNX Runtime drops unused ones one by one
+    if max(edges, named) > EDGES + EDGES_A_NODE * len(graph.nodes):
+        raise UnsafeModel(
+            f"the graph has {edges} inputs and outputs of {len(graph.nodes)} nodes, and {named} weights, inputs and "
+            f"outputs of its own; at most {EDGES} and {EDGES_A_NODE} a node"
+        )
     for node in graph.nodes:
         _check_node(node, listed)
     used = {name for node in graph.nodes for name in node.inputs} | {*graph.inputs, *graph.outputs}
@@ -130,6 +143,8 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
         for name, value in zip(node.outputs, made, strict=False):
             if len(value.shape) > DEEPEST_RANK:
                 raise UnsafeModel(f"{node.kind} makes a value of {len(value.shape)} axes; at most {DEEPEST_RANK}")
+            if value.count > MOST_ELEMENTS:
+                raise UnsafeModel(f"{node.kind} makes a value of more than {MOST_ELEMENTS} elements")
             values[name] = value
             memory += value.bytes
         work += work_of(node, inputs, made)

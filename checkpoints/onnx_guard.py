@@ -91,6 +91,9 @@ def checked_graph(data: bytes, kind: str | None = None) -> Graph:
     model = read_model(data)
     if absent := {"ir_version", "graph", "opset_import"} - model.fields.keys():
         raise UnsafeModel(f"not an ONNX model: it has no {', '.join(sorted(absent))}")
+    domains = [_domain(one) or "ai.onnx" for one in model.fields["opset_import"]]
+    if len(set(domains)) < len(domains):
+        raise UnsafeModel(f"the model states {len(domains)} versions of {len(set(domains))} domains; expected one each")
     _check(model, finite=True)
     graph = read_graph(model)
     check_operators(graph, kind)

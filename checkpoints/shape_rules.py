@@ -113,10 +113,12 @@ def _asked(node: Node, wanted: Sized) -> Lengths:
 def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one, starts, ends = (needed(node, inputs, place) for place in range(3))
     rank = len(one.shape)
+    first, last = starts.each, ends.each
+    if first is None or last is None:  # looked at first: their number may be any
+        raise Unbounded("Slice by starts or ends of unknown number")
     axes = certain(node, inputs, 3, "axes") or list(range(starts.count))
     steps = certain(node, inputs, 4, "steps") or [1] * len(axes)
-    first, last = starts.each, ends.each
-    if first is None or last is None or not len(axes) == len(steps) == len(first[0]) == len(last[0]):
+    if not len(axes) == len(steps) == len(first[0]) == len(last[0]):
         raise Unbounded("Slice by starts or ends of unknown number")
     shape, least, cuts = list(one.shape), list(one.least), [slice(None)] * rank
     for place, (axis, step) in enumerate(zip(axes, steps, strict=True)):

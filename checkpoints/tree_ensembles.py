@@ -53,6 +53,8 @@ def read_ensemble(node: Node) -> Ensemble:
     numbers = (ids, features, trees, true, false, *(node.integers(f"{kind}_{name}") for name in ("treeids", "nodeids")))
     if any(len(one) and (one.min() < 0 or one.max() >= 1 << 31) for one in numbers):
         raise UnsafeModel(f"{node.kind} has a negative or huge number of a node, a tree or a feature")
+    if np.count_nonzero(np.diff(trees)) != len(np.unique(trees)) - 1:  # on which the runtime ends the process
+        raise UnsafeModel(f"{node.kind} has a tree whose nodes do not stand together")
     keys = trees << 32 | ids
     order = np.argsort(keys, kind="stable")
     if (np.diff(keys[order]) == 0).any():

@@ -21,7 +21,7 @@ from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Label, Run
-from metaprobe.records.writer import RunWriter
+from metaprobe.records.writer import RunWriter, shard_paths
 from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, learns
 from metaprobe.routing.profile_store import Carried, ProfileStore
@@ -354,8 +354,17 @@ def note_failures(folder: Path, failed: Sequence[str]) -> None:
 
 
 def check_pinned(folder: Path, settings: Mapping[str, Any], unsaid: Mapping[str, Any] | None = None) -> bool:
-    """Returns whether a store says what it was collected with. Raises `StoreMismatch` where that is something else."""
+    """Returns whether a store says what it was collected with.
+
+    Raises `StoreMismatch` where that is something else, and where the folder holds runs, or a list of failed ones, and
+    does not say with what they were collected: they would pass for runs of this collection.
+    """
     pinned = read_settings(folder / SETTINGS_FILE)
+    if pinned is None and folder.is_dir() and (held := [*shard_paths(folder)[:1], *folder.glob(FAILURES_FILE)]):
+        raise StoreMismatch(
+            f"{folder} holds {held[0].name} and no {SETTINGS_FILE}, so it is not known with what it was collected: "
+            "collect into another folder"
+        )
     before = {**(unsaid or {}), **(pinned or {})}
     if pinned is not None and (changed := [key for key in settings if before.get(key) != settings[key]]):
         was = ", ".join(f"{key} {before.get(key)!r}, now {settings[key]!r}" for key in changed)

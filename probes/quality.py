@@ -38,6 +38,10 @@ FEW_TOKENS = 2
 
 TOGETHER_FROM = 8
 """So many responses are scored faster together than one after the other."""
+_PROBABILITY = (0.0, 1.0)
+"""The scale of a head for which the contract states none."""
+_ROUNDED = 1e-4
+"""A head may lie so far beyond its scale by rounding, as far as golden rows may differ."""
 
 _Read = tuple[FloatArray, FloatArray | None, FloatArray | None, str | None, str]
 """Log-probabilities, alternatives and thinking of one answer, its model, and what the verdict must say of it."""
@@ -243,7 +247,7 @@ class QualityPredictor(Pretrained):
                 ]
             logprobs, tops, thinking, models, notes = zip(*read, strict=True)
             X = features(self.schema, logprobs, tops if self.schema.uses_top else None, thinking)
-            outputs = {name: values.ravel().tolist() for name, values in self.checkpoint.run({INPUT: X}).items()}
+            outputs = self._heads(X)
             return [
                 self._verdict({name: values[i] for name, values in outputs.items()}, models[i], note)
                 for i, note in enumerate(notes)
@@ -278,10 +282,30 @@ class QualityPredictor(Pretrained):
 
     def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
         """From features (d,)."""
-        heads = {name: value.item() for name, value in self.checkpoint.run({INPUT: row[None]}).items()}
+        heads = {name: values[0] for name, values in self._heads(row[None]).items()}
         return self._verdict(heads, model, note)
 
+    def _heads(self, X: NDArray[np.float32]) -> dict[str, list[float]]:
+        """Returns the value of each head for each row of X (n, d).
+
+        Raises `ContractMismatch` where the graph does not give one for each row: a row would get that of another one.
+        """
+        outputs = self.checkpoint.run({INPUT: X})
+        if odd := [name for name, values in outputs.items() if values.shape != (len(X), 1)]:
+            raise ContractMismatch(
+                f"{self.checkpoint.path} gives {odd[0]!r} of shape {outputs[odd[0]].shape} for {len(X)} answers; "
+                f"expected ({len(X)}, 1): take another checkpoint"
+            )
+        return {name: values.ravel().tolist() for name, values in outputs.items()}
+
     def _verdict(self, heads: dict[str, float], model: str | None, note: str) -> Verdict:
+        for name, value in heads.items():
+            low, high = self._scales.get(name, _PROBABILITY)
+            if not low - _ROUNDED <= value <= high + _ROUNDED:  # also NaN, which would count as not flagged
+                raise ContractMismatch(
+                    f"{self.checkpoint.path} gives {value:.6g} for {name!r}; expected {low:g} to {high:g}: take "
+                    "another checkpoint"
+                )
         known = True
         if self._rates is not None:
             known = self._rates.add_to(heads, self._run, model)
@@ -297,7 +321,7 @@ class QualityPredictor(Pretrained):
 
     def _share(self, name: str, value: float) -> float:
         """Where a head's value lies on its scale, in [0, 1]; a probability is its own."""
-        low, high = self._scales.get(name, (0.0, 1.0))
+        low, high = self._scales.get(name, _PROBABILITY)
         return (value - low) / (high - low)
 
     def _note(self, parsed: ParsedResponse) -> str:

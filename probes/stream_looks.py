@@ -166,7 +166,7 @@ def _schema(checkpoint: Checkpoint) -> Schema:
         found = schema(str(contract.get("schema")))
     except RecordError as error:
         raise ContractMismatch(f"{checkpoint.path}: {error}") from error
-    if tuple(contract.get("features", ())) != found.names:
+    if contract.get("features") != list(found.names):
         raise ContractMismatch(
             f"{checkpoint.path} was made for other {found.name!r} features than this version computes: train it again, "
             f"or use the version of metaprobe it names"

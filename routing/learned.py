@@ -104,7 +104,7 @@ class LearnedRouter(Pretrained):
         """
         manifest = checkpoint.manifest
         check_kind(checkpoint.path, manifest.kind, KIND)
-        if tuple(manifest.contract.get("columns", ())) != PRICED:
+        if manifest.contract.get("columns") != list(PRICED):
             raise ContractMismatch(
                 f"{checkpoint.path}: expected the columns {list(PRICED)}, got {manifest.contract.get('columns')}; "
                 "train it again with `metaprobe train router`"
@@ -115,12 +115,15 @@ class LearnedRouter(Pretrained):
         if given.keys() & limits.keys() and given.keys() & prices.keys():
             raise ValueError(f"{given} were given; budget and seconds fix lambda_ and per_second")
         self.checkpoint = checkpoint
-        self.sources: dict[str, str] = dict(manifest.contract.get(SOURCES, {}))
+        self.sources: dict[str, str]
         """Agent -> where the confidences were from that it learned from; an agent of which that is not known is not
         among them."""
         self._on_mismatch = check_choice(on_mismatch)
         self._told: set[tuple[str, str]] = set()
         try:
+            self.sources = {str(agent): str(source) for agent, source in manifest.contract.get(SOURCES, {}).items()}
+            self._columns = {str(name): column for column, name in enumerate(manifest.contract["offered"])}
+            stored = float(manifest.thresholds["lambda"])
             self.curve = tuple(Point(*point) for point in manifest.contract["curve"])
             rule = tuple(Point(*point) for point in manifest.contract.get("rule", ()))
             alone = tuple(Alone(*one) for one in manifest.contract["alone"])
@@ -129,14 +132,13 @@ class LearnedRouter(Pretrained):
             self._pasts = read_pasts(json.loads(checkpoint.extra[AGENTS]))
             self.offered = tuple(manifest.contract["offered"])
             self.words = read_words(checkpoint.extra[WORDS], len(self.offered))
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ContractMismatch(f"{checkpoint.path} is no whole router ({error!r}); train it again") from error
         if given.keys() & limits.keys():
             self.plan = plan_of(self.curve, rule, alone, budget=budget, seconds=seconds)
         else:
-            self.plan = BudgetPlan(manifest.thresholds["lambda"] if lambda_ is None else lambda_, per_second or 0.0)
+            self.plan = BudgetPlan(stored if lambda_ is None else lambda_, per_second or 0.0)
         self._check_prices()
-        self._columns = {name: column for column, name in enumerate(self.offered)}
         self._run = checkpoint.session.run
         # Small dictionaries of what every decision needs; a lost race only computes a value twice.
         self._panels: dict[tuple[str, tuple[str, ...]], Panel] = {}

@@ -34,7 +34,7 @@ DRAFT = Draft(
 )
 
 
-def sigmoid_model(weights=WEIGHTS, *, name="features", elem=TensorProto.FLOAT):
+def sigmoid_model(weights=WEIGHTS, *, name="features", elem=TensorProto.FLOAT, outputs=1):
     """score = sigmoid(x W), where NaN counts as 0."""
     initializers = [numpy_helper.from_array(weights, "W"), numpy_helper.from_array(np.zeros(1, weights.dtype), "zero")]
     nodes = [
@@ -47,7 +47,7 @@ def sigmoid_model(weights=WEIGHTS, *, name="features", elem=TensorProto.FLOAT):
         nodes,
         "g",
         [helper.make_tensor_value_info(name, elem, [None, len(weights)])],
-        [helper.make_tensor_value_info("score", elem, [None, 1])],
+        [helper.make_tensor_value_info("score", elem, [None, outputs])],
         initializers,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()

@@ -91,6 +91,16 @@ def test_models_are_named_with_their_revision_where_there_is_one() -> None:
     assert answers_of(None) == "models that are not named"
 
 
+def test_names_from_elsewhere_write_no_lines_and_no_tags_of_their_own() -> None:
+    name = "m\n## Held-out metrics\n\n| auroc | 0.999 |\x1b[2J\u202e<img src=x>[x](http://e)`"
+    hostile = export(generator=Generator(name, name), heads=(name,), audits=[(name, True, name)], logprobs_reader=name)
+    card, plain = model_card(hostile), model_card(export(heads=("h",), audits=[("a", True, "d")], logprobs_reader="r"))
+    assert len(card.splitlines()) == len(plain.splitlines())
+    assert all(character.isprintable() or character == "\n" for character in card)
+    [line] = [line for line in card.splitlines() if line.startswith("- answers of: ")]
+    assert r"\<img src=x>\[x\](http://e)\`" in line
+
+
 def test_what_is_written_is_what_was_exported(tmp_path: Any) -> None:
     given = export(audits=[("length", False, "as good")], extra={"more.txt": b"x"})
     made = write_checkpoint(tmp_path / "c", given)

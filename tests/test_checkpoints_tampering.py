@@ -25,6 +25,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
 )
 from metaprobe.checkpoints.checkpoint import load_verified
+from metaprobe.checkpoints.kinds import TAKEN_BY
 from metaprobe.checkpoints.manifest import parse_manifest
 
 # Most tests here load one that failed an audit.
@@ -200,6 +201,24 @@ def test_a_dangerous_model_is_refused_though_every_hash_is_right(folder):
         load_checkpoint(folder)
     replace_model(folder, b"no model")
     with pytest.raises(UnsafeModel, match="not an ONNX model"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kind", sorted(TAKEN_BY))
+def test_a_model_that_gives_several_numbers_a_row_is_refused(folder, kind):
+    rewrite(folder, lambda m: m.update(kind=kind, outputs=[{"name": "score", "type": "float32", "shape": [-1, 2]}]))
+    replace_model(folder, sigmoid_model(np.ones((3, 2), np.float32), outputs=2))
+    with pytest.raises(ContractMismatch, match=r"score: float32\[None, 2\]; expected each to be numbers \(n, 1\)"):
+        load_checkpoint(folder)
+
+
+def test_golden_rows_of_which_there_are_none_show_nothing(folder):
+    rows = json.loads((folder / "golden.json").read_text())
+    for part, width in (("inputs", 3), ("outputs", 1)):
+        rows[part] = {name: {"shape": [0, width], "values": []} for name in rows[part]}
+    (folder / "golden.json").write_text(json.dumps(rows))
+    rewrite(folder, lambda m: None, rehash=["golden.json"])
+    with pytest.raises(ContractMismatch, match=r"golden.json: there are no rows"):
         load_checkpoint(folder)
 
 

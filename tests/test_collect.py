@@ -245,6 +245,19 @@ def test_damaged_settings_are_named(tmp_path: Path) -> None:
         gather(RunStore(tmp_path), Adder())
 
 
+@pytest.mark.parametrize("held", ["runs", "failed.jsonl"])
+def test_a_store_that_does_not_say_what_it_is_of_is_not_taken_for_ones_own(tmp_path: Path, held: str) -> None:
+    if held == "runs":
+        gather(RunStore(tmp_path), Adder(mended=True))
+        (tmp_path / "collection.json").unlink()
+    else:
+        (tmp_path / "failed.jsonl").write_text("somebody's")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(StoreMismatch, match=rf"holds {held}.* and no collection\.json, .*another folder"):
+        gather(RunStore(tmp_path), Adder(mended=True))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
     class Slow(Adder):
         async def complete(self, request: Request) -> Call:

@@ -167,7 +167,7 @@ def test_a_checkpoint_without_a_curve_refuses_a_rate_and_says_why(tmp_path: Path
     assert metaprobe.QualityPredictor.load(tmp_path / "q").threshold == 0.4
 
 
-def test_a_curve_is_kept_in_the_manifest_and_older_manifests_do_without(tmp_path: Path) -> None:
+def test_a_curve_is_kept_in_the_manifest_under_its_own_name(tmp_path: Path) -> None:
     checkpoint = tiny_quality(tmp_path / "q", flagging=CURVE)
     assert load_checkpoint(tmp_path / "q").manifest.flagging == CURVE
     predictor = metaprobe.load(tmp_path / "q", flag_rate=0.2)
@@ -176,7 +176,7 @@ def test_a_curve_is_kept_in_the_manifest_and_older_manifests_do_without(tmp_path
     scores = [verdict.score for verdict in predictor.predict_many(responses(20))]
     assert flagged == [score is not None and score < 0.3 for score in scores]
     old = manifest_bytes(checkpoint.manifest).decode().replace('"flagging"', '"flaggin"')
-    with pytest.raises(ContractMismatch, match="unknown field 'flaggin'"):
+    with pytest.raises(ContractMismatch, match="flaggin"):
         parse_manifest(old.encode())
     assert isinstance(load_checkpoint("bundled:quality").manifest, Manifest)  # made before there were curves
 

@@ -208,11 +208,57 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "Einsum": lambda: model(
         [node("Einsum", ["a", "b"], ["y"], equation="i,j->ij")], {"a": ones(40000), "b": ones(40000)}
     ),
+    "Reshape to lengths that multiply": lambda: model(
+        [node("Cast", ["w"], ["any"], to=TensorProto.INT64), *chain("Reshape", 8, "any")], {"w": ones(16)}
+    ),
+    "Slice at places without end": lambda: model(
+        [node("Expand", ["zeros", "big"], ["at"]), node("Slice", ["x", "at", "at"], ["y"])],
+        {"zeros": np.array([0]), **LIMITS},
+    ),
+    "inputs without end": lambda: model(
+        [node("Mul", ["w"] * 500, [f"v{i}"]) for i in range(150)], {"w": np.ones(64, np.int64)}
+    ),
+    "weights that nothing reads": lambda: model(
+        [node("Identity", ["x"], ["y"])], {f"w{i}": ones(1) for i in range(2000)}
+    ),
+    "a tree whose nodes lie apart": lambda: model(
+        [
+            tree(
+                nodes_treeids=[1, 1, 0, 1],
+                nodes_nodeids=[1, 2, 0, 0],
+                nodes_featureids=[0] * 4,
+                nodes_modes=["LEAF", "LEAF", "LEAF", "BRANCH_LEQ"],
+                nodes_values=[0.0] * 4,
+                nodes_truenodeids=[0, 0, 0, 1],
+                nodes_falsenodeids=[0, 0, 0, 2],
+                target_treeids=[1, 1],
+                target_nodeids=[1, 2],
+            )
+        ]
+    ),
+    "a domain in two versions": lambda: _imported_twice(model([node("Identity", ["x"], ["y"])])),
+    "an integer of a million bytes": lambda: _overlong(),
     "two attributes of one name": lambda: _twice(model([node("Concat", ["x", "x"], ["y"], axis=1)])),
     "an attribute of another type": lambda: _retyped(model([node("Concat", ["x", "x"], ["y"], axis=1)])),
     "a value that is made twice": lambda: model([node("Neg", ["x"], ["y"]), node("Exp", ["x"], ["y"])]),
     "a value that is read before it is made": lambda: model([node("Neg", ["z"], ["y"]), node("Exp", ["x"], ["z"])]),
 }
+
+
+def _imported_twice(data: bytes) -> bytes:
+    made = onnx.load_from_string(data)
+    made.opset_import.append(helper.make_opsetid("", 11))
+    return made.SerializeToString()
+
+
+def _overlong() -> bytes:
+    """The list of axes holds a thousand integers and one of a million bytes."""
+    integers = b"\x00" * 1000 + b"\x80" * 10**6 + b"\x00"
+    reduced = node("ReduceMax", ["x"], ["y"])
+    reduced.attribute.append(onnx.AttributeProto(name="axes", type=onnx.AttributeProto.INTS, s=integers))
+    data = bytearray(model([reduced], opset=15))
+    data[data.index(integers) - 4] = 8 << 3 | 2  # the tag of `ints` in place of that of `s`, before 3 bytes of length
+    return bytes(data)
 
 
 def _twice(data: bytes) -> bytes:

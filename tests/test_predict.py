@@ -290,6 +290,19 @@ def headed(path: Path, *, output: str, thresholds: dict[str, float], **contract:
     return QualityPredictor(saved)
 
 
+@pytest.mark.parametrize("columns", [[2.0], [float("nan")], [0.1, 0.9], []])
+def test_a_graph_that_does_not_give_a_probability_a_row_gives_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: list[float]
+) -> None:
+    broken = headed(tmp_path / "c", output="correct", thresholds={"flag": 0.5})
+    made = lambda _, inputs: {"correct": np.array([columns] * len(inputs["features"]), np.float32)}  # noqa: E731
+    monkeypatch.setattr(GraphSession, "run", made)
+    with pytest.raises(ContractMismatch, match=r"'correct'.* expected"):
+        broken.predict([-0.5] * 3)
+    with pytest.raises(ContractMismatch, match=r"'correct'.* expected"):
+        broken.predict_many([[-0.5] * 3] * 9)
+
+
 def test_thresholds_count_for_the_head_that_is_there(tmp_path: Path) -> None:
     both = {"flag": 0.5, "critical": 0.5}
     alone = headed(tmp_path / "critical", output="critical", thresholds=both).predict([-0.5, -0.5, -0.5])

@@ -16,6 +16,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
+from metaprobe.records.one_writer import OneWriter
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.promotion import PROMOTED, ROLLED_BACK, pair_scores, promote_scored, swap_pin
 from metaprobe.training.recipes.quality import train_quality
@@ -165,6 +166,39 @@ def test_a_promotion_that_the_log_cannot_keep_leaves_the_pin(
         assert log.events(PROMOTED) == []
 
 
+def test_a_promotion_that_was_killed_before_the_log_had_it_is_made_again(
+    running: Path, recalibrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, pins = _promotable(tmp_path, running)
+    new = QualityPredictor.load(recalibrated).checkpoint.digest
+    swap_pin(pins, QualityPredictor.load(running).checkpoint.digest, str(recalibrated), new)
+    assert run("promote", recalibrated, "--over", running, "--log", url, "--pins", pins).exit_code == 0
+    assert pins.read_text() == f"{recalibrated} {new}\n"
+    with ScoreLog.open(url) as log:
+        assert [event.details["to"] for event in log.events(PROMOTED)] == [new]
+    assert run("promote", "--rollback", "--log", url, "--pins", pins).exit_code == 0
+    assert pins.read_text().startswith(f"{running} ")
+
+
+def test_pins_that_are_a_link_stay_one_and_have_one_writer_at_a_time(
+    running: Path, recalibrated: Path, tmp_path: Path
+) -> None:
+    url, pins = _promotable(tmp_path, running)
+    pins.chmod(0o640)
+    link = tmp_path / "elsewhere" / "link"
+    link.parent.mkdir()
+    link.symlink_to(pins)
+    words = ("promote", recalibrated, "--over", running, "--log", url, "--pins", link)
+    with OneWriter(pins.parent, of=pins.name):
+        held = run(*words)
+    assert (held.exit_code, "is being written to by" in held.output) == (1, True), held.output
+    assert pins.read_text().startswith(f"{running} ")
+    assert run(*words).exit_code == 0
+    assert link.is_symlink()
+    assert link.read_text().startswith(f"{recalibrated} ")
+    assert pins.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_version_in_service_is_not_written_over(running: Path, tmp_path: Path) -> None:
     url, _ = _promotable(tmp_path, running)
     manifest = (running / "manifest.json").read_bytes()
@@ -266,12 +300,13 @@ def test_what_was_not_understood_is_said(words: list[str], said: str, running: P
         ("  m=out/c    {old}  ", "m=new/c {new}"),
         ("# m=out/c {old}", None),
         ("out/c {other}  # before it {old}", None),
+        ("out/c {shouted}", "new/c {new}"),
     ],
 )
 def test_a_pin_is_swapped_where_the_server_reads_one_and_what_is_said_beside_it_stays(
     tmp_path: Path, line: str, becomes: str | None
 ) -> None:
-    digests = {"old": "a" * 64, "new": "b" * 64, "other": "c" * 64}
+    digests = {"old": "a" * 64, "new": "b" * 64, "other": "c" * 64, "shouted": "A" * 64}
     pins = tmp_path / "pins"
     before = f"# what runs\n\nllama=elsewhere {'d' * 64}\n{line.format(**digests)}\n"
     pins.write_text(before)

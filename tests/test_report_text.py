@@ -10,6 +10,7 @@ import pytest
 from made_up_report import HOSTILE, METHODS, made_up, rendered
 
 from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.report.layout import Column, Table, share, words
 from metaprobe.eval.report.methods import METRICS
 from metaprobe.eval.report.text import comparison_table, shorten
 from metaprobe.eval.results import Comparison
@@ -64,6 +65,13 @@ def test_csv_tables_give_back_every_number(comparison, tables):
     assert tables["methods.csv"][0]["ece_stated"] == str(comparison.methods[0].stated.ece.estimate)
     assert {row["control"] for row in tables["controls.csv"]} == {control.name for control in comparison.controls}
     assert tables["provenance.csv"][0] == {"key": "model", "value": HOSTILE}
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+2", "@SUM(1)", "\t=1"])
+def test_a_spreadsheet_computes_nothing_from_a_name(name):
+    columns = (Column("m", "M", "text"), Column("s", "S"))
+    table = Table(ident="t", caption="", columns=columns, rows=((words(name), share(-0.5)),))
+    assert list(csv.DictReader(io.StringIO(table.csv))) == [{"m": f"'{name}", "s": "-0.5"}]
 
 
 def test_the_text_table_is_aligned_and_fits_110_columns(comparison):

@@ -321,6 +321,10 @@ PAST = {"rate": 0.0, "price_usd": 0.0}
         ({"pasts": {"a": {"sums": PAST}}}, "a has no past for unknown dimensions"),
         ({"words": np.zeros(7, dtype="<f4").tobytes()}, "has 1 rows; expected 8192"),
         ({"words": np.zeros(8, dtype="<f4").tobytes()}, "no whole router"),
+        ({"columns": None}, "got None; train it again with"),
+        ({"confidence_sources": -1}, "no whole router"),
+        ({"confidence_sources": "x"}, "no whole router"),
+        ({"offered": 5}, "no whole router"),
     ],
 )
 def test_a_checkpoint_that_is_no_whole_router_is_refused_with_what_is_wrong(changes: dict[str, Any], why: str) -> None:

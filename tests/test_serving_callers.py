@@ -145,21 +145,6 @@ def test_a_name_of_several_answers_is_refused_and_the_shadow_has_none(where: str
         assert log.entry("r2").callers_id == "job"
 
 
-def test_a_log_of_an_earlier_version_gets_the_columns(tmp_path: Path) -> None:
-    path = tmp_path / "scores.sqlite"
-    with ScoreLog.open(path) as log:
-        log.write(entry("r1"))
-        assert log.flush()
-        with log.tables.transaction() as run:
-            run("DROP INDEX scores_by_callers_id")
-            for table, column in (("scores", "callers_id"), ("scores", "key_name"), ("labels", "key_name")):
-                run(f"ALTER TABLE {table} DROP COLUMN {column}")
-    with ScoreLog.open(path) as log:
-        log.write(entry("r2", "job", "a"))
-        assert log.flush()
-        assert (log.entry("r1").key_name, log.entry("job").request_id) == ("", "r2")
-
-
 def test_a_verdict_that_the_log_did_not_take_says_so(
     checkpoint: Path, upstream: tuple[Upstream, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,19 @@ def test_none_is_in_the_shadow_of_nobody(two: tuple[Checkpoint, Checkpoint], whe
         judges(two, Metrics(), **{where: (f"b={two[1].path}",)})
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"shadows": ("bundled:quality", "bundled:critical")},
+        {"canaries": ("bundled:quality", "bundled:critical")},
+        {"base_rates": ("a|b|c", "a|b|d")},
+    ],
+)
+def test_of_two_for_one_model_none_is_passed_over(two: tuple[Checkpoint, Checkpoint], more: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=r"two .*give each model one"):
+        judges(two, Metrics(), **more)
+
+
 def test_a_share_is_a_share() -> None:
     for share in (-0.1, 1.1):
         with pytest.raises(SettingsError, match="expected a share from 0 to 1"):

@@ -1,6 +1,7 @@
 """What every training writes: a checkpoint with its contract, held-out metrics, audits and card, where it may."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from metaprobe.checkpoints import (
     save_checkpoint,
 )
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
-from metaprobe.checkpoints.manifest import meaning_of
+from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.replacing import InService, Replacing, pinned_in, replacing
 from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -207,8 +208,9 @@ def model_card(export: Export) -> str:
         *(["## Flagging", "", *flagging, "", *([*table, ""] if table else [])] if flagging else []),
         "## Contract",
         "",
-        f"- answers of: {answers_of(generator)}",
-        f"- log-probabilities: {generator.logprobs_mode if generator else 'unknown'}{read_by(export.logprobs_reader)}",
+        f"- answers of: {_words(answers_of(generator))}",
+        "- log-probabilities: "
+        f"{generator.logprobs_mode if generator else 'unknown'}{_words(read_by(export.logprobs_reader))}",
         *(f"- {line}" for line in export.reads),
         f"- trained on {training.n} answers in {training.groups} groups",
         *([f"- {training.regrouped}"] if training.regrouped else []),
@@ -233,7 +235,8 @@ def model_card(export: Export) -> str:
             f"- {'passed' if a.passed else f'**FAILED ({a.severity})**'}: {a.name}: {a.detail}" for a in export.findings
         ]
         lines += [f"- not made: {audit}" for audit in export.not_audited]
-    return "\n".join(lines) + "\n"
+    # A name from elsewhere that holds a line's end would else write lines of its own.
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
@@ -243,6 +246,11 @@ def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
     meaning = meaning_of(failed)
     loud = "invalid" in failed.values()
     return [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below." if loud else f"> Weak: {meaning}.", ""]
+
+
+def _words(name: str) -> str:
+    """Returns a name from elsewhere that stays words where the card is shown: no tag, link or code."""
+    return re.sub(r"(?=[<\[\]`])", r"\\", name)
 
 
 def _cell(name: str) -> str:

@@ -8,6 +8,7 @@ chosen for labels are thinned to a plain draw first.
 """
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.one_writer import OneWriter
 from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
@@ -333,6 +335,7 @@ def _exchange(
     """Writes the event and changes the pin, or neither."""
     if pins is None:
         return log.event(kind, details)
+    pins = pins.resolve()  # a link stays one, and who reads what it leads to sees the change
     with put_back(pins), log.event_of(kind, details):
         swap_pin(pins, before, location, digest)
     return None
@@ -384,8 +387,9 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
     """Puts the checkpoint at `location`, of this digest, wherever the file pins the digest `before`.
 
     Lines are read as the server reads them, and comments stay. The file is renamed into place, so that a server sees
-    the old one or the new one. Raises `RecordError` where no line pins that digest, and for a location that no line can
-    name.
+    the old one or the new one. A file that pins `digest` and no more `before` stays as it is: a promotion that was
+    killed before the log had it can be made again. Raises `RecordError` where no line pins either digest, and for a
+    location that no line can name.
     """
     if "#" in location or location.split() != [location]:
         raise RecordError(
@@ -396,13 +400,15 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
     for line in lines:
         pinned, hash_, said = line.partition("#")
         words = pinned.split()
-        if len(words) != 2 or words[1] != before:
+        if len(words) != 2 or words[1].lower() != before:
             changed.append(line)
             continue
         name, _ = split_name(words[0])
         comment = f"{pinned[len(pinned.rstrip()) :]}{hash_}{said}".rstrip()
         changed.append(f"{name}={location} {digest}{comment}" if name else f"{location} {digest}{comment}")
     if changed == lines:
+        if digest in {word.lower() for line in lines for word in line.partition("#")[0].split()[1:]}:
+            return
         raise RecordError(
             f"{pins} pins no checkpoint of digest {before[:16]}; expected a line `[NAME=]CHECKPOINT {before[:16]}...`, "
             "as `metaprobe serve --pins` reads it"
@@ -412,14 +418,18 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
 
 @contextmanager
 def put_back(pins: Path) -> Iterator[None]:
-    """Where the block fails, the file says again what it said before."""
-    before = _read(pins)
-    try:
-        yield
-    except BaseException:
-        if _read(pins) != before:
-            _write(pins, before)
-        raise
+    """Where the block fails, the file says again what it said before.
+
+    Raises `StoreHeld` where another promotion changes the file: one of them would be lost.
+    """
+    with OneWriter(pins.parent, of=pins.name):
+        before = _read(pins)
+        try:
+            yield
+        except BaseException:
+            if _read(pins) != before:
+                _write(pins, before)
+            raise
 
 
 def _read(pins: Path) -> str:
@@ -431,4 +441,5 @@ def _read(pins: Path) -> str:
 
 def _write(pins: Path, text: str) -> None:
     with atomic_write(pins) as file:
+        shutil.copymode(pins, file.name)  # whoever could read it still can
         file.write(text.encode())

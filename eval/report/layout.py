@@ -130,13 +130,21 @@ class Table:
 
     @property
     def csv(self) -> str:
-        """RFC 4180, numbers in full precision."""
+        """RFC 4180, numbers in full precision, and ' before a text that a spreadsheet would compute."""
         records = self.records or as_records(self.columns, self.rows)
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(records[0]) if records else [c.key for c in self.columns])
         writer.writeheader()
-        writer.writerows(records)
+        writer.writerows({key: _not_computed(value) for key, value in record.items()} for record in records)
         return text.getvalue()
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Spreadsheets compute a cell that begins so, whoever named the model or the method in it."""
+
+
+def _not_computed(value: Value | int) -> Value | int:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[dict[str, Value]]:

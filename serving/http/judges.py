@@ -1,7 +1,7 @@
 """Which checkpoint judges whose answers: by the model that answered, with a second one in its shadow or on trial."""
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,8 +104,7 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     asked = {name: (*place, settings.run_by_model.get(name)) for name, place in named.found.items()}
     loaded = {place: _load(settings, *place) for place in dict.fromkeys(asked.values())}
     judges = _seated({name: loaded[place] for name, place in asked.items()})
-    shadows = dict(map(split_name, settings.shadows))
-    canaries = dict(map(split_name, settings.canaries))
+    shadows, canaries = _once(settings.shadows, "in the shadow"), _once(settings.canaries, "on trial")
     if unknown := (shadows.keys() | canaries.keys() | settings.run_by_model.keys()) - judges.keys():
         raise SettingsError(
             f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
@@ -126,6 +125,18 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
         trial = _load(settings, canaries[name], None, settings.run_by_model.get(name)) if name in canaries else None
         seats[name] = Seat(scorer(predictor, name, "judge"), scorer(trial, name, "canary") if trial else None)
     return Judges(seats, settings.canary_share)
+
+
+def _once(written: Sequence[str], where: str) -> dict[str, str]:
+    """Checkpoints by the model's name. Raises `SettingsError` for two of one name: one would be passed over."""
+    found: dict[str, str] = {}
+    for name, location in map(split_name, written):
+        if name in found:
+            raise SettingsError(
+                f"two checkpoints are to be {where} of {name or 'all other models'!r}; give each model one"
+            )
+        found[name] = location
+    return found
 
 
 def _seated(loaded: Mapping[str, QualityPredictor]) -> dict[str, QualityPredictor]:

@@ -202,7 +202,9 @@ class Settings(FlagOptions):
         for written in self.base_rates:
             name, equals, run = written.partition("=")
             named = equals and "|" not in name  # a run's own name may hold the sign: my-model|sums|shots=3
-            found[name if named else ""] = run if named else written
+            if (key := name if named else "") in found:
+                raise SettingsError(f"two runs are given for {key or 'the first checkpoint'!r}; give each model one")
+            found[key] = run if named else written
         return found
 
     def upstream_key(self) -> str:
