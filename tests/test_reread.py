@@ -23,7 +23,7 @@ from metaprobe.llms.replay_states import StateReplay
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.parse import read
+from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.training.evidence import load_evidence
@@ -219,7 +219,7 @@ def test_a_predictor_warns_of_another_readers_numbers_and_refuses_them_on_reques
     contract = {"schema": "full", "features": list(schema("full").names), "reader": {"model": "x", "revision": "1"}}
     tiny_quality(tmp_path / "read", contract=contract)
     tiny_quality(tmp_path / "own")
-    assert read(call_read_by("x@1"), 0).reader == "x@1"
+    assert parse_response(call_read_by("x@1")).reader == "x@1"
     for folder, fits, other in (("read", "x@1", ""), ("read", "x@2", "y@1"), ("own", "", "x@1")):
         refusing = QualityPredictor.load(tmp_path / folder, on_mismatch="refuse")
         assert refusing.predict(call_read_by(fits)).score > 0

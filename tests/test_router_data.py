@@ -190,7 +190,7 @@ def test_few_agents_are_all_offered_and_of_many_those_that_some_cascade_asks() -
         for i in range(n):
             given = {f"a{a}": AgentOutcome("x", 0.0, (i * a % 7) / 7, 0.001 * (1 + a)) for a in range(2, agents)}
             given["a0"] = AgentOutcome("x", float(i % 2), 0.1 + 0.8 * (i % 2), 0.001)
-            given["a1"] = AgentOutcome("x", 1.0, 0.5, 0.002)
+            given["a1"] = AgentOutcome("x", 1.0, 0.5, 0.0025)
             questions.append(question(i, **given))
         return outcomes_of(questions)
 
