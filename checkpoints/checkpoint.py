@@ -11,7 +11,7 @@ from typing import Any
 
 import metaprobe.checkpoints.golden as golden
 import metaprobe.checkpoints.strict_json as strict_json
-from metaprobe.checkpoints.display import explain_fields, html_table
+from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.errors import (
     ContractMismatch,
     MovingRevision,
@@ -39,6 +39,7 @@ from metaprobe.checkpoints.manifest import (
 )
 from metaprobe.checkpoints.onnx_guard import check_model
 from metaprobe.checkpoints.onnx_operators import RAW_GRAPH
+from metaprobe.checkpoints.table import html_table
 
 
 @dataclass(frozen=True, slots=True)

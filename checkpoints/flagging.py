@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.flag_options import FlagOptions
 from metaprobe.checkpoints.manifest import FlagPoint, Metric, OperatingPoint, Promise
+from metaprobe.checkpoints.table import Table
 
 SHOWN = (0.1, 0.2, 0.3, 0.5)
 """Rates in the table of a card."""
@@ -173,17 +174,15 @@ def flag_table(stored: Flagging) -> list[str]:
     """
     rows = []
     if (own := stored.operating) is not None and FLAG in stored.thresholds:
-        rows.append(
-            f"| stored: {_format(own.flagged)} | {_format(own.caught)} | {_format(own.cost)} | "
-            f"{stored.thresholds[FLAG]:.4f} |"
-        )
+        flagged, threshold = f"stored: {_format(own.flagged)}", f"{stored.thresholds[FLAG]:.4f}"
+        rows.append((flagged, _format(own.caught), _format(own.cost), threshold))
     rows += [
-        f"| {point.rate:.0%} | {_format(point.caught)} | {_format(point.cost)} | {point.threshold:.4f} |"
+        (f"{point.rate:.0%}", _format(point.caught), _format(point.cost), f"{point.threshold:.4f}")
         for point in stored.flagging
         if any(abs(point.rate - rate) < ROUNDING for rate in SHOWN)
     ]
-    head = ["| flagged | of the wrong answers | of the right answers | score below |", "|---|---|---|---|"]
-    return [*head, *rows] if rows else []
+    head = ("flagged", "of the wrong answers", "of the right answers", "score below")
+    return Table.of(head, rows).markdown() if rows else []
 
 
 def _format(metric: Metric) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.collecting.collect import SETTINGS_FILE, read_settings
-from metaprobe.eval.plain import plain
+from metaprobe.eval.results import plain
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.records.errors import RecordError

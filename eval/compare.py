@@ -1,24 +1,38 @@
 """Explicit against implicit metacognition: every method's metrics on the same held-out answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.method_results import CONTROL_FAMILIES, Family, MethodResult
+from metaprobe.checkpoints.table import number, percent
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
     interval,
+    mean_interval,
     paired_difference,
+    resample_values,
     resampled_interval,
 )
-from metaprobe.eval.metrics.calibration import brier_skill, ece_interval, reliability_table, stated_calibration
+from metaprobe.eval.metrics.calibration import (
+    brier,
+    brier_reliability,
+    brier_resolution,
+    brier_skill,
+    brier_uncertainty,
+    ece_interval,
+    reliability_table,
+    stated_calibration,
+)
+from metaprobe.eval.metrics.delong import delong_test, holm, normal_p
 from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.eval.metrics.selective import aurc
+from metaprobe.eval.metrics.ordinal import kendall, spearman
+from metaprobe.eval.metrics.ranked import Floats, MetricFunction
+from metaprobe.eval.metrics.selective import CoverageAtRisk, aurc, excess_aurc, prediction_rejection_ratio
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import (
     ControlComparison,
@@ -27,7 +41,16 @@ from metaprobe.eval.metrics.strongest_control import (
     metric_values,
     paired_interval,
 )
-from metaprobe.eval.table import AnswerTable
+from metaprobe.eval.results import (
+    CONTROL_FAMILIES,
+    AcceptedAtRisk,
+    Family,
+    MethodResult,
+    PairTest,
+    PolicyResult,
+)
+from metaprobe.eval.table import LEVELS, AnswerTable
+from metaprobe.records.extras import require
 
 STATED = "stated confidence"
 P_TRUE = "P(true)"
@@ -37,6 +60,16 @@ APART = 0.02
 """Of the points of a reliability diagram: nearer ones could not be distinguished."""
 
 RESAMPLES = 1000
+RISKS = (0.05, 0.1, 0.2)
+"""Shares of wrong answers that one may be ready to accept."""
+ENOUGH_GRADED = 30
+"""Answers with an ordered outcome, below which a correlation is not worth a row."""
+Z = 1.959963984540054
+"""97.5 % point of the normal distribution."""
+FITTED = ("prompt TF-IDF", "dimension x level table", "run identity")
+"""Controls that are fitted themselves."""
+ASKED = ("P(true)",)
+"""Controls that take a further call; any other is a number that comes free with an answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,10 +81,10 @@ class Judged:
     probability: NDArray[np.float64]
     """Calibrated P(right), shape (n,)."""
     ranking: NDArray[np.float64]
-    """What orders the answers, shape (n,). For a score that is given, with a sign known beforehand, the score itself: a
-    calibrator may turn round one that is confident the wrong way, and would hide that."""
+    """Score that orders the answers, shape (n,). A score whose sign is known beforehand is taken as it is: a calibrator
+    may reverse a score that is confident the wrong way, and would hide that."""
     coverage: float
-    """Share of answers about which the method says something; the others get the median of those."""
+    """Share of answers with a score of this method; the others get the median of these scores."""
 
 
 def method_results(
@@ -68,7 +101,7 @@ def method_results(
     own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
 
     def result(method: Judged) -> MethodResult:
-        said = method.family in ("explicit", "learned", "own")
+        compared = method.family in ("explicit", "learned", "own")
         return MethodResult(
             name=method.name,
             family=method.family,
@@ -82,8 +115,8 @@ def method_results(
             aurc=interval(aurc, table.y, method.ranking, weights),
             diff_stated=pooled.difference(method.name, STATED),
             diff_control=pooled.difference(method.name, pooled.strongest),
-            controls=pooled.comparison(method.name) if said else None,
-            controls_within=inside.comparison(method.name) if inside and said else None,
+            controls=pooled.comparison(method.name) if compared else None,
+            controls_within=inside.comparison(method.name) if inside and compared else None,
             probability=method.probability,
             ranking=method.ranking,
             reliability=reliability_table(table.y, method.probability, apart=APART),
@@ -124,8 +157,8 @@ class _Against:
         return max(self.controls, key=lambda name: self.values[name].estimate, default="")
 
     def interval(self, name: str) -> Interval:
-        found = self.values[name]
-        return resampled_interval(found.estimate, found.resamples, self.weights)
+        own = self.values[name]
+        return resampled_interval(own.estimate, own.resamples, self.weights)
 
     def difference(self, name: str, other: str) -> Interval | None:
         if name == other or other not in self.values:
@@ -141,3 +174,241 @@ def auroc_gain(table: AnswerTable, method: Judged, other: Judged, *, seed: int =
     """AUROC of one method minus that of another, paired, by a bootstrap over groups."""
     weights = cluster_weights(list(table.groups), RESAMPLES, seed)
     return paired_difference(auroc, table.y, method.ranking, other.ranking, weights)
+
+
+def calibration_words(stated: MethodResult) -> list[str]:
+    """Whether the model's own numbers come true, as stated and recalibrated; nothing where it gave none."""
+    own = stated.stated
+    if own is None:
+        return []
+    return [
+        f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are right: "
+        f"expected calibration error {number(own.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated."
+    ]
+
+
+def control_named(name: str) -> str:
+    """`the free number mean log-probability`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
+    kind = "plain predictor" if name in FITTED else "further question" if name in ASKED else "free number"
+    return f"the {kind} {name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ordinal:
+    """An outcome with more than two grades, in their order."""
+
+    name: str
+    values: NDArray[np.float64]
+    """(n,), higher is better (or easier); NaN where there is none."""
+
+
+def ordinal_outcome(table: AnswerTable, grades: Mapping[str, NDArray[np.float64]]) -> Ordinal | None:
+    """Returns the outcome to correlate scores with: the graded label that most answers have, or else the item's ease.
+
+    `grades`: name -> (n,), NaN where the answer has no such label; those with two values or fewer are no grades. The
+    items' ease is their level, where these are of easy, medium and hard, or numbers; of at least two kinds. None where
+    there is neither.
+    """
+    graded = {
+        name: values
+        for name, values in grades.items()
+        if len(np.unique(values[np.isfinite(values)])) > 2 and np.isfinite(values).sum() >= ENOUGH_GRADED
+    }
+    if graded:
+        name = max(graded, key=lambda name: (int(np.isfinite(graded[name]).sum()), name))
+        return Ordinal(f"label {name!r}", graded[name])
+    ease = -level_ranks(table.levels)
+    known = ease[np.isfinite(ease)]
+    if len(known) < ENOUGH_GRADED or len(np.unique(known)) < 2:
+        return None
+    return Ordinal("ease of the item's level", ease)
+
+
+def level_ranks(levels: NDArray[np.str_]) -> NDArray[np.float64]:
+    """(n,): 0 for easy, 1 for medium, 2 for hard, and numbers ("3", "level 3") as they are; NaN for any other level."""
+    ordered = LEVELS[:3]  # "cross" is another kind of item, not a harder one
+
+    def rank(level: str) -> float:
+        if level in ordered:
+            return float(ordered.index(level))
+        last = level.rsplit(maxsplit=1)[-1] if level.strip() else ""
+        return float(last) if last.isdecimal() else float("nan")
+
+    return np.array([rank(level) for level in levels.tolist()], dtype=np.float64)
+
+
+def add_details(
+    table: AnswerTable,
+    judged: Sequence[Judged],
+    results: Sequence[MethodResult],
+    *,
+    ordinal: Ordinal | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[MethodResult, ...]:
+    """`results`, one for each of `judged`, with the further numbers filled in; the same resamples as theirs."""
+    weights = cluster_weights(list(table.groups), resamples, seed)
+
+    def measured(metric: MetricFunction, score: NDArray[np.float64]) -> Interval:
+        return interval(metric, table.y, score, weights)
+
+    known = np.isfinite(ordinal.values) if ordinal is not None else np.zeros(len(table), dtype=bool)
+
+    def correlation(metric: MetricFunction, method: Judged) -> Interval | None:
+        if ordinal is None:
+            return None
+        return interval(metric, ordinal.values[known], method.ranking[known], weights[:, known])
+
+    return tuple(
+        replace(
+            result,
+            brier=measured(brier, method.probability),
+            brier_reliability=measured(brier_reliability, method.probability),
+            brier_resolution=measured(brier_resolution, method.probability),
+            brier_uncertainty=measured(brier_uncertainty, method.probability),
+            excess_aurc=measured(excess_aurc, method.ranking),
+            prr=measured(prediction_rejection_ratio, method.ranking),
+            coverage_at=tuple(AcceptedAtRisk(risk, measured(CoverageAtRisk(risk), method.ranking)) for risk in RISKS),
+            spearman=correlation(spearman, method),
+            kendall=correlation(kendall, method),
+        )
+        for method, result in zip(judged, results, strict=True)
+    )
+
+
+def pair_tests(
+    table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[PairTest, ...]:
+    """Every method against stated confidence and against the single control that is strongest on these answers,
+    corrected by Holm over all of these pairs.
+
+    Where every group has one answer, and each class two, by DeLong's test; else the answers of a group are not
+    independent, and the standard error is that of the bootstrap over groups. Its p-value takes the difference as
+    normal, for a share of 1,000 resamples could not stand a correction for some thirty tests. Methods were fitted on
+    other folds; that they would come out otherwise on other training data is in neither.
+    """
+    if len(np.unique(table.y)) < 2:
+        return ()
+    references = _references(table, judged)
+    pairs = [
+        (method.name, reference)
+        for number, reference in enumerate(references)
+        for method in judged
+        # The two references are compared with each other once.
+        if method.name != reference and (number == 0 or method.name not in references[:number])
+    ]
+    if not pairs:
+        return ()
+    row = {method.name: i for i, method in enumerate(judged)}
+    scores = np.stack([method.ranking for method in judged])  # (k, n)
+    independent = len(np.unique(table.groups)) == len(table) and min(np.bincount(table.y, minlength=2)) >= 2
+    if independent:
+        tests = [_delong(scores, table, row[a], row[b]) for a, b in pairs]
+    else:
+        weights = cluster_weights(list(table.groups), resamples, seed)
+        aurocs = np.array([float(auroc(table.y, score)) for score in scores])
+        spread = np.stack([_over_resamples(table, score, weights) for score in scores])  # (k, R)
+        tests = [
+            _bootstrap(float(aurocs[row[a]] - aurocs[row[b]]), spread[row[a]] - spread[row[b]], weights)
+            for a, b in pairs
+        ]
+    corrected = holm([p for _, p in tests])
+    return tuple(
+        PairTest(
+            method=method,
+            reference=reference,
+            difference=difference,
+            test="DeLong" if independent else "clustered bootstrap",
+            p=p,
+            p_holm=float(p_holm),
+        )
+        for (method, reference), (difference, p), p_holm in zip(pairs, tests, corrected, strict=True)
+    )
+
+
+def _references(table: AnswerTable, judged: Sequence[Judged]) -> list[str]:
+    """Stated confidence and the strongest control, as far as there are such."""
+    rankings = {method.name: method.ranking for method in judged}
+    strongest = sorted(control_names(judged), key=lambda name: -float(auroc(table.y, rankings[name])))[:1]
+    return [*(name for name in rankings if name == STATED), *strongest]
+
+
+def _over_resamples(table: AnswerTable, score: Floats, weights: NDArray[np.int32]) -> Floats:
+    return resample_values(lambda weight: np.asarray(auroc(table.y, score, weight)), weights)
+
+
+def _bootstrap(difference: float, spread: Floats, weights: NDArray[np.int32]) -> tuple[Interval, float]:
+    error = float(np.nanstd(spread, ddof=1))
+    return resampled_interval(difference, spread, weights), normal_p(difference, error)
+
+
+def _delong(scores: Floats, table: AnswerTable, a: int, b: int) -> tuple[Interval, float]:
+    test = delong_test(table.y, scores[a], scores[b])
+    half = Z * test.standard_error
+    n = len(table)
+    return Interval(test.difference, test.difference - half, test.difference + half, n, n), test.p
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOutcomes:
+    """Outcomes of one way of choosing how to answer, on the same items."""
+
+    name: str
+    correct: NDArray[np.float64]
+    """(items,): whether the answer that was kept is right."""
+    tokens: NDArray[np.float64]
+    """(items,): tokens generated for the question, the direct answer included where it was asked for first."""
+    step_by_step: NDArray[np.bool_]
+    """(items,): whether the kept answer is the step-by-step one."""
+
+
+def policy_results(
+    groups: Sequence[str], policies: Sequence[PolicyOutcomes], *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[PolicyResult, ...]:
+    """Accuracy with interval, tokens and share of step-by-step answers of each policy."""
+    weights = cluster_weights(list(groups), resamples, seed)
+    return tuple(
+        PolicyResult(
+            policy=policy.name,
+            accuracy=mean_interval(policy.correct, weights),
+            tokens_per_question=float(policy.tokens.mean()),
+            step_by_step=float(policy.step_by_step.mean()),
+        )
+        for policy in policies
+    )
+
+
+def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Judged]) -> tuple[Path, Path]:
+    """items.csv and items.parquet in `folder`, with the same rows; an answer's methods stand together.
+
+    `score` orders the answers, `probability` is calibrated; both come from folds that had not seen the answer's group.
+    Where a method says nothing of an answer, which its `coverage` counts, they are those of its median answer.
+    """
+    arrow: Any = require("pyarrow", "fit")
+    n, k = len(table), len(judged)
+
+    def each(values: Any) -> Any:
+        return np.repeat(np.asarray(values), k)
+
+    rows = arrow.table(
+        {
+            "call_id": each(table.call_ids),
+            "item": each(table.items),
+            "group": each(table.groups),
+            "dimension": each(table.dimensions),
+            "level": each(table.levels),
+            "variant": each(table.variants),
+            "model": each(table.models),
+            "y": each(table.y),
+            "method": np.tile(np.array([method.name for method in judged]), n),
+            "family": np.tile(np.array([method.family for method in judged]), n),
+            "score": np.stack([method.ranking for method in judged], axis=1).ravel(),
+            "probability": np.stack([method.probability for method in judged], axis=1).ravel(),
+        }
+    )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = folder / "items.csv", folder / "items.parquet"
+    require("pyarrow.csv", "fit").write_csv(rows, str(paths[0]))
+    require("pyarrow.parquet", "fit").write_table(rows, str(paths[1]))
+    return paths

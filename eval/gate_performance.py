@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, Value
@@ -45,16 +46,16 @@ class Stronger:
     accuracy: float = 0.9
     """Share of the escalated questions that it answers well."""
     price: float = 10.0
-    """What one of its tokens costs, in tokens of the model that was stopped. Its answers are taken to be as long."""
+    """Price of one of its tokens, in tokens of the stopped model. Its answers are assumed to be as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """How well good answers are distinguished from bad ones after so many tokens, among the answers that long."""
+    """Discrimination of good from bad answers after so many tokens, among the answers that are that long."""
 
     look: int
     share: float
-    """Of all answers, how many are that long."""
+    """Share of all answers that are that long."""
     auroc: Interval
     mean_logprob: Interval
     """AUROC of the mean log-probability of the same tokens."""
@@ -66,14 +67,14 @@ class LookResult:
 
 @dataclass(frozen=True, slots=True)
 class UseResult:
-    """What stopping costs and saves where stopped answers are replaced."""
+    """Cost and saving of stopping, where stopped answers are replaced."""
 
     use: Use
     accuracy_before: float
     accuracy: Interval
     """Share of good answers among those kept and those that replace stopped ones."""
     over_random: Interval
-    """That share less what replacing as many answers at random is expected to give: the gate's own part."""
+    """`accuracy` minus its expectation when as many answers are replaced at random: the gate's own part."""
     tokens: Interval
     """Tokens a question, in all; those of a stronger model at its price."""
     saved: Interval
@@ -165,7 +166,7 @@ def look_result(held_out: HeldOutLooks, column: int, resamples: int = RESAMPLES,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Again:
-    """What would come of asking each question (n,) once more."""
+    """Estimated outcome of asking each question (n,) once more."""
 
     good: NDArray[np.float64]
     """Probability that the new answer is good."""
@@ -310,32 +311,52 @@ def gate_lines(report: GateReport) -> list[str]:
 
 def gate_markdown(report: GateReport) -> str:
     """The numbers as Markdown tables."""
-    lines = [
-        "| tokens seen | answers that long | AUROC | mean log-probability of them | gain | finished answer |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| {look.look} | {look.share:.0%} | {_format(look.auroc)} | {_format(look.mean_logprob)} | "
-            f"{_format(look.gain, '+.3f')} | {_format(look.full)} |"
+    looks = Table.of(
+        ("tokens seen", "answers that long", "AUROC", "mean log-probability of them", "gain", "finished answer"),
+        [
+            (
+                look.look,
+                f"{look.share:.0%}",
+                _format(look.auroc),
+                _format(look.mean_logprob),
+                _format(look.gain, "+.3f"),
+                _format(look.full),
+            )
             for look in report.looks
+        ],
+    )
+    rates = Table.of(
+        (
+            "promised",
+            "good answers stopped",
+            "bad answers stopped",
+            "at token (median)",
+            "stopped answers are",
+            "accuracy",
+            "over replacing as many at random, points",
+            "tokens a question",
+            "saved against giving up the same ones finished",
+            "saved against the full predictor",
         ),
-        "",
-        "| promised | good answers stopped | bad answers stopped | at token (median) | stopped answers are | "
-        "accuracy | over replacing as many at random, points | tokens a question | saved against giving up the same "
-        "ones finished | saved against the full predictor |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-        *(
-            f"| {rate.alpha:g} | {_format(rate.false_alarms, '.1%')} | {_format(rate.bad_stopped, '.1%')} | "
-            f"{'-' if np.isnan(rate.median_look) else format(rate.median_look, '.0f')} | {use.use} | "
-            f"{use.accuracy_before:.1%} -> {_format(use.accuracy, '.1%')} | {_format(use.over_random, '+.1f', 100)} | "
-            f"{_format(use.tokens, '.1f')} | "
-            f"{_format(use.saved, '.1%')} | {_format(use.saved_full, '.1%')} |"
+        [
+            (
+                f"{rate.alpha:g}",
+                _format(rate.false_alarms, ".1%"),
+                _format(rate.bad_stopped, ".1%"),
+                "-" if np.isnan(rate.median_look) else format(rate.median_look, ".0f"),
+                use.use,
+                f"{use.accuracy_before:.1%} -> {_format(use.accuracy, '.1%')}",
+                _format(use.over_random, "+.1f", 100),
+                _format(use.tokens, ".1f"),
+                _format(use.saved, ".1%"),
+                _format(use.saved_full, ".1%"),
+            )
             for rate in report.rates
             for use in rate.uses
-        ),
-        "",
-        *(f"- {assumption}" for assumption in report.assumptions),
-    ]
-    return "\n".join(lines) + "\n"
+        ],
+    )
+    assumptions = [f"- {assumption}" for assumption in report.assumptions]
+    return "\n".join([*looks.markdown(), "", *rates.markdown(), "", *assumptions]) + "\n"
 
 
 def _format(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:

@@ -1,18 +1,243 @@
 """What a comparison found, as plain dataclasses: computed in `metaprobe.eval`, rendered in `metaprobe.eval.report`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.eval.comparison_display import ShownComparison
-from metaprobe.eval.method_results import CONTROL_FAMILIES, Family, Finding, MethodResult
+from metaprobe.checkpoints.table import format_interval, html_table
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.calibration import ReliabilityBin
-from metaprobe.eval.system_results import Agreement, CostQuality, Coupling, Failures, SimilarityFlow, StageAccuracy
+from metaprobe.eval.metrics.calibration import ReliabilityBin, StatedCalibration
+from metaprobe.eval.metrics.strongest_control import ControlComparison
+from metaprobe.records.errors import MissingExtra
+
+IN_ITEMS = ("y", "probability", "ranking")
+"""Fields with an entry for every answer."""
+INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "diff_stated", "diff_control")
+"""Figures of a method in the tables: an estimate with its interval each."""
+
+Family = Literal["explicit", "log-probability", "plain", "learned", "own"]
+"""Where a score comes from: stated by the model, its log-probabilities, a baseline without both, training, the user."""
+
+FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned", "own")
+CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
+"""Families of the controls: cheap scores, every one of which a learned method has to beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedAtRisk:
+    """Share of answers that can be accepted where at most a given share of the accepted may be wrong."""
+
+    risk: float
+    """Largest share of wrong answers among the accepted, such as 0.1."""
+    coverage: Interval
+    """Share of answers accepted; 0 where no threshold keeps to the risk. Threshold and share are of these answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MethodResult:
+    """One way to distinguish right answers from wrong ones, on the held-out answers."""
+
+    name: str
+    family: Family
+    coverage: float
+    """Share of answers with a score of this method, in [0, 1]; the others get a fallback."""
+    auroc: Interval
+    within_runs: Interval | None = None
+    """AUROC over pairs of answers of one run (model, task, way of asking); None where there is one run only."""
+    auprc: Interval
+    ece: Interval
+    """Expected calibration error of `probability`, over bins of equal mass."""
+    stated: StatedCalibration | None = None
+    """Calibration of the numbers as the model stated them, for stated methods only."""
+    brier_skill: Interval
+    aurc: Interval
+    brier: Interval | None = None
+    brier_reliability: Interval | None = None
+    """Part of the Brier score: squared distance of the probabilities from what came true; 0 is calibrated. Brier =
+    reliability - resolution + uncertainty + what the probabilities vary within their bins."""
+    brier_resolution: Interval | None = None
+    """Part of the Brier score: how far what came true differs between the bins; higher is better."""
+    brier_uncertainty: Interval | None = None
+    """Part of the Brier score that no method can change: base rate x (1 - base rate)."""
+    excess_aurc: Interval | None = None
+    """AURC minus that of a perfect ranking; 0 is perfect."""
+    prr: Interval | None = None
+    """Prediction rejection ratio: 1 is a perfect ranking, 0 a random one, below 0 worse."""
+    coverage_at: tuple[AcceptedAtRisk, ...] = ()
+    spearman: Interval | None = None
+    """Rank correlation of the score with the ordered outcome `Comparison.ordinal`; None where there is none."""
+    kendall: Interval | None = None
+    """Kendall's tau-b of the score with the same outcome."""
+    diff_stated: Interval | None = None
+    """AUROC minus that of verbalised confidence, paired; None for verbalised confidence itself."""
+    diff_control: Interval | None = None
+    """AUROC minus that of the strongest single control on these answers, paired; None for that control itself."""
+    controls: ControlComparison | None = None
+    """AUROC against every control, corrected for their number; for methods that are learned, stated or the user's."""
+    controls_within: ControlComparison | None = None
+    """`controls` over pairs of answers of one run; None where there is one run only."""
+    probability: NDArray[np.floating]
+    """(n,): calibrated out-of-fold probability that the answer is right."""
+    ranking: NDArray[np.floating] | None = None
+    """(n,): score that orders the answers, where that is not the probability."""
+    reliability: tuple[ReliabilityBin, ...] = ()
+
+    @property
+    def order(self) -> NDArray[np.floating]:
+        """The scores that order the answers, shape (n,)."""
+        return self.probability if self.ranking is None else self.ranking
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that could make the numbers mean less than they seem to."""
+
+    name: str
+    passed: bool
+    detail: str
+    severity: Severity = "weak"
+    """How much a failure means."""
+    method: str = ""
+    """The method whose numbers it concerns; empty where it concerns the answers, and so every method."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageAccuracy:
+    """Accuracy of the answers of one stage."""
+
+    system: str
+    variant: str
+    stage: str
+    """`final` is what the run returned."""
+    accuracy: Interval
+    gain: Interval | None
+    """Difference from the first stage in the same runs, by a run's mean of its answers; None for the first stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Outcomes of the runs in which the same critics flagged a concern. Table 9."""
+
+    pattern: str
+    """One of `PATTERNS`; `unreadable` where a critic's flag could not be read."""
+    n: int
+    accuracy: Interval | None
+    """Accuracy of the returned answer; None where there is no run."""
+    first_accuracy: Interval | None
+    """Accuracy of A1's answer."""
+    repaired: Interval | None
+    """Share of A1's wrong answers that ended right; None where none was wrong."""
+    broken: Interval | None
+    """Share of A1's right answers that ended wrong; None where none was right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Kinds of failure of wrong runs. Table 10."""
+
+    counts: dict[str, int]
+    """Number of runs of each of `FAILURES`."""
+    evidence: float
+    """Mean number of checked answers by the same models to the same item, over the runs taken for a collapse or a gap.
+    With more answers, "never right" is surer. NaN where there is no such run."""
+
+    @property
+    def wrong(self) -> int:
+        return sum(self.counts.values())
+
+    def share(self, kind: str) -> float:
+        """Returns the share of one kind among the wrong runs; NaN where none is wrong."""
+        return self.counts[kind] / self.wrong if self.wrong else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSimilarity:
+    """Similarity of the texts of one stage to their reference. Figure 4."""
+
+    stage: str
+    similarity: Interval
+    """Cosine, in [-1, 1]."""
+    change: Interval | None
+    """Difference from the stage before it in the same run (figure 4b); None for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityFlow:
+    """Similarity of each stage's text to a reference, in one variant of a system."""
+
+    system: str
+    variant: str
+    reference: str
+    """`previous`, `final` or `gold`."""
+    by: str
+    """How texts are compared: `TF-IDF` (shared words), or the name of an embedding."""
+    stages: tuple[StageSimilarity, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coupling:
+    """Whether monitoring detects wrong answers, and control fixes them, in one system and variant."""
+
+    system: str
+    variant: str
+    monitor: str
+    """The judge of the first answer: `stated difficulty`, `monitor flags`, `control flags`, `either flags`, ..."""
+    n: int
+    """Number of runs with a checked first answer that the monitor judged."""
+    failure_auroc: Interval | None
+    """AUROC of the monitor's judgement for a wrong first answer; None where all are right, or all wrong."""
+    flagged_wrong: Interval | None
+    """P(flagged | first answer wrong); None where this monitor flags nothing, or no answer is wrong."""
+    flagged_right: Interval | None
+    """P(flagged | first answer right): false alarms."""
+    fixed_flagged: Interval | None
+    """P(ends right | first answer wrong and flagged)."""
+    fixed_unflagged: Interval | None
+    """P(ends right | first answer wrong and not flagged)."""
+    fixed_difference: Interval | None
+    """`fixed_flagged` minus `fixed_unflagged`: above 0, control fixes what monitoring flags."""
+    broken_flagged: Interval | None
+    """P(ends wrong | first answer right and flagged)."""
+    broken_unflagged: Interval | None
+    """P(ends wrong | first answer right and not flagged)."""
+    broken_difference: Interval | None
+    """`broken_flagged` minus `broken_unflagged`: above 0, a false alarm harms."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostPoint:
+    """One way of routing, or one agent asked alone."""
+
+    name: str
+    kind: Literal["router", "agent", "control", "oracle"]
+    cost: float
+    """Cost in `CostQuality.unit`."""
+    accuracy: float
+    interval: Interval | None = None
+    """Interval of the accuracy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostQuality:
+    """Accuracy and cost of several ways to route, and the best that mixtures of them reach at each cost."""
+
+    title: str
+    unit: str
+    """Unit of all costs, such as `US dollars for 1,000 questions`."""
+    points: tuple[CostPoint, ...]
+    hull: tuple[tuple[float, float], ...]
+    """(cost, accuracy) of the corners, cheapest first; chosen on the questions they are measured on."""
+    n: int
+    """Number of questions."""
+
 
 Place = tuple[int, str]
 """A layer and a position."""
@@ -37,17 +262,17 @@ class AccuracyRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrajectoryBands:
-    """Mean and percentiles over answers at each normalised position; every array (points,), in nats but `position`."""
+    """Mean and percentiles over answers at each normalised position. Arrays have shape (points,), in nats."""
 
     position: NDArray[np.float64]
-    """Per cent of the answer: 0 is its first token, 100 its last."""
+    """Per cent of the answer, not nats: 0 is its first token, 100 its last."""
     mean: NDArray[np.float64]
     p10: NDArray[np.float64]
     p25: NDArray[np.float64]
     p75: NDArray[np.float64]
     p90: NDArray[np.float64]
     n: int
-    """Answers."""
+    """Number of answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,20 +287,20 @@ class LayerSweep:
     selection_auroc: NDArray[np.floating]
     """(layers, positions), on selection data, averaged over the folds."""
     choices: tuple[Place, ...]
-    """What each fold chose, in the folds' order."""
+    """Layer and position that each fold chose, in the folds' order."""
     shipped: Place | None = None
-    """What the checkpoint of this probe reads, which chose anew from all groups; None where no checkpoint is known."""
+    """Layer and position that the probe's checkpoint reads, chosen anew from all groups; None without a checkpoint."""
     test_auroc: Interval
-    """Of the chosen ones, on held-out answers."""
+    """AUROC of the chosen places, on held-out answers."""
 
     @property
     def chosen(self) -> Place:
-        """What most folds chose; of several the last."""
+        """The place that most folds chose; the last of several."""
         return max(set(self.choices), key=lambda place: (self.choices.count(place), place))
 
     @property
     def counted(self) -> tuple[tuple[Place, int], ...]:
-        """What the folds chose and how many of them, the most frequent first."""
+        """Each chosen place with its number of folds, the most frequent first."""
         places = sorted(set(self.choices), key=lambda place: (-self.choices.count(place), place))
         return tuple((place, self.choices.count(place)) for place in places)
 
@@ -87,7 +312,7 @@ class Trajectories:
     correct: TrajectoryBands
     wrong: TrajectoryBands
     role: str = ""
-    """Whose answers: system, stage and agent, as far as there are several; empty for all."""
+    """System, stage and agent of the answers, as far as there are several; empty for all answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +322,12 @@ class SeenMethod:
     name: str
     family: Family
     auroc: tuple[Interval, ...]
-    """One for each entry of `SeenTokens.tokens`."""
+    """An interval for each entry of `SeenTokens.tokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTokens:
-    """How early right can be distinguished from wrong: the same answers at every k, a shorter one read to its end."""
+    """How early right differs from wrong. All k use the same answers; a shorter answer is read to its end."""
 
     tokens: tuple[int, ...]
     """k, ascending."""
@@ -113,7 +338,7 @@ class SeenTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyResult:
-    """What came of one way to choose between a direct answer and step by step."""
+    """Outcome of one way to choose between a direct answer and step by step."""
 
     policy: str
     accuracy: Interval
@@ -121,7 +346,7 @@ class PolicyResult:
     step_by_step: float
     """Share of questions answered step by step, in [0, 1]."""
     reliability: tuple[ReliabilityBin, ...] = ()
-    """Of the probability it chose by, where it has one."""
+    """Reliability of the probability it chose by, where it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +361,9 @@ class PairTest:
     test: Literal["DeLong", "clustered bootstrap"]
     """DeLong where every group has one answer, so that answers are independent; else the bootstrap over groups."""
     p: float
-    """Two-sided, of no difference."""
+    """Two-sided p of no difference."""
     p_holm: float
-    """After Holm's correction over all pairs in the table."""
+    """p after Holm's correction over all pairs in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +377,13 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithinStrata:
-    """What one method knows beyond the difficulty of the question."""
+    """AUROC of one method at equal difficulty of the questions."""
 
     method: str
     auroc: Interval
-    """Over pairs of a right and a wrong answer of the same stratum only. 0.5: it knew the difficulty and no more."""
+    """AUROC over pairs of a right and a wrong answer of one stratum. 0.5: the method knows the difficulty only."""
     diff_stated: Interval | None
-    """Minus that of stated confidence, paired; None for stated confidence itself, or where none was stated."""
+    """AUROC minus that of stated confidence, paired; None for stated confidence itself, or where none was stated."""
     by_stratum: tuple[Interval | None, ...]
     """AUROC within each stratum, in the order of `Difficulty.strata`; None where a class is missing there."""
 
@@ -168,7 +393,7 @@ class Difficulty:
     """The comparison at equal difficulty. A method's AUROC over all answers is in `MethodResult.auroc`."""
 
     by: str
-    """What the strata are: `dimension x level`, or quantiles of what."""
+    """Source of the strata: `dimension x level`, or an estimate whose quantiles they are."""
     strata: tuple[Stratum, ...]
     methods: tuple[WithinStrata, ...]
 
@@ -185,7 +410,7 @@ class Overconfidence:
     confidence: float
     accuracy: float
     gap: Interval
-    """Mean confidence minus accuracy; above 0 is over-confident. Of the answers with a confidence."""
+    """Mean confidence minus accuracy, over the answers with a confidence; above 0 is over-confident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +423,7 @@ class Efficiency:
     meta_d: Interval | None
     """meta-d': the d' that an ideal observer with this confidence would have; None where refused."""
     m_ratio: Interval | None
-    """meta-d' / d': 1 is as much as the answer itself knew, above 1 more; None where refused."""
+    """meta-d' / d': at 1 the confidence knows as much as the answer, above 1 more; None where refused."""
     bins: int
     """Grades of confidence, of equal mass as far as ties allow."""
     refused: str = ""
@@ -207,14 +432,14 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoChoice:
-    """What the model's answers to two-choice items know of the truth, and its confidence of its answers."""
+    """Sensitivity of the answers to two-choice items, and of the confidence in these answers."""
 
     choices: tuple[str, str]
     """The signal is that the first is right, the response that it was given."""
     n: int
-    """Answers that state one of the two."""
+    """Number of answers that state one of the two choices."""
     unreadable: int
-    """Answers that state neither, left out."""
+    """Number of answers that state neither choice; they are left out."""
     d_prime: Interval
     """Sensitivity of the answers themselves; 0 is guessing."""
     criterion: Interval
@@ -224,13 +449,13 @@ class TwoChoice:
 
 @explain_fields
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Comparison(ShownComparison):
+class Comparison:
     """Everything a report shows. Sections without content are left out, apart from the method table."""
 
     title: str
     """Heading of the report."""
     summary: tuple[str, ...]
-    """What was found, in sentences."""
+    """Results in sentences."""
     provenance: Mapping[str, str]
     """Model, revision, dtype, task, items, answers, seeds, versions, command, date; shown in this order."""
     y: NDArray[np.integer]
@@ -246,7 +471,7 @@ class Comparison(ShownComparison):
     accuracy: tuple[AccuracyRow, ...] = ()
     """Share of right answers by dimension and level."""
     sweeps: tuple[LayerSweep, ...] = ()
-    """What each probe reached at every layer and position."""
+    """AUROC of each probe at every layer and position."""
     trajectories: Trajectories | None = None
     """Log-probabilities over the course of right and of wrong answers."""
     choices: tuple[PolicyResult, ...] = ()
@@ -254,7 +479,7 @@ class Comparison(ShownComparison):
     pairs: tuple[PairTest, ...] = ()
     """Paired tests of the methods against stated confidence and the strongest control."""
     ordinal: str = ""
-    """What `MethodResult.spearman` and `kendall` correlate the scores with; empty where nothing is ordered."""
+    """Outcome that `MethodResult.spearman` and `kendall` correlate with; empty where no outcome has grades."""
     difficulty: Difficulty | None = None
     """The comparison at equal difficulty; None where the items have none."""
     overconfidence: tuple[Overconfidence, ...] = ()
@@ -266,7 +491,7 @@ class Comparison(ShownComparison):
     coupling: tuple[Coupling, ...] = ()
     """Whether control repairs what monitoring flags, by system."""
     agreement: tuple[Agreement, ...] = ()
-    """MetaCrit: what came of the runs in which the same critics flagged a concern."""
+    """MetaCrit: outcomes by which critics flagged a concern."""
     failures: Failures | None = None
     """MetaCrit: how wrong runs went wrong."""
     headline: str = ""
@@ -284,7 +509,7 @@ class Comparison(ShownComparison):
     audits: tuple[Finding, ...] = ()
     """What could make the numbers mean less than they seem to."""
     notes: tuple[str, ...] = ()
-    """Limits, and what did not work."""
+    """Limits of the data and the methods."""
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]
@@ -300,8 +525,8 @@ class Comparison(ShownComparison):
     @property
     def controls(self) -> tuple[MethodResult, ...]:
         """The single controls, the strongest on these answers first."""
-        found = (m for m in self.methods if m.family in CONTROL_FAMILIES and m.name != self.best_baseline)
-        return tuple(sorted(found, key=lambda method: -method.auroc.estimate))
+        singles = (m for m in self.methods if m.family in CONTROL_FAMILIES and m.name != self.best_baseline)
+        return tuple(sorted(singles, key=lambda method: -method.auroc.estimate))
 
     @property
     def base_rate(self) -> float:
@@ -312,3 +537,64 @@ class Comparison(ShownComparison):
     def variants(self) -> tuple[str, ...]:
         """Columns of the accuracy table, in order of appearance."""
         return tuple(dict.fromkeys(variant for row in self.accuracy for variant in row.by_variant))
+
+    def __repr__(self) -> str:
+        named = [method for method in self.methods if method.name == self.headline]
+        best = "".join(f", {method.name} AUROC {format_interval(method.auroc, 3)}" for method in named)
+        return f"Comparison({len(self.y)} answers, {len(self.methods)} methods{best})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: every method's AUROC and its paired differences, with 95 % intervals."""
+        rows = []
+        for method in self.methods:
+            intervals = (method.auroc, method.diff_stated, method.diff_control)
+            shown = ["-" if one is None else format_interval(one, 3) for one in intervals]
+            rows.append((method.name, method.family, f"{method.coverage:.0%}", *shown))
+        head = ("method", "kind", "said", "AUROC", "minus stated confidence", "minus strongest control")
+        return html_table(f"Comparison on {len(self.y)} answers", rows, head=head)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything but the values of single answers, as JSON's own types. NaN is None."""
+
+        def kept(value: Any, without: Sequence[str]) -> dict[str, Any]:
+            return {one.name: plain(getattr(value, one.name)) for one in fields(value) if one.name not in without}
+
+        return {
+            "answers": len(self.y),
+            "base_rate": plain(self.y.mean()),
+            "methods": {method.name: kept(method, IN_ITEMS) for method in self.methods},
+            **kept(self, (*IN_ITEMS, "methods")),
+        }
+
+    def to_pandas(self) -> Any:
+        """Returns a pandas DataFrame with a row a method: kind, coverage, and each metric with `_low` and `_high`.
+
+        Raises `MissingExtra` where pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise MissingExtra("pandas is needed here and not installed: pip install pandas") from error
+        rows = []
+        for method in self.methods:
+            row = {"method": method.name, "family": method.family, "coverage": method.coverage}
+            for name in INTERVALS:
+                value = getattr(method, name)
+                ends = (None, None, None) if value is None else (value.estimate, value.low, value.high)
+                row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+            rows.append(row)
+        return pandas.DataFrame(rows).set_index("method")
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses and arrays as JSON's own types; not a number is null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        named = ((" -> ".join(map(str, key)) if isinstance(key, tuple) else str(key), of) for key, of in value.items())
+        return {name: plain(of) for name, of in named}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

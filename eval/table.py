@@ -19,6 +19,9 @@ NEEDED = (
     "afterwards: collect or import the answers again with log-probabilities (`logprobs` in the request)"
 )
 
+LEVELS = ("easy", "medium", "hard", "cross")
+"""Levels of items, in the order in which tables show them; `cross` is another kind of item, not a harder one."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerTable:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from metaprobe.eval.report.text import comparison_table
+from metaprobe.eval.report.write import comparison_table
 from metaprobe.training.comparison import require_report, write_comparison
 from metaprobe.training.study import study
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.plain import plain
+from metaprobe.eval.results import plain
 from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move, say_alarm
 from metaprobe.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
 from metaprobe.monitoring.log import ScoreLog

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.plain import plain
+from metaprobe.eval.results import plain
 from metaprobe.monitoring.estimates import Estimate, estimate_accuracy, estimate_share, estimate_wrong, name_weeks
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import LogColumns

@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from metaprobe.checkpoints.display import explain_fields, html_table
+from metaprobe.checkpoints.display import explain_fields
+from metaprobe.checkpoints.table import html_table
 
 
 @explain_fields

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from metaprobe.checkpoints.table import Table
+
 Row = dict[str, str]
 
 
@@ -28,4 +30,4 @@ def spread(row: Row, name: str, *, signed: bool = False) -> str:
 
 def markdown(head: list[str], rows: list[list[str]]) -> list[str]:
     """A Markdown table."""
-    return ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows]]
+    return Table.of(head, rows).markdown()

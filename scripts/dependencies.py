@@ -49,6 +49,7 @@ FOR = {
     "tokenizers": "the adapter probe's tokenizer, without transformers",
     "jinja2": "the report's pages",
     "matplotlib": "the report's figures",
+    "pandas": "the report's tables as LaTeX",
     "openai": "asks OpenAI-compatible endpoints",
     "tenacity": "asks them again after a failure",
     "clingo": "solves CAELF's argumentation frameworks",

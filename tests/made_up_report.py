@@ -6,42 +6,43 @@ from types import MappingProxyType
 
 import numpy as np
 
-from metaprobe.eval.method_results import CONTROL_FAMILIES, AcceptedAtRisk, Finding, MethodResult
+from metaprobe.eval.answers import trajectory_bands
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece, reliability_table, stated_calibration
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.selective import aurc
 from metaprobe.eval.metrics.strongest_control import against_controls
-from metaprobe.eval.report.render import report_files
+from metaprobe.eval.report.write import report_files
 from metaprobe.eval.results import (
+    CONTROL_FAMILIES,
+    AcceptedAtRisk,
     Accuracy,
     AccuracyRow,
+    Agreement,
     Comparison,
+    CostPoint,
+    CostQuality,
+    Coupling,
     Difficulty,
     Efficiency,
+    Failures,
+    Finding,
     LayerSweep,
+    MethodResult,
     Overconfidence,
     PairTest,
     PolicyResult,
     SeenMethod,
     SeenTokens,
+    SimilarityFlow,
+    StageAccuracy,
+    StageSimilarity,
     Stratum,
     Trajectories,
     TwoChoice,
     WithinStrata,
 )
-from metaprobe.eval.system_results import (
-    Agreement,
-    CostPoint,
-    CostQuality,
-    Coupling,
-    Failures,
-    SimilarityFlow,
-    StageAccuracy,
-    StageSimilarity,
-)
 from metaprobe.eval.systems.metacrit import FAILURES, PATTERNS
-from metaprobe.eval.trajectory import trajectory_bands
 
 METHOD_OF_ALL = "blend of all that is known of an answer"
 HOSTILE = "<script>alert('$x_1$ & co')</script>"

@@ -1,4 +1,4 @@
-"""Helpers of `test_report_tables.py` and `test_report_method_tables.py`."""
+"""Helpers of the tests of the report's tables and figures."""
 
 import csv
 import io
@@ -11,13 +11,8 @@ def told(estimate):
     return Interval(estimate, estimate - 0.05, estimate + 0.07, 400, 100)
 
 
-def table_of(section, ident):
-    (found,) = [table for table in (*section.tables, *section.data) if table.ident == ident]
-    return found
-
-
 def rows_of(table):
-    return list(csv.DictReader(io.StringIO(table.csv)))
+    return list(csv.DictReader(io.StringIO(table.csv())))
 
 
 def interval_of(row, key):
@@ -29,10 +24,15 @@ def ends(interval):
 
 
 def shown(table):
-    """Keys of the columns that the page has."""
+    """Keys of the columns that readers see."""
     return [column.key for column in table.heads]
 
 
+def column(table, key):
+    """The cells that readers see in a column."""
+    at = shown(table).index(key)
+    return [row[at] for row in table.shown]
+
+
 def marks(table, key):
-    """What the page says of each row's cell of a column."""
-    return [cell.mark for row in table.shown for column, cell in row if column.key == key]
+    return [cell.mark for cell in column(table, key)]

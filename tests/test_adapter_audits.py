@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tiny_adapter import stored
 
-from metaprobe.eval.audits.run_audits import AuditReport
-from metaprobe.eval.audits.simpler_predictors import REVERSED
+from metaprobe.eval.audits import REVERSED, AuditReport
 from metaprobe.training.recipes.adapter import adapter_audits, control_scores
 from metaprobe.training.recipes.lora import AdapterData, adapter_roles, load_adapter_data
 

@@ -7,16 +7,19 @@ import pytest
 from conftest import made_up
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.domains import Elsewhere, domains_of, holds_elsewhere, judge_left_out
-from metaprobe.eval.audits.simpler_predictors import (
+from metaprobe.eval.audits import (
+    Elsewhere,
     above_chance,
     beats_controls,
+    domains_of,
+    holds_elsewhere,
+    judge_left_out,
     layers_tried,
     permute_by_group,
     random_features,
     shuffled_labels,
 )
-from metaprobe.eval.audits.training_data import label_noise
+from metaprobe.eval.audits_of_data import label_noise
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
@@ -58,7 +61,7 @@ def test_above_chance_is_said_by_the_lower_bound(n: int, strength: float, passed
 def test_a_score_is_invalid_where_its_whole_interval_is_negligible(
     high: float, severity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.eval.audits.simpler_predictors.interval", lambda *_: told(0.47, 0.5, high))
+    monkeypatch.setattr("metaprobe.eval.audits.interval", lambda *_: told(0.47, 0.5, high))
     audit = above_chance(np.array([0, 1]), np.zeros(2), np.ones((1, 2), dtype=int), name="probe")
     assert (audit.passed, audit.severity) == (False, severity)
 

@@ -6,15 +6,16 @@ from audited_data import N, folds, questions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.audits.similar import normalise, similar_pairs
-from metaprobe.eval.audits.training_data import (
+from metaprobe.eval.audits_of_data import (
     auroc_ceiling,
     class_balance,
     group_overlap,
     label_noise,
     labels_by_source,
     near_duplicates,
+    normalise,
     repeated_questions,
+    similar_pairs,
 )
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.types import Call, Item, Label, Run
@@ -92,8 +93,8 @@ def test_where_only_some_questions_could_be_compared_that_is_said(monkeypatch):
     asked = questions(200, words=30)
     splits = [{"train": np.arange(100, 200), "test": np.arange(100)}]
     assert "drawn for the check" not in near_duplicates(asked, splits).detail
-    monkeypatch.setattr("metaprobe.eval.audits.similar.BLOCK", 50)
-    monkeypatch.setattr("metaprobe.eval.audits.similar.MAX_COMPARED", 0)
+    monkeypatch.setattr("metaprobe.eval.audits_of_data.BLOCK", 50)
+    monkeypatch.setattr("metaprobe.eval.audits_of_data.MAX_COMPARED", 0)
     found = near_duplicates(asked, splits, seed=3)
     assert "50 of 200 questions drawn for the check" in found.detail
     drawn = {near_duplicates(asked, splits, seed=seed).detail for seed in range(8)}

@@ -9,15 +9,18 @@ from conftest import made_up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.eval.audits.domains import domains_of, holds_elsewhere, judge_left_out
-from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
-from metaprobe.eval.audits.simpler_predictors import (
+from metaprobe.eval.audits import (
+    AuditInputs,
     above_chance,
     beats_controls,
+    domains_of,
     free_controls,
+    holds_elsewhere,
+    judge_left_out,
     layers_tried,
     permute_by_group,
     random_features,
+    run_audits,
     shuffled_labels,
 )
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights

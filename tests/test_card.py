@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from metaprobe.checkpoints import CheckpointExists, Generator, Training
-from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.results import Finding
 from metaprobe.training.checkpoint import Export, answers_of, model_card, trust_lines, write_checkpoint
 from metaprobe.training.heads import linear_graph
 

@@ -118,7 +118,7 @@ def test_demo_says_what_it_made(stand_in: Any, tmp_path: Path) -> None:
     collected = stand_in("demo.collect_demo", report)
     made = SimpleNamespace(comparison="c", checkpoints=[SimpleNamespace(path="there")], report="report.html")
     trained = stand_in("demo.train_demo", made)
-    stand_in("eval.report.text.comparison_table", "the table")
+    stand_in("eval.report.write.comparison_table", "the table")
     result = run("demo", "--out", tmp_path, "--llm", "m", "--limit", 5, "--batch-size", 2, "--folds", 3, "--seed", 9)
     assert result.exit_code == 0, result.output
     assert collected == [((tmp_path,), {"model": "m", "limit": 5, "batch_size": 2})]
@@ -154,7 +154,7 @@ def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any
 
 def test_compare_and_summarize_ask_for_what_is_typed(stand_in: Any, store: Path) -> None:
     compared = stand_in("training.comparison.compare", "comparison")
-    stand_in("eval.report.text.comparison_table", "the table")
+    stand_in("eval.report.write.comparison_table", "the table")
     for typed, given in (((), {}), ((*ANSWERS, *FOLDS, "--target", "q"), {**SAME, "target": "q"})):
         result = run("compare", store, "--out", store / "r", *typed)
         assert result.exit_code == 0, result.output
@@ -176,7 +176,7 @@ def test_a_comparison_says_what_it_found_on_stderr(store: Path, monkeypatch: pyt
         return "comparison"
 
     monkeypatch.setattr("metaprobe.training.comparison.compare", compare)
-    monkeypatch.setattr("metaprobe.eval.report.text.comparison_table", lambda comparison: f"of {comparison}")
+    monkeypatch.setattr("metaprobe.eval.report.write.comparison_table", lambda comparison: f"of {comparison}")
     result = run("compare", store, "--out", store / "r")
     assert (result.exit_code, result.stderr) == (0, "a line about the data\n")
     assert result.stdout.startswith("of comparison\n")

@@ -9,13 +9,22 @@ import pytest
 from compared_answers import LEVELS, RIGHT, N, answers
 from scipy.stats import norm
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged, method_results, run_of_answers
-from metaprobe.eval.compare_answers import accuracy_rows, trajectories
-from metaprobe.eval.compare_details import add_details, level_ranks, ordinal_outcome
-from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
-from metaprobe.eval.compare_items import write_item_table
-from metaprobe.eval.compare_pairs import pair_tests
-from metaprobe.eval.compare_policies import PolicyOutcomes, policy_results
+from metaprobe.eval.answers import accuracy_rows, trajectories
+from metaprobe.eval.compare import (
+    BEST_BASELINE,
+    STATED,
+    Judged,
+    PolicyOutcomes,
+    add_details,
+    level_ranks,
+    method_results,
+    ordinal_outcome,
+    pair_tests,
+    policy_results,
+    run_of_answers,
+    write_item_table,
+)
+from metaprobe.eval.metacognition import at_equal_difficulty, difficulty_strata, overconfidence
 from metaprobe.eval.metrics.delong import delong_test
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman

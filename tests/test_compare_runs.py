@@ -12,8 +12,13 @@ from compared_answers import N, answers
 from metaprobe.eval.compare import (
     Judged,
 )
-from metaprobe.eval.compare_efficiency import NotTwoChoice, Responses, metacognitive_efficiency, two_choice_responses
-from metaprobe.eval.coupling import coupling
+from metaprobe.eval.metacognition import (
+    NotTwoChoice,
+    Responses,
+    coupling,
+    metacognitive_efficiency,
+    two_choice_responses,
+)
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.systems.mgv import EVALUATIONS

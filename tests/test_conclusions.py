@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 from made_up_report import made_up
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED
-from metaprobe.eval.method_results import MethodResult
+from metaprobe.checkpoints.table import format_interval
+from metaprobe.eval.compare import BEST_BASELINE, STATED, control_named
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
-from metaprobe.eval.results import Difficulty, Efficiency, Overconfidence, PairTest, TwoChoice, WithinStrata
-from metaprobe.eval.wording import control_named, format_interval
+from metaprobe.eval.results import (
+    Difficulty,
+    Efficiency,
+    MethodResult,
+    Overconfidence,
+    PairTest,
+    TwoChoice,
+    WithinStrata,
+)
 from metaprobe.training.comparison import further_sentences, headline_method, headline_sentences, nearest_checkpoint
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
 

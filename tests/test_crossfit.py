@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from conftest import made_up
 
-from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.calibration import brier_skill
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.training.audit import audit_method, out_of_domain
 from metaprobe.training.calibration import choose_calibrator, sigmoid

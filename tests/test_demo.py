@@ -11,7 +11,7 @@ from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.demo import Demo, train_demo
-from metaprobe.eval.wording import FITTED
+from metaprobe.eval.compare import FITTED
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

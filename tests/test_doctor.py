@@ -83,7 +83,7 @@ def test_the_table_for_people_has_a_line_a_check_and_a_way_on() -> None:
         done = CliRunner().invoke(main, ["doctor", url, "m"])
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
-    [at] = [i for i, line in enumerate(lines) if line.startswith("fault   spelling")]
+    [at] = [i for i, line in enumerate(lines) if line.split()[:2] == ["fault", "spelling"]]
     assert "->" in lines[at + 1]
     assert "requests" in lines[-1]
 

@@ -54,16 +54,16 @@ def test_a_filled_dot_says_that_every_control_is_beaten(figures: dict[str, Any])
 def test_the_gallery_takes_the_figures_of_a_report_and_nothing_else(tmp_path: Path) -> None:
     source, target = tmp_path / "figures", tmp_path / "gallery"
     source.mkdir()
-    for name in ("risk-learned.svg", "reliability-01-stated-confidence.svg", "other.svg"):
+    for name in ("risk.svg", "reliability-01-stated-confidence.svg", "other.svg"):
         (source / name).write_text("<svg/>")
     found = gallery.taken(source, target)
     assert sorted(path.name for path in target.iterdir()) == [
         "reliability-01-stated-confidence.svg",
-        "risk-learned.svg",
+        "risk.svg",
     ]
     page = "\n".join(gallery.lines(found))
     assert all(f"figures/gallery/{path.name}" in page for path in target.iterdir())
-    (source / "risk-learned.svg").unlink()
+    (source / "risk.svg").unlink()
     (source / "reliability-01-stated-confidence.svg").unlink()
     with pytest.raises(FileNotFoundError, match="none of the gallery's figures"):
         gallery.taken(source, target)

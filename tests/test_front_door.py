@@ -21,7 +21,8 @@ from tiny import tiny_quality
 import metaprobe
 import metaprobe.checkpoints.checkpoint as opening
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.checkpoints.display import field_docs, html_table
+from metaprobe.checkpoints.display import field_docs
+from metaprobe.checkpoints.table import html_table
 from metaprobe.cli import main
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import MissingExtra

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import describe
-from metaprobe.eval.audits.training_data import near_duplicates, repeated_questions
+from metaprobe.eval.audits_of_data import near_duplicates, repeated_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.comparison import comparison

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from conftest import made_up
 
 from metaprobe.cli import main
-from metaprobe.eval.audits.domains import domains_of
-from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
+from metaprobe.eval.audits import AuditInputs, domains_of, run_audits
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.quality import QualityPredictor

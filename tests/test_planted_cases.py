@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from conftest import made_up
 
-from metaprobe.eval.audits.run_audits import AuditInputs, run_audits
-from metaprobe.eval.audits.simpler_predictors import IDENTITY
-from metaprobe.eval.audits.training_data import reworded_questions
-from metaprobe.eval.audits.twins import number_series, repeated_series, twins_disagree
+from metaprobe.eval.audits import IDENTITY, AuditInputs, run_audits
+from metaprobe.eval.audits_of_data import number_series, repeated_series, reworded_questions, twins_disagree
 from metaprobe.eval.compare import Judged
-from metaprobe.eval.method_results import Finding
+from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.terms import TERMS
 from metaprobe.training.audit import audit_method

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaprobe.eval.method_results import Family
+from metaprobe.eval.results import Family
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, outer_folds
 from metaprobe.training.methods import AFTER, Fitted, GivenScore, HiddenProbeMethod, Method

@@ -6,11 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metaprobe.eval.answers import (
+    agents_alone,
+    auroc_by_tokens_seen,
+    role_trajectories,
+    trajectory_bands,
+    with_runs,
+)
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.report.inside import seen_section
 from metaprobe.eval.results import Comparison
-from metaprobe.eval.run_results import agents_alone, role_trajectories, with_runs
-from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -88,7 +92,6 @@ def test_answers_whose_first_tokens_teach_nothing_are_shown_without_what_was_lea
     assert learned == {}
     shown = auroc_by_tokens_seen(table, learned=learned, resamples=20)
     assert [method.name for method in shown.methods] == ["mean log-probability", "minimum log-probability"]
-    assert seen_section(shown).figures
 
 
 def test_the_first_length_at_which_no_more_than_a_twentieth_goes_on_is_the_last_that_is_shown():
@@ -163,3 +166,19 @@ def test_agents_alone_cost_what_they_generate_and_the_oracle_beats_them():
     by_name = {point.name: point.cost for point in agents_alone(counted, resamples=5).points}
     each = sum(call.agent == "alpha" for call in runs[0].calls)
     assert by_name["alpha"] == pytest.approx(7 * each)
+
+
+def test_trajectories_of_any_length_weigh_the_same():
+    bands = trajectory_bands([[-1.0], [-3.0, -1.0], np.linspace(-3, -1, 101)], points=5)
+    assert bands.n == 3
+    np.testing.assert_allclose(bands.position, [0, 25, 50, 75, 100])
+    np.testing.assert_allclose(bands.mean, np.mean([[-1] * 5, *[[-3, -2.5, -2, -1.5, -1]] * 2], axis=0))
+    assert np.all(bands.p10 <= bands.p25)
+    assert np.all(bands.p75 <= bands.p90)
+    np.testing.assert_allclose(trajectory_bands([[-2.0, -1.0]]).p90, np.linspace(-2, -1, 50))
+
+
+@pytest.mark.parametrize(("answers", "message"), [([], "no answers"), ([[-1], []], "answer 1"), ([[np.nan]], "1 not")])
+def test_trajectories_refuse_what_has_no_course(answers, message):
+    with pytest.raises(ValueError, match=message):
+        trajectory_bands(answers)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metaprobe.checkpoints import ContractMismatch, load_checkpoint
-from metaprobe.eval.compare_policies import policy_results
+from metaprobe.eval.compare import policy_results
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement

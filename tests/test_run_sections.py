@@ -10,7 +10,7 @@ from conftest import made_up
 from stored_runs import example
 from test_handed_on import Listener
 
-from metaprobe.eval.compare_efficiency import NotTwoChoice
+from metaprobe.eval.metacognition import NotTwoChoice
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.records.types import Call, Label, Run
 from metaprobe.training import comparison as first_tokens

@@ -15,23 +15,31 @@ from test_compare_runs import observed
 from test_essay_debate_analysis import RUNS as DEBATES
 from test_routing_eval import matrix_of
 
-from metaprobe.eval.audits.domains import judge_left_out
-from metaprobe.eval.audits.training_data import label_noise
-from metaprobe.eval.compare import auroc_gain, method_results
-from metaprobe.eval.compare_details import add_details, ordinal_outcome
-from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
-from metaprobe.eval.compare_efficiency import metacognitive_efficiency
-from metaprobe.eval.compare_pairs import pair_tests
-from metaprobe.eval.compare_policies import PolicyOutcomes, policy_results
-from metaprobe.eval.coupling import coupling
+from metaprobe.eval.answers import agents_alone, auroc_by_tokens_seen, similarity_flows, with_runs
+from metaprobe.eval.audits import judge_left_out
+from metaprobe.eval.audits_of_data import label_noise
+from metaprobe.eval.compare import (
+    PolicyOutcomes,
+    add_details,
+    auroc_gain,
+    method_results,
+    ordinal_outcome,
+    pair_tests,
+    policy_results,
+)
 from metaprobe.eval.gate_performance import HeldOutLooks, gate_report
+from metaprobe.eval.metacognition import (
+    at_equal_difficulty,
+    coupling,
+    difficulty_strata,
+    metacognitive_efficiency,
+    overconfidence,
+)
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_curves import curve_figures
 from metaprobe.eval.routing_performance import compare, outcome_of
-from metaprobe.eval.run_results import agents_alone, similarity_flows, with_runs
-from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from metaprobe.cli import main
 from metaprobe.collecting.collection_summary import summarize, summarize_stores, task_scores
-from metaprobe.eval.plain import plain
+from metaprobe.eval.results import plain
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Item, Run

@@ -6,9 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.domains import Elsewhere, judge_left_out
-from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport, run_audits
-from metaprobe.eval.audits.simpler_predictors import SCALED
+from metaprobe.eval.audits import SCALED, AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece

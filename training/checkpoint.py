@@ -29,8 +29,9 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import meaning_of, printable
 from metaprobe.checkpoints.replacing import InService, Replacing, pinned_in, replacing
-from metaprobe.eval.method_results import Finding
+from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.results import Finding
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.training.thresholds import NO_FLAGS, StoredFlags, meaning_of_thresholds
@@ -103,12 +104,7 @@ def writes(kind: str) -> Callable[[Callable[[Data, Options], Result]], Callable[
 
 ELSEWHERE = "Figures `without` a task or dimension are of its answers, by the same recipe fitted on all others."
 OUTER_FOLDS = "From outer folds by group with the same recipe; the exported model was then fitted on all groups."
-FIGURES = (
-    "Intervals are of 95 %, by a bootstrap over groups.",
-    "",
-    "| metric | estimate | interval | n |",
-    "|---|---|---|---|",
-)
+FIGURES = ("metric", "estimate", "interval", "n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +217,10 @@ def model_card(export: Export) -> str:
         "## Held-out metrics",
         "",
         *([ELSEWHERE] if any("_without_" in name for name in export.metrics) else []),
-        *((export.measured, *FIGURES) if export.metrics else ["None was measured."]),
         *(
-            f"| {_cell(name)} | {m.estimate:.3f} | {m.low:.3f} to {m.high:.3f} | {m.n} |"
-            for name, m in export.metrics.items()
+            [export.measured, "Intervals are of 95 %, by a bootstrap over groups.", "", *metric_rows(export.metrics)]
+            if export.metrics
+            else ["None was measured."]
         ),
     ]
     if draft.thresholds:
@@ -256,6 +252,12 @@ def _words(name: str) -> str:
 def _cell(name: str) -> str:
     """Returns a figure's name for a table: those of domains come from outside."""
     return "".join(c if c.isprintable() and c not in "|`<>[]" else "_" for c in name)
+
+
+def metric_rows(metrics: Mapping[str, Interval]) -> list[str]:
+    """Returns the lines of a Markdown table of held-out metrics."""
+    rows = [(_cell(name), f"{m.estimate:.3f}", f"{m.low:.3f} to {m.high:.3f}", m.n) for name, m in metrics.items()]
+    return Table.of(FIGURES, rows).markdown()
 
 
 def answers_of(generator: Generator | None) -> str:

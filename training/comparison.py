@@ -17,32 +17,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.compare import BEST_BASELINE, STATED, method_results
-from metaprobe.eval.compare_answers import accuracy_rows, trajectories
-from metaprobe.eval.compare_details import add_details, ordinal_outcome
-from metaprobe.eval.compare_difficulty import at_equal_difficulty, difficulty_strata, overconfidence
-from metaprobe.eval.compare_efficiency import NotTwoChoice, metacognitive_efficiency, two_choice_responses
-from metaprobe.eval.compare_items import write_item_table
-from metaprobe.eval.compare_pairs import pair_tests
-from metaprobe.eval.coupling import coupling
-from metaprobe.eval.method_results import Family, Finding, MethodResult
+from metaprobe.checkpoints.table import format_interval, p_value
+from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
+from metaprobe.eval.compare import (
+    BEST_BASELINE,
+    STATED,
+    add_details,
+    calibration_words,
+    control_named,
+    method_results,
+    ordinal_outcome,
+    pair_tests,
+    write_item_table,
+)
+from metaprobe.eval.metacognition import (
+    NotTwoChoice,
+    at_equal_difficulty,
+    coupling,
+    difficulty_strata,
+    metacognitive_efficiency,
+    overconfidence,
+    two_choice_responses,
+)
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlDifference
 from metaprobe.eval.results import (
     Comparison,
     Difficulty,
+    Family,
+    Finding,
     LayerSweep,
+    MethodResult,
     Overconfidence,
     PairTest,
     Place,
     PolicyResult,
     TwoChoice,
 )
-from metaprobe.eval.run_results import with_runs
-from metaprobe.eval.seen_tokens import auroc_by_tokens_seen
 from metaprobe.eval.systems import metacrit
 from metaprobe.eval.table import AnswerTable
-from metaprobe.eval.wording import calibration_words, control_named, format_interval, p_value
 from metaprobe.pipelines.named_systems import known_system
 from metaprobe.probes.features import COUNTS, features, schema
 from metaprobe.records.errors import RecordError
@@ -518,7 +531,7 @@ def _provenance(evidence: Evidence, command: str, seed: int) -> Mapping[str, str
 
 def require_report() -> None:
     """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
-    for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib"):
+    for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib", "pandas"):
         require(module, "train,report")
 
 
@@ -563,19 +576,19 @@ def write_comparison(
     Returns the comparison and the report's path.
     """
     require_report()
-    from metaprobe.eval.report.paper_files import paper_files  # training alone needs neither templates nor plots
-    from metaprobe.eval.report.render import report_files
+
+    from metaprobe.eval.report.write import PAGE, report_files
 
     shipped = {name: _place(checkpoint) for name, checkpoint in (probes or {}).items()}
     runs = load_runs(of.stores)
     compared = comparison(of, runs=runs, choices=choices, notes=notes, shipped=shipped, command=command)
     folder = Path(folder)
-    texts = {**report_files(compared), "comparison.json": json.dumps(compared.to_dict(), indent=2) + "\n"}
-    for name, content in {**{name: text.encode() for name, text in texts.items()}, **paper_files(compared)}.items():
+    numbers = json.dumps(compared.to_dict(), indent=2) + "\n"
+    for name, content in {**report_files(compared), "comparison.json": numbers.encode()}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     write_item_table(folder, of.evidence.table, of.fits.methods)
-    return compared, folder / "report.html"
+    return compared, folder / PAGE
 
 
 def _place(checkpoint: Checkpoint) -> Place:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.simpler_predictors import CUT, IDENTITY, LENGTH, MEAN, SCALED, free_numbers
-from metaprobe.eval.method_results import Family
+from metaprobe.eval.audits import CUT, IDENTITY, LENGTH, MEAN, SCALED, free_numbers
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.records.extras import require

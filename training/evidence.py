@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator, Training
-from metaprobe.eval.audits.training_data import labels_by_source
+from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
 from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits.similar import nearly_identical, normalise
-from metaprobe.eval.audits.twins import number_series
+from metaprobe.eval.audits_of_data import nearly_identical, normalise, number_series
 from metaprobe.eval.table import AnswerTable, group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require

@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import USUAL_CALIBRATORS, Platt

@@ -24,7 +24,7 @@ from metaprobe.checkpoints.checkpoint import load_verified
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.plain import plain
+from metaprobe.eval.results import plain
 from metaprobe.eval.routing_performance import compare
 from metaprobe.eval.table import answer_table
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log

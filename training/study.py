@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
-from metaprobe.eval.method_results import Family
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import usable_groups
 from metaprobe.records.atomic import atomic_write
 from metaprobe.records.extras import require

@@ -28,29 +28,3 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
-
-// A button below each figure saves it: with its title and legend, in the colours that the page has now.
-for (const figure of document.querySelectorAll("figure[data-file]")) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "get";
-  button.textContent = "SVG";
-  button.setAttribute("aria-label", `SVG: ${figure.querySelector("figcaption strong").textContent}`);
-  button.addEventListener("click", () => {
-    const svg = figure.querySelector("svg[data-alone]").cloneNode(true);
-    svg.setAttribute("viewBox", svg.dataset.alone);
-    svg.removeAttribute("data-alone");
-    svg.querySelector("g.alone").removeAttribute("display");
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
-    svg.setAttribute("style", `color: ${colour("--ink")}; background: ${colour("--paper")}`);
-    svg.setAttribute("font-family", "sans-serif");
-    const text = new XMLSerializer().serializeToString(svg).replace(/var\((--[\w-]+)\)/g, (_, name) => colour(name));
-    const link = document.createElement("a");
-    link.download = figure.dataset.file;
-    link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  });
-  figure.append(button);
-}

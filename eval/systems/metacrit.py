@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.eval.system_results import Agreement, Failures, StageAccuracy, StageSimilarity
+from metaprobe.eval.results import Agreement, Failures, StageAccuracy, StageSimilarity
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED
-from metaprobe.eval.method_results import CONTROL_FAMILIES
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
+from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, TREES
 from research.blocks import Row, markdown, spread, write
 

@@ -40,26 +40,23 @@ SHOWN = (
         "The share of right answers against the stated confidence. On the diagonal the two are equal.",
     ),
     Shown(
-        "reliability-*lightgbm*.svg",
+        "glance-learned.svg",
         "Reliability of a learned score",
-        "The same for LightGBM on log-probabilities, judged on answers of groups that it has not seen.",
+        "The same for the blend of all signals, judged on answers of groups that it has not seen.",
     ),
     Shown(
-        "roc-learned.svg",
-        "ROC of the learned methods",
+        "roc.svg",
+        "ROC",
         "The share of right answers that are accepted against the share of wrong ones, at every threshold.",
     ),
-    Shown(
-        "risk-learned.svg", "Risk and coverage", "How many of the kept answers are wrong when only the surest are kept."
-    ),
-    Shown("scores-*blend.svg", "Distribution of the scores", "Which probabilities right and wrong answers are given."),
+    Shown("risk.svg", "Risk and coverage", "How many of the kept answers are wrong when only the surest are kept."),
     Shown(
         "seen.svg",
         "How early it is known",
         "AUROC after the first tokens of an answer, beside that of the whole answer.",
     ),
     Shown(
-        "trajectory-01-*.svg",
+        "trajectory.svg",
         "The course of the log-probabilities",
         "Right and wrong answers from their first token to the last, each stretched to the same length.",
     ),

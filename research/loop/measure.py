@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import ks_2samp
 
 from metaprobe.eval.metrics.calibration import brier, ece
-from metaprobe.eval.plain import plain
+from metaprobe.eval.results import plain
 from metaprobe.monitoring.drift import LABEL, DriftWatch
 from metaprobe.monitoring.estimates import estimate_accuracy
 from metaprobe.training.calibration import sigmoid

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from metaprobe.eval.audits.simpler_predictors import free_controls
+from metaprobe.eval.audits import free_controls
 from metaprobe.eval.compare import run_of_answers
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, Judged
-from metaprobe.eval.method_results import CONTROL_FAMILIES
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import control_comparison, metric_values
+from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import TREES
 
 Figures = Mapping[str, Any]

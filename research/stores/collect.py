@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from metaprobe.eval.audits.similar import normalise
+from metaprobe.eval.audits_of_data import normalise
 from metaprobe.pipelines import SYSTEMS, Prompts
 from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
 from metaprobe.records.store import RunStore

@@ -145,7 +145,7 @@ def demo(out: Path, llm: str, limit: int | None, batch_size: int, folds: int, se
     Takes under ten minutes on two cores that do nothing else; run again, it resumes. Where other programs need the
     cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
-    from metaprobe.eval.report.text import comparison_table
+    from metaprobe.eval.report.write import comparison_table
     from metaprobe.training.comparison import require_report
 
     require_report()
@@ -277,7 +277,7 @@ def score_store(
 def compare(runs: tuple[Path, ...], out: Path, **named: Any) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     wait_without_spinning()
-    from metaprobe.eval.report.text import comparison_table
+    from metaprobe.eval.report.write import comparison_table
     from metaprobe.training.comparison import compare as compared
     from metaprobe.training.options import CompareOptions
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from metaprobe.checkpoints.table import Table
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.records.extras import require
 
@@ -82,10 +83,10 @@ def doctor(url: str, model: str, as_json: bool, **options: Any) -> None:
         report = {"endpoint": said.endpoint, "model": model, "engine": findings.engine_of(said), "usable": not faults}
         click.echo(json.dumps(report | {"findings": [asdict(one) for one in found], "spent": spent}))
     else:
+        rows = []
         for one in found:
-            click.echo(f"{one.verdict:8}{one.check:16}{one.found}")
-            if one.do:
-                click.echo(f"{'':24}-> {one.do}")
+            rows += [(one.verdict, one.check, one.found), *([("", "", f"-> {one.do}")] if one.do else [])]
+        click.echo("\n".join(Table.of(("verdict", "check", "found"), rows).text(width=None)))
         end = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
         tokens = f"{said.prompt_tokens} tokens read and {said.completion_tokens} written"
         click.echo(f"\n{end}; spent {said.requests} requests, {tokens}, {said.seconds:.1f} s")

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
+from metaprobe.checkpoints.table import WIDTH, Table, number
+
 Line = Mapping[str, Any]
-WIDTH = 110
-NAMED = 48
-"""Characters of a name in the first column: more than most models and controls have."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON for programs, in place of a table.")
 
@@ -21,8 +20,8 @@ def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[L
     if as_json:
         for line in lines:
             click.echo(json.dumps(line))
-    elif found := list(lines):
-        click.echo("\n".join(table(found)))
+    elif listed := list(lines):
+        click.echo("\n".join(table(listed)))
 
 
 def show_result(result: Line, as_json: bool, table: Callable[[Line], Iterable[str]]) -> None:
@@ -72,11 +71,11 @@ def promotion_table(decided: Line) -> Iterator[str]:
     yield from _notes(("reason", one) for one in reasons)
 
 
-def rollback_table(found: Line) -> Iterator[str]:
-    """What runs again, and what ran."""
-    yield f"rolled back {found['was']}"
-    yield f"run         {found['digest']}"
-    yield f"folder      {found['path']}"
+def rollback_table(restored: Line) -> Iterator[str]:
+    """Lines that name the version that runs again and the version that was replaced."""
+    yield f"rolled back {restored['was']}"
+    yield f"run         {restored['digest']}"
+    yield f"folder      {restored['path']}"
 
 
 def router_table(figures: Line) -> Iterator[str]:
@@ -109,9 +108,8 @@ def router_table(figures: Line) -> Iterator[str]:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    from metaprobe.eval.report.text import align
-
-    return align(rows, NAMED)
+    """Lines of a table whose first row is its head. Rows are never broken: a line is one row."""
+    return Table.of(rows[0], rows[1:]).text(width=None)
 
 
 def _notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
@@ -125,8 +123,6 @@ def _notes(named: Iterable[tuple[str, Any]]) -> Iterator[str]:
 
 
 def _number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
-    from metaprobe.eval.wording import number
-
     if value is None or isinstance(value, str):
         return str(value or "-")
     if abs(value) >= 1000:

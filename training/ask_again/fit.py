@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare_policies import PolicyOutcomes
+from metaprobe.eval.compare import PolicyOutcomes
 from metaprobe.eval.table import usable_groups
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require

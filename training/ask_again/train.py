@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training, check_target
-from metaprobe.eval.compare_policies import PolicyOutcomes, policy_results
+from metaprobe.eval.compare import PolicyOutcomes, policy_results
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import PolicyResult

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.graph_session import GraphSession
-from metaprobe.eval.audits.run_audits import PROMPT, AuditInputs, AuditReport, run_audits
-from metaprobe.eval.audits.training_data import (
+from metaprobe.eval.audits import PROMPT, AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits_of_data import (
     class_balance,
     group_overlap,
     label_noise,

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.results import Finding
 from metaprobe.probes.blend import FEWEST, INPUT, KIND, OUTPUT, Standard
 from metaprobe.probes.terms import FREE, TERMS
 from metaprobe.records.activations import CONVENTION

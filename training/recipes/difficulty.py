@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
-from metaprobe.eval.audits.run_audits import AuditReport
-from metaprobe.eval.audits.training_data import (
+from metaprobe.eval.audits import AuditReport
+from metaprobe.eval.audits_of_data import (
     FEW_SHARED,
     group_overlap,
     label_noise,
     near_duplicates,
     repeated_questions,
 )
-from metaprobe.eval.method_results import Family
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.ordinal import kendall, spearman
+from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.audits.run_audits import AuditInputs, AuditReport
+from metaprobe.eval.audits import AuditInputs, AuditReport
 from metaprobe.eval.gate_performance import GateReport, HeldOutLooks, Stronger, first_below, gate_lines, gate_report
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from metaprobe.eval.audits.training_data import labels_by_source
+from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, usable_groups
 from metaprobe.probes.adapter import IDS, MASK, Encoder, When, batches, layout, prompt_of
 from metaprobe.records.errors import RecordError

@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
 from metaprobe.checkpoints.flag_options import USUAL_FLAGS
 from metaprobe.checkpoints.manifest import RAW
-from metaprobe.eval.audits.simpler_predictors import beats_controls, free_controls
-from metaprobe.eval.method_results import Finding
+from metaprobe.eval.audits import beats_controls, free_controls
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auprc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Floats, Value, check_weights
 from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.baselines import baseline_scores

@@ -195,7 +195,7 @@ def test_a_single_participant_gets_shares_and_no_p() -> None:
     (found,) = analyse_study([only], resamples=50).aspects
     assert np.isnan(found.p)
     assert all(np.isnan(pair.p) for pair in found.pairs)
-    assert "| p, corrected for the aspects  | -  " in render_study(analyse_study([only], resamples=50))
+    assert "| p, corrected for the aspects | - |" in render_study(analyse_study([only], resamples=50))
 
 
 def test_sheets_of_two_studies_and_sheets_without_answers_are_refused() -> None:

@@ -107,7 +107,7 @@ def analyse(file: Path, only: str | None, as_json: bool, seed: int) -> None:
 
     The independent case is the participant, never the answer. The package's README explains the table.
     """
-    from metaprobe.eval.plain import plain
+    from metaprobe.eval.results import plain
     from metaprobe_writing_assistant.study.analysis import analyse_study
     from metaprobe_writing_assistant.study.answers import read_sheets
     from metaprobe_writing_assistant.study.rendering import render_study

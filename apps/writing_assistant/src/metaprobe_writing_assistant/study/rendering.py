@@ -2,6 +2,7 @@
 
 import math
 
+from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe_writing_assistant.study.analysis import AspectPreference, StudyAnalysis
 from metaprobe_writing_assistant.study.simulation import Power
@@ -107,9 +108,4 @@ def _p(value: float) -> str:
 
 def _table(rows: list[list[str]]) -> str:
     """Rows as a Markdown table; the first is its head."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
+    return "\n".join(Table.of(rows[0], rows[1:]).markdown()) + "\n"

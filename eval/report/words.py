@@ -1,20 +1,75 @@
-"""The first screen of a report, for a reader who knows no metric: what was asked, found, how sure it is, what to do.
+"""What a report says in sentences, for a reader who knows no metric: what was asked, found, how sure it is, what to do.
 
 Nothing is computed here but the words; where an interval leaves it open, the words do too.
 """
 
 from dataclasses import dataclass
 
-from metaprobe.eval.method_results import MethodResult
+import numpy as np
+
+from metaprobe.checkpoints.table import format_interval, number, percent, verdict
+from metaprobe.eval.compare import calibration_words, control_named
+from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.metrics.strongest_control import ControlComparison
-from metaprobe.eval.report.facts import consequence, disqualifying_audits
-from metaprobe.eval.report.methods import chosen_in_folds, headline
-from metaprobe.eval.report.threshold_curves import risk_at
-from metaprobe.eval.results import Comparison
-from metaprobe.eval.wording import calibration_words, control_named, format_interval, number, percent, verdict
+from metaprobe.eval.results import Comparison, Family, Finding, MethodResult
 
 FEW_GROUPS = 100
 """Below so many independent groups of questions, more of them is the first thing to ask for."""
+
+
+def headline(comparison: Comparison) -> MethodResult | None:
+    """The learned method that was named beforehand, or else the last of them; None where there is none."""
+    learned = [method for method in comparison.methods if method.family == "learned"]
+    return next((m for m in comparison.methods if m.name == comparison.headline), learned[-1] if learned else None)
+
+
+def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
+    """The one named beforehand, and of every other family the first; and the strongest control."""
+    by_family: dict[Family, MethodResult] = {}
+    for method in comparison.methods:
+        by_family.setdefault(method.family, method)
+    first = headline(comparison)
+    names = {method.name for family, method in by_family.items() if family not in ("plain", "learned")}
+    names |= {method.name for method in comparison.controls[:1]} | ({first.name} if first else set())
+    return tuple(method for method in comparison.methods if method.name in names)
+
+
+def control_words(comparison: Comparison) -> str:
+    """Which control is the strongest, and what the row of those that the folds chose is; empty without controls."""
+    if not comparison.controls:
+        return ""
+    strongest = comparison.controls[0].name
+    first = f"Strongest control: {strongest}, the best of {len(comparison.controls)} on these same answers."
+    if not comparison.baselines:
+        return first
+    return f"{first} {comparison.best_baseline.capitalize()}: {chosen_in_folds(comparison)}, chosen in advance."
+
+
+def chosen_in_folds(comparison: Comparison) -> str:
+    """`mean log-probability in 3 of 5 folds, length in 2`: the controls that were chosen in advance."""
+    (first, folds), *others = comparison.baselines.items()
+    rest = "".join(f", {name} in {count}" for name, count in others)
+    return f"{first} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
+
+
+def consequence(audit: Finding) -> str:
+    """Says how much a failed audit weakens the numbers of its method, or of every method; empty where it passed."""
+    if audit.passed:
+        return ""
+    numbers = f"the numbers of {audit.method}" if audit.method else "the numbers"
+    return f"{numbers} cannot be believed" if audit.severity == "invalid" else f"{numbers} are weaker than they look"
+
+
+def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
+    """Returns the names of the failed audits after which numbers cannot be believed, by the method they are about.
+
+    The key is empty for audits of the answers, after which no method's numbers can be believed.
+    """
+    failed: dict[str, list[str]] = {}
+    for audit in audits:
+        if not audit.passed and audit.severity == "invalid":
+            failed.setdefault(audit.method, []).append(audit.name)
+    return failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +113,7 @@ def brief(comparison: Comparison) -> Brief:
 
 
 def verdict_words(comparison: Comparison) -> tuple[str, ...]:
-    """What the comparison says, in one to three sentences that go by the paired intervals; empty without methods."""
+    """Returns the result in one to three sentences that follow the paired intervals; empty without methods."""
     failed = disqualifying_audits(comparison.audits)
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
@@ -110,14 +165,14 @@ def _of_stated(stated: MethodResult) -> str:
 
 
 def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
-    found = []
+    sentences = []
     if stated is not None:
         given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
-        found.append(f"What the model says ({given}): {_describe_auroc(stated)}.")
-        found += calibration_words(stated)
+        sentences.append(f"What the model says ({given}): {_describe_auroc(stated)}.")
+        sentences += calibration_words(stated)
     control = comparison.controls[0] if comparison.controls else None
     if control is not None:
-        found.append(
+        sentences.append(
             f"The strongest of {len(comparison.controls)} controls ({control_named(control.name)}): "
             f"{_describe_auroc(control)}."
         )
@@ -128,19 +183,20 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
         and control is not None
         and tuple(comparison.baselines) != (control.name,)
     ):
-        found.append(
+        sentences.append(
             f"The control chosen in advance, in each fold ({chosen_in_folds(comparison)}): {_describe_auroc(chosen)}."
         )
     if learned is not None:
-        found.append(f"The learned method ({learned.name}): {_describe_auroc(learned)}{_inside(learned)}.")
+        sentences.append(f"The learned method ({learned.name}): {_describe_auroc(learned)}{_inside(learned)}.")
     best = learned or control
     if best is not None:
-        kept = percent(risk_at(comparison, best, 0.5))
-        found.append(
+        curve = risk_coverage(comparison.y, best.order)
+        kept = percent(float(np.interp(0.5, curve.coverage, curve.risk)))
+        sentences.append(
             f"Keeping only the half of the answers that {best.name} trusts most, {kept} of them are wrong, against "
             f"{percent(1 - comparison.base_rate)} of all."
         )
-    return found
+    return sentences
 
 
 def _inside(method: MethodResult) -> str:
@@ -162,20 +218,20 @@ def _describe_auroc(method: MethodResult) -> str:
 
 def _reliability(comparison: Comparison) -> list[str]:
     size = comparison.methods[0].auroc
-    said = [
+    sentences = [
         f"Every answer was judged by models that saw no answer to its group of questions; there are {size.groups:,} "
         "such groups. The intervals say how much the numbers may owe to which groups were drawn; they say nothing of "
         "other models, or of questions of another kind."
     ]
     failed = [audit for audit in comparison.audits if not audit.passed]
     if comparison.audits:
-        said.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
-    said += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
+        sentences.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
+    sentences += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
     if weak := sum(audit.severity != "invalid" for audit in failed):
-        said.append(f"{weak} of the audits failed in a way that makes numbers weaker than they look.")
+        sentences.append(f"{weak} of the audits failed in a way that makes numbers weaker than they look.")
     if size.groups < FEW_GROUPS:
-        said.append(f"{size.groups} groups are few: small differences cannot be seen.")
-    return said
+        sentences.append(f"{size.groups} groups are few: small differences cannot be seen.")
+    return sentences
 
 
 def _advice(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
@@ -227,7 +283,7 @@ def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlCom
 
 
 def _caution_within_runs(learned: MethodResult) -> list[str]:
-    """What a reader who uses one model for one task must know of a gain that is there when runs are pooled."""
+    """Returns a warning for users of one model on one task, where the gain is shown for pooled runs only."""
     over = learned.controls_within
     if over is None or over.beaten:
         return []

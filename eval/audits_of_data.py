@@ -1,20 +1,24 @@
-"""Is what is learned from fit to learn from? Splits that leak, one rare class, labels that judges dispute.
+"""Are the data fit to learn from? Splits that leak, questions and answers that repeat, rare classes, disputed labels.
 
 A split is a mapping from role (`train`, `selection`, `calibration`, `test`) to row indices; several splits are the
-outer folds of one study. Everything but `test` counts as seen.
+outer folds of one study. All roles but `test` count as seen.
+
+Similar questions are found by the Jaccard similarity of word 3-grams, exactly, among tens of thousands of texts.
+Where questions were not stored, an answer that occurs twice is noticed by its log-probabilities, token by token.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
-from metaprobe.eval.audits.similar import SIMILAR, nearly_identical, normalise, numbers_of, reworded_pairs
-from metaprobe.eval.method_results import Finding
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.results import Finding
+from metaprobe.records.extras import require
 from metaprobe.records.types import Run
 
 Rows = NDArray[np.int64]
@@ -34,17 +38,43 @@ KAPPA = 0.4
 """Where Landis and Koch 1977, doi:10.2307/2529310, end "fair" and begin "moderate" agreement."""
 FEW_SHARED = 30
 """Answers judged by both sources below which kappa says nothing."""
+BLOCK = 128
+"""Texts compared with all others at a time: at most BLOCK * n pairs are in memory."""
+MAX_COMPARED = 10_000_000
+"""Pairs after which no further text is looked at."""
+SIMILAR = 0.8
+"""Jaccard similarity from which two texts are nearly the same."""
+
+REWORDED = 0.4
+"""Cosine of character n-grams from which two word problems of the same numbers are one. In the recorded stores those
+that are two reach 0.3, and rewordings by hand 0.6."""
+MOST_ALIKE = 5
+"""Other texts that one may resemble, numbers aside, before it counts as made by a template."""
+FEWEST_NUMBERS, FEWEST_WORDS = 2, 8
+"""That a question needs for its numbers to tell it from others: "what is 44 + 69" is not "what is 69 + 44 reworded"."""
+
+Indices = NDArray[np.intp]
+FEWEST_TOKENS = 5
+DECIMALS = 4
+"""Of nats: what two servers, or two formats, keep of one number."""
+FEWEST_VALUES = 3
+"""Different values of a series, without which it tells nothing: a sure answer is a row of zeros, as others are."""
+FEWEST_TWINS = 20
+DISAGREEING = 0.1
+"""Share of twins with the other label from which the labels are called noisy."""
+
+Numbers = NDArray[np.int64]
 
 
 def group_overlap(groups: NDArray[np.str_], splits: Sequence[Split]) -> Finding:
     """No group has rows in two roles of one split. One that has is a leak, whatever its size."""
-    found: list[str] = []
+    overlaps: list[str] = []
     for split in splits:
         for first, second in combinations(split, 2):
             shared = np.intersect1d(groups[split[first]], groups[split[second]])
-            found += [f"{group} in {first} and {second}" for group in shared.tolist()]
-    detail = f"{len(found)} overlaps, such as {'; '.join(found[:2])}" if found else "no group is in two roles"
-    return Finding("splits share no group", not found, f"{detail} ({_folds(splits)})", "invalid")
+            overlaps += [f"{group} in {first} and {second}" for group in shared.tolist()]
+    detail = f"{len(overlaps)} overlaps, such as {'; '.join(overlaps[:2])}" if overlaps else "no group is in two roles"
+    return Finding("splits share no group", not overlaps, f"{detail} ({_folds(splits)})", "invalid")
 
 
 def repeated_questions(
@@ -202,12 +232,12 @@ def class_balance(y: NDArray[np.int64]) -> Finding:
 def labels_by_source(runs: Iterable[Run], call_ids: Sequence[str], target: str) -> dict[str, NDArray[np.float64]]:
     """Source -> its last label of each call, shape (n,); NaN where it gave none."""
     row = {call_id: i for i, call_id in enumerate(call_ids)}
-    found: dict[str, NDArray[np.float64]] = {}
+    by_source: dict[str, NDArray[np.float64]] = {}
     for run in runs:
         for label in run.labels:
             if label.name == target and label.call_id in row:
-                found.setdefault(label.source, np.full(len(row), np.nan))[row[label.call_id]] = label.value
-    return found
+                by_source.setdefault(label.source, np.full(len(row), np.nan))[row[label.call_id]] = label.value
+    return by_source
 
 
 def label_noise(
@@ -279,3 +309,170 @@ def _share(part: int, whole: int) -> str:
 
 def _short(text: str) -> str:
     return repr(str(text) if len(text) <= 80 else f"{text[:40]} ... {text[-35:]}")
+
+
+def normalise(text: str) -> str:
+    """Lower case, words and operators apart by one space; punctuation that ends a clause is dropped."""
+    return " ".join(re.findall(r"\w+|[^\w\s.,;:!?'\"]", text.casefold()))
+
+
+def numbers_of(text: str, *, keep: bool = True) -> str:
+    """The numbers of a text in order; with `keep=False`, the text with 0 in the place of each."""
+    return " ".join(re.findall(r"\d+", text)) if keep else re.sub(r"\d+", "0", text)
+
+
+def nearly_identical(
+    texts: Sequence[str], threshold: float = SIMILAR, *, seed: int = 0
+) -> Iterator[tuple[Indices, Indices, Indices]]:
+    """As `similar_pairs` of normalised texts, those pairs only that hold the same numbers in the same order.
+
+    Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions.
+    """
+    numbers = np.unique([numbers_of(text) for text in texts], return_inverse=True)[1]
+    for rows, i, j in similar_pairs(texts, threshold, seed=seed):
+        same = numbers[i] == numbers[j]
+        yield rows, i[same], j[same]
+
+
+def reworded_pairs(texts: Sequence[str], threshold: float = REWORDED) -> tuple[Indices, Indices]:
+    """Pairs (i, j) of normalised texts that ask the same in other words: the same numbers, in any order, and much the
+    same letters (cosine of TF-IDF weighted character 3- and 4-grams).
+
+    Only texts of at least 2 numbers and 8 words are looked at: without numbers a rewording cannot be told from another
+    question about the same thing. Nor are those that are made by a template, that is, much like more than 5 texts
+    whatever the numbers: there the same numbers come by chance. Each pair is returned in both orders. Ends early as
+    `similar_pairs` does.
+    """
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for row, text in enumerate(texts):
+        numbers = re.findall(r"\d+", text)
+        if len(numbers) >= FEWEST_NUMBERS and len(re.findall(r"[^\W\d]+", text)) >= FEWEST_WORDS:
+            alike.setdefault((*sorted(numbers), *sorted(re.findall(r"[+*/=^<>×÷]", text))), []).append(row)
+    near_pairs, compared = [np.empty((0, 2), dtype=np.intp)], 0
+    groups = [np.array(rows, dtype=np.intp) for rows in alike.values() if len(rows) > 1]
+    if not groups:
+        return near_pairs[0][:, 0], near_pairs[0][:, 1]
+    extraction = require("sklearn.feature_extraction.text", "fit")
+    vectorizer = extraction.TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 4), sublinear_tf=True, dtype=np.float32)
+    grams = vectorizer.fit_transform(texts)
+    for rows in groups:
+        for start in range(0, len(rows), BLOCK):
+            block = rows[start : start + BLOCK]
+            near = np.argwhere((grams[block] @ grams[rows].T).toarray() >= threshold)
+            pairs = np.stack([block[near[:, 0]], rows[near[:, 1]]], axis=1)
+            near_pairs.append(pairs[pairs[:, 0] != pairs[:, 1]])
+            compared += len(block) * len(rows)
+            if compared > MAX_COMPARED:
+                break
+    pairs = np.concatenate(near_pairs)
+    rows = np.unique(pairs)
+    if not len(rows):
+        return pairs[:, 0], pairs[:, 1]
+    masked = vectorizer.fit_transform([re.sub(r"\d+", "0", text) for text in texts])
+    alone = np.zeros(len(texts), dtype=bool)
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        alone[block] = ((masked[block] @ masked.T).toarray() >= threshold).sum(
+            axis=1
+        ) <= MOST_ALIKE + 1  # itself is one
+    kept = pairs[alone[pairs].all(axis=1)]
+    return kept[:, 0], kept[:, 1]
+
+
+def similar_pairs(
+    texts: Sequence[str], threshold: float, *, seed: int = 0
+) -> Iterator[tuple[Indices, Indices, Indices]]:
+    """For block after block of the texts, in random order: the block, and its pairs (i in the block, j any other).
+
+    Candidates are found by prefix filtering (Bayardo, Ma and Srikant 2007, doi:10.1145/1242572.1242591): with grams
+    ordered from rare to common, two sets of similarity t share one of the first |x| - ceil(t |x|) + 1 of each. Ends
+    early where candidates are very many, as among long templates.
+    """
+    if not any(texts):
+        return
+    vectorizer = require("sklearn.feature_extraction.text", "fit").CountVectorizer(
+        analyzer=_grams, binary=True, dtype=np.int32
+    )
+    grams = vectorizer.fit_transform(texts)
+    grams = grams[:, np.argsort(grams.getnnz(axis=0), kind="stable")].tocsr()
+    grams.sort_indices()
+    sizes = np.diff(grams.indptr)
+    prefix = grams.copy()
+    at = np.arange(grams.nnz) - np.repeat(grams.indptr[:-1], sizes)  # place within its text, rarest first
+    prefix.data[at > np.repeat(sizes - np.ceil(threshold * sizes - 1e-9), sizes)] = 0
+    prefix.eliminate_zeros()
+    order = np.random.default_rng(seed).permutation(len(texts))
+    columns, compared = prefix.T.tocsr(), 0
+    for start in range(0, len(order), BLOCK):
+        rows = order[start : start + BLOCK]
+        candidates = (prefix[rows] @ columns).tocoo()
+        i, j = np.unique(rows[candidates.row]), np.unique(candidates.col)
+        shared = (grams[i] @ grams[j].T).tocoo()
+        i, j = i[shared.row], j[shared.col]
+        similar = (shared.data >= threshold * (sizes[i] + sizes[j] - shared.data) - 1e-9) & (i != j)
+        yield rows, i[similar], j[similar]
+        compared += len(i)
+        if compared > MAX_COMPARED:
+            return
+
+
+def _grams(text: str) -> list[str]:
+    """Word 3-grams; a text of fewer words is one gram, an empty one has none."""
+    words = text.split()
+    return [" ".join(words[i : i + 3]) for i in range(max(len(words) - 2, 1))] if words else []
+
+
+def number_series(logprobs: NDArray[np.object_]) -> Numbers:
+    """(n,): a number for each series of log-probabilities, equal for equal ones; -1 for one that tells too little."""
+    known: dict[bytes, int] = {}
+    numbers = np.full(len(logprobs), -1)
+    for row, values in enumerate(logprobs):
+        rounded = np.round(np.asarray(values, dtype=np.float64), DECIMALS) + 0.0  # -0.0 becomes 0.0
+        if len(rounded) >= FEWEST_TOKENS and len(np.unique(rounded)) >= FEWEST_VALUES:
+            numbers[row] = known.setdefault(rounded.tobytes(), len(known))
+    return numbers
+
+
+def repeated_series(logprobs: NDArray[np.object_], splits: Sequence[Split], *, y: Numbers | None = None) -> Finding:
+    """At most 1 % of the test answers have the log-probabilities of a seen answer, token by token.
+
+    Compared are answers of at least 5 tokens, to four decimals. Two answers to different questions never agree so: one
+    of them is a copy, under another group. Fails as `near_duplicates` does, and says how far AUROC can move.
+    """
+    series = number_series(logprobs)
+    touched, total = [], 0
+    for split in splits:
+        rows = split.get(TEST, np.empty(0, dtype=np.int64))
+        rows = rows[series[rows] >= 0]
+        seen = np.concatenate([series[part] for role, part in split.items() if role != TEST])
+        touched.append(rows[np.isin(series[rows], seen)])
+        total += len(rows)
+    count = sum(map(len, touched))
+    detail = (
+        f"{count} of {total} test answers of {FEWEST_TOKENS} tokens and more have the log-probabilities of a seen one"
+    )
+    if count:
+        detail += f"; {leak_reach(touched, splits, y)}. Give answers that are copies one group"
+    return Finding("no answer twice", count <= TOLERATED * total, detail, leak_severity(touched, splits))
+
+
+def twins_disagree(logprobs: NDArray[np.object_], y: Numbers) -> Finding | None:
+    """At most 10 % of the answers that occur more than once have another label than their twin; None below 20 of them.
+
+    Twins have the same log-probabilities, as in `repeated_series`, whatever their groups. Of two labels for one answer
+    one is wrong. The detail gives the best AUROC that labels of such noise leave: `auroc_ceiling`.
+    """
+    series = number_series(logprobs)
+    told = np.flatnonzero(series >= 0)
+    _, member, size = np.unique(series[told], return_inverse=True, return_counts=True)
+    ones = np.bincount(member, weights=y[told])[member]
+    several = size[member] > 1
+    if several.sum() < FEWEST_TWINS:
+        return None
+    labels, others = y[told][several], size[member][several] - 1
+    same = np.where(labels == 1, ones[several] - 1, others - ones[several])
+    agreement = float(np.mean(same / others))
+    detail = f"{int(several.sum())} answers occur more than once; their twin has the other label in {1 - agreement:.1%}"
+    if 0 < y.mean() < 1 and agreement < 1:
+        detail += f"; with labels so noisy no score has more than AUROC {auroc_ceiling(agreement, float(y.mean())):.2f}"
+    return Finding("twins have one label", 1 - agreement <= DISAGREEING, detail)

@@ -1,0 +1,358 @@
+"""One table with four renderings: text for a terminal, HTML, Markdown and CSV; and how its numbers are written.
+
+It stands in this room because every room that shows rows may import from here. Nothing but the standard library is
+needed. LaTeX is made from the same table by pandas, in `eval.report.write`.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from math import isnan
+from typing import Any, Literal, Protocol, Self
+
+from metaprobe.checkpoints.manifest import printable
+
+WIDTH = 110
+"""Characters of a line on a terminal."""
+NAMED = 48
+"""Characters of a row's name on a terminal: more than most models and controls have."""
+MOST_DIGITS = 5
+"""Decimals at most, where fewer would hide on which side of 0 the end of an interval lies."""
+NOTEBOOK = "padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;background:transparent;color:inherit"
+"""Style of a cell where no style sheet goes with the table. Colours are those of the notebook, dark or light."""
+
+Value = str | float | None
+
+
+class Estimated(Protocol):
+    """An estimate with the ends of its interval, such as `Interval` and `Metric`."""
+
+    @property
+    def estimate(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
+def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
+    """`0.71`; `n/a` for nan; never a minus before zeros only."""
+    if isnan(value):
+        return "n/a"
+    value = round(value, digits) + 0.0  # -0.0 + 0.0 is 0.0
+    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+
+
+def bounds(interval: Estimated, digits: int = 2, *, signed: bool = False) -> str:
+    """`[0.68, 0.74]`; where an end of a difference would be rounded to 0 it has as many digits as show its sign."""
+
+    def end(value: float) -> str:
+        more = range(digits, MOST_DIGITS + 1) if signed else ()
+        return number(value, next((n for n in more if round(value, n)), digits), signed=signed)
+
+    return f"[{end(interval.low)}, {end(interval.high)}]"
+
+
+def format_interval(interval: Estimated, digits: int = 2, *, signed: bool = False) -> str:
+    """`0.71 [0.68, 0.74]`."""
+    return f"{number(interval.estimate, digits, signed=signed)} {bounds(interval, digits, signed=signed)}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """`71 %` of 0.71."""
+    return "n/a" if isnan(share) else f"{number(100 * share, digits)}\u00a0%"
+
+
+def p_value(p: float) -> str:
+    """`0.012`, `< 0.001`."""
+    return "< 0.001" if p < 0.001 else number(p, 3)
+
+
+def verdict(difference: Estimated) -> str:
+    """The sign of a paired difference in a word: an interval that holds 0 decides nothing."""
+    if difference.low > 0:
+        return "better"
+    return "worse" if difference.high < 0 else "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One entry of a table."""
+
+    text: str
+    value: Value = None
+    """The value that sorts and is written to CSV; None where there is none."""
+    ends: tuple[float, float] | None = None
+    """Ends of the interval, where the column has one."""
+    note: str = ""
+    """Small print after the text: the interval, or of how many."""
+    mark: str = ""
+    """A word that judges: `better`, `worse`, `unclear`. It is also a class of the HTML."""
+    strong: bool = False
+    css: str = ""
+    """Classes of the text in HTML."""
+
+    @property
+    def plain(self) -> str:
+        """The whole entry in one line."""
+        return " ".join(filter(None, (self.text, self.note, self.mark))).replace("\n", " ")
+
+
+NOTHING = Cell("-")
+
+
+def words(text: str, *, css: str = "") -> Cell:
+    return Cell(text, text, css=css)
+
+
+def count(value: int) -> Cell:
+    return Cell(f"{value:,}", value)
+
+
+def number_of(value: float | None, digits: int = 2) -> Cell:
+    """A number without an interval."""
+    return NOTHING if value is None else Cell(number(value, digits), value)
+
+
+def share(value: float | None, *, of: int | None = None) -> Cell:
+    """A share in per cent, and of how many."""
+    return NOTHING if value is None else Cell(percent(value), value, note="" if of is None else f"of {of:,}")
+
+
+def p_cell(p: float) -> Cell:
+    return Cell(p_value(p), p)
+
+
+def estimate(interval: Estimated | None, *, strong: bool = False) -> Cell:
+    """An estimate with its interval."""
+    if interval is None:
+        return NOTHING
+    ends = interval.low, interval.high
+    return Cell(number(interval.estimate), interval.estimate, ends, bounds(interval), strong=strong)
+
+
+def rate(interval: Estimated | None) -> Cell:
+    """An estimate with its interval, in per cent."""
+    if interval is None:
+        return NOTHING
+    ends = interval.low, interval.high
+    note = f"[{percent(interval.low)}, {percent(interval.high)}]"
+    return Cell(percent(interval.estimate), interval.estimate, ends, note)
+
+
+def difference(interval: Estimated | None, *, judged: bool = True) -> Cell:
+    """A paired difference with its sign, and where `judged` whether it is better."""
+    if interval is None:
+        return NOTHING
+    return Cell(
+        number(interval.estimate, signed=True),
+        interval.estimate,
+        (interval.low, interval.high),
+        bounds(interval, signed=True),
+        verdict(interval) if judged else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    key: str
+    """Its name in the CSV."""
+    title: str
+    kind: Literal["text", "prose", "number", "interval"] = "number"
+    """Prose is whole sentences. An interval is three columns in the CSV: `key`, `key_low`, `key_high`."""
+    better: Literal["", "higher", "lower"] = ""
+    shown: bool = True
+    """Whether readers see it; the CSV always has it."""
+    cell: Callable[[Any], Cell] | None = None
+    """Makes its entry from the thing that a row is about; see `Table.made`."""
+
+    @property
+    def arrow(self) -> str:
+        return {"higher": " ↑", "lower": " ↓", "": ""}[self.better]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows under named columns; the first column names the row."""
+
+    ident: str = ""
+    """Name of its files, and of its ids in HTML."""
+    caption: str = ""
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    records: Sequence[Mapping[str, Value | int]] = ()
+    """What the CSV holds, where a program wants another form than a reader."""
+
+    @classmethod
+    def of(cls, head: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> Self:
+        """A table of things as `str` writes them."""
+        columns = tuple(Column(title, title, "text") for title in head)
+        return cls(caption=caption, columns=columns, rows=tuple(tuple(words(str(one)) for one in row) for row in rows))
+
+    @classmethod
+    def made(
+        cls,
+        ident: str,
+        caption: str,
+        things: Iterable[Any],
+        *columns: Column,
+        records: Sequence[Mapping[str, Value | int]] = (),
+    ) -> Self:
+        """A table with a row for each thing, its entries made by the columns' `cell`, by default from an attribute."""
+        makers = [column.cell or partial(_from_attribute, column) for column in columns]
+        rows = tuple(tuple(make(thing) for make in makers) for thing in things)
+        return cls(ident=ident, caption=caption, columns=columns, rows=rows, records=records)
+
+    @property
+    def kept(self) -> list[int]:
+        """Places of the columns that readers see: not those in which no row says anything."""
+        shown = [at for at, column in enumerate(self.columns) if column.shown]
+        if not self.rows:
+            return shown
+        columns = list(zip(*self.rows, strict=True))
+        if len(columns) != len(self.columns):
+            raise ValueError(f"table {self.ident}: a row has {len(columns)} cells for {len(self.columns)} columns")
+        return [at for at in shown if any(cell != NOTHING for cell in columns[at])]
+
+    @property
+    def heads(self) -> list[Column]:
+        """The columns that readers see."""
+        return [self.columns[at] for at in self.kept]
+
+    @property
+    def shown(self) -> list[list[Cell]]:
+        """The rows as readers see them, a cell for each of `heads`."""
+        kept = self.kept
+        return [[row[at] for at in kept] for row in self.rows]
+
+    def csv(self) -> str:
+        """RFC 4180, with numbers in full precision. Intervals have three columns."""
+        return csv_text(self.records or as_records(self.columns, self.rows), [column.key for column in self.columns])
+
+    def text(self, *, width: int | None = WIDTH, named: int = NAMED) -> list[str]:
+        """Lines of fixed-width columns; a row's name is cut to `named` characters.
+
+        Columns beyond `width` follow in further blocks, each with the rows' names again. `*` marks strong cells.
+        Names from elsewhere cannot steer a terminal: control characters are spelled out.
+        """
+        entries = [
+            [f"{column.title}{column.arrow}" for column in self.heads],
+            *([cell.plain + "*" * cell.strong for cell in row] for row in self.shown),
+        ]
+        lines = [[printable(entry.replace("\u00a0", " ")) for entry in row] for row in entries]
+        lines = [[name if len(name) <= named else f"{name[: named - 1]}…", *rest] for name, *rest in lines]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        blocks: list[list[int]] = [[0]]
+        for column in range(1, len(widths)):
+            used = sum(widths[one] + 2 for one in blocks[-1])
+            if width is not None and used + widths[column] > width and len(blocks[-1]) > 1:
+                blocks.append([0])
+            blocks[-1].append(column)
+        shown: list[str] = []
+        for block in blocks:
+            body = ["  ".join(line[one].ljust(widths[one]) for one in block).rstrip() for line in lines]
+            shown += ["", body[0], "-" * max(map(len, body)), *body[1:]]
+        return shown[1:]
+
+    def markdown(self) -> list[str]:
+        """Lines of a Markdown table."""
+        rows = [[f"{column.title}{column.arrow}" for column in self.heads], ["---"] * len(self.heads)]
+        rows += [[f"**{cell.plain}**" if cell.strong else cell.plain for cell in row] for row in self.shown]
+        return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
+
+    def html(self, *, style: str = "") -> str:
+        """A `<table>`. `style`: of every cell, where no style sheet goes with the table; see `NOTEBOOK`."""
+        styled = f' style="{style}"' if style else ""
+        ident = f' id="table-{escape(self.ident)}" class="sortable"' if self.ident else ""
+        name = f' id="{escape(self.ident)}-caption"' if self.ident else ""
+        heads = self.heads
+        lines = [
+            f"<table{ident}>",
+            f"<caption{name}><span>{escape(self.caption)}</span></caption>" if self.caption else "",
+            "<thead><tr>" + "".join(_head(column, styled) for column in heads) + "</tr></thead>"
+            if any(column.title for column in heads)
+            else "",
+            "<tbody>",
+        ]
+        for row in self.shown:
+            cells = (
+                _entry(column, cell, styled, at == 0) for at, (column, cell) in enumerate(zip(heads, row, strict=True))
+            )
+            lines.append("<tr>" + "".join(cells) + "</tr>")
+        return "\n".join([*filter(None, lines), "</tbody>", "</table>"])
+
+
+def _from_attribute(column: Column, thing: object) -> Cell:
+    """The attribute named by the column's key: a text, an interval, a count or a number."""
+    value = getattr(thing, column.key)
+    if isinstance(value, str):
+        return words(value)
+    if column.kind == "interval":
+        return estimate(value)
+    return count(value) if isinstance(value, int) else number_of(value)
+
+
+def _head(column: Column, styled: str) -> str:
+    aligned = ' class="n"' if column.kind in ("number", "interval") else ""
+    better = f'<span class="unseen"> ({column.better} is better)</span>' if column.better else ""
+    arrow = f'<span aria-hidden="true">{column.arrow}</span>' if column.better else ""
+    return f'<th scope="col"{aligned}{styled}>{escape(column.title)}{arrow}{better}</th>'
+
+
+def _entry(column: Column, cell: Cell, styled: str, first: bool) -> str:
+    tag = 'th scope="row"' if first else "td"
+    kind = {"text": "", "prose": ' class="prose"'}.get(column.kind, ' class="n"')
+    # What sorts: not the text where that is rounded or has a unit.
+    value = "" if cell.value == cell.text else f' data-value="{"" if cell.value is None else float(cell.value)}"'
+    text = escape(cell.text)
+    text = f'<span class="{escape(cell.css)}">{text}</span>' if cell.css else text
+    mark = f' <span class="mark m-{escape(cell.mark)}">{escape(cell.mark)}</span>' if cell.mark else ""
+    note = f' <span class="note">{escape(cell.note)}</span>' if cell.note else ""
+    inner = f"<strong>{text}</strong>" if cell.strong else text
+    return f"<{tag}{kind}{value}{styled}>{inner}{mark}{note}</{tag[:2]}>"
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]], *, head: Sequence[str] = ()) -> str:
+    """Returns a table for a notebook's `_repr_html_`; title and cells are escaped."""
+    listed = [list(row) for row in rows]
+    table = Table.of(head or [""] * max(map(len, listed), default=0), listed)
+    return f"<div><b>{escape(title)}</b>{table.html(style=NOTEBOOK)}</div>"
+
+
+def as_records(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[dict[str, Value]]:
+    """The rows as a CSV has them: intervals in three columns."""
+    records = []
+    for row in rows:
+        record: dict[str, Value] = {}
+        for column, cell in zip(columns, row, strict=True):
+            record[column.key] = "" if cell.value is None else cell.value
+            if column.kind == "interval":
+                low, high = cell.ends or ("", "")
+                record |= {f"{column.key}_low": low, f"{column.key}_high": high}
+        records.append(record)
+    return records
+
+
+def csv_text(records: Sequence[Mapping[str, Value | int]], fields: Sequence[str] = ()) -> str:
+    """Records as CSV (RFC 4180), with ' before a text that a spreadsheet would compute.
+
+    `fields`: the head, where there are no records.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(records[0]) if records else list(fields))
+    writer.writeheader()
+    writer.writerows({key: _not_computed(value) for key, value in record.items()} for record in records)
+    return text.getvalue()
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Spreadsheets compute a cell that begins so, whoever named the model or the method in it."""
+
+
+def _not_computed(value: Value | int) -> Value | int:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -1,0 +1,303 @@
+"""What answers and runs are like: accuracy, the course of log-probabilities, how early right and wrong differ, stages,
+similarity from stage to stage, and what agents alone cost and reach."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.results import (
+    Accuracy,
+    AccuracyRow,
+    Comparison,
+    CostPoint,
+    CostQuality,
+    Family,
+    SeenMethod,
+    SeenTokens,
+    SimilarityFlow,
+    Trajectories,
+    TrajectoryBands,
+)
+from metaprobe.eval.routing_controls import always
+from metaprobe.eval.routing_curves import upper_hull
+from metaprobe.eval.routing_performance import Matrix, Played, oracle, outcome_of, replay
+from metaprobe.eval.systems.metacogagent import outcome_matrix
+from metaprobe.eval.systems.metacrit import STAGES, Embed, similarity_flow, stage_accuracy
+from metaprobe.eval.table import LEVELS, AnswerTable
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Call, Run
+
+TOKENS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
+ENOUGH_LONGER = 0.05
+"""Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
+FEWEST_ANSWERS = 10
+"""Right ones, and wrong ones, from which the percentiles of a role are shown."""
+FEWEST_TOKENS = 5
+"""Of the median answer of a role: a number that was asked for has no course."""
+FEWEST_QUESTIONS = 30
+"""Answered by every agent, for a number of cost and quality."""
+
+Control = Literal["router", "agent", "control", "oracle"]
+
+
+def accuracy_rows(table: AnswerTable) -> tuple[AccuracyRow, ...]:
+    """Share of right answers by dimension and level, and over all."""
+    cells: dict[tuple[str, str], NDArray[np.bool_]] = {
+        (d, level): (table.dimensions == d) & (table.levels == level)
+        for d, level in sorted(set(zip(table.dimensions.tolist(), table.levels.tolist(), strict=True)), key=_cell_order)
+    }
+    cells["all", "all"] = np.ones(len(table), dtype=bool)
+    variants = list(dict.fromkeys(table.variants.tolist()))
+    return tuple(
+        AccuracyRow(
+            dimension,
+            level,
+            {
+                variant: Accuracy(float(table.y[rows].mean()), int(rows.sum()))
+                for variant in variants
+                if (rows := cell & (table.variants == variant)).any()
+            },
+        )
+        for (dimension, level), cell in cells.items()
+    )
+
+
+def _cell_order(cell: tuple[str, str]) -> tuple[str, int, str]:
+    dimension, level = cell
+    return dimension, LEVELS.index(level) if level in LEVELS else len(LEVELS), level
+
+
+def trajectories(table: AnswerTable) -> Trajectories | None:
+    """Log-probabilities over the course of right and of wrong answers; None where one kind is missing."""
+    if not table.measured:
+        return None
+    right = [np.asarray(x) for x in table.logprobs[table.y == 1]]
+    wrong = [np.asarray(x) for x in table.logprobs[table.y == 0]]
+    if not right or not wrong:
+        return None
+    return Trajectories(trajectory_bands(right), trajectory_bands(wrong))
+
+
+def trajectory_bands(logprobs: Sequence[ArrayLike], points: int = 50) -> TrajectoryBands:
+    """Bands over answers, each interpolated linearly to `points` positions, so that every answer weighs the same.
+
+    An answer of one token is constant. Raises ValueError for no answers, and for an answer that is empty or not finite.
+    """
+    if not logprobs:
+        raise ValueError("no answers: trajectories need at least one list of log-probabilities")
+    position = np.linspace(0.0, 1.0, points)
+    curves = np.empty((len(logprobs), points))
+    for row, values in enumerate(logprobs):
+        curve = np.asarray(values, dtype=np.float64)
+        if curve.ndim != 1 or curve.size == 0 or not np.isfinite(curve).all():
+            raise ValueError(
+                f"answer {row}: one finite log-probability a token is needed; got shape {curve.shape} with "
+                f"{np.count_nonzero(~np.isfinite(curve))} not finite. Leave such answers out"
+            )
+        curves[row] = np.interp(position, np.linspace(0.0, 1.0, curve.size), curve)
+    p10, p25, p75, p90 = np.percentile(curves, [10, 25, 75, 90], axis=0)
+    return TrajectoryBands(100 * position, curves.mean(axis=0), p10, p25, p75, p90, len(curves))
+
+
+def auroc_by_tokens_seen(
+    table: AnswerTable,
+    *,
+    learned: Mapping[str, Mapping[int, ArrayLike]] | None = None,
+    tokens: Sequence[int] = TOKENS,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> SeenTokens | None:
+    """AUROC of the mean and minimum log-probability of the first k tokens, of all answers at every k.
+
+    `learned`: name -> k -> (n,) out-of-fold scores from the first k tokens, as a model of the schema `prefix-k` gives
+    them; it must have the same k everywhere, and they are the ones shown. Shorter answers are read to their end. None
+    where all answers are right, or all are wrong, or there are no log-probabilities.
+    """
+    if len(np.unique(table.y)) < 2 or not table.measured:
+        return None
+    given = learned or {}
+    if given:
+        tokens = sorted(next(iter(given.values())))
+        for name, scores in given.items():
+            if sorted(scores) != tokens:
+                raise RecordError(f"{name} has scores for k in {sorted(scores)}; the others for k in {tokens}")
+    else:
+        longer = [float(np.mean(table.tokens > k)) for k in tokens]
+        # The first k at which nearly all answers have ended is the last one worth showing.
+        end = next((at + 1 for at, left in enumerate(longer) if left <= ENOUGH_LONGER), len(longer))
+        tokens = tokens[:end]
+    weights = cluster_weights(list(table.groups), resamples, seed)
+
+    def method(name: str, family: Family, scores: Mapping[int, ArrayLike]) -> SeenMethod:
+        return SeenMethod(name, family, tuple(interval(auroc, table.y, scores[k], weights) for k in tokens))
+
+    mean, lowest = _prefixes(table.logprobs, tokens)
+    return SeenTokens(
+        tokens=tuple(tokens),
+        finished=tuple(float(np.mean(table.tokens <= k)) for k in tokens),
+        methods=(
+            method("mean log-probability", "log-probability", mean),
+            method("minimum log-probability", "log-probability", lowest),
+            *(method(name, "learned", scores) for name, scores in given.items()),
+        ),
+    )
+
+
+def _prefixes(
+    logprobs: NDArray[np.object_], tokens: Sequence[int]
+) -> tuple[dict[int, NDArray[np.float64]], dict[int, NDArray[np.float64]]]:
+    """k -> (n,) mean, and minimum, of the first k."""
+    mean = {k: np.empty(len(logprobs)) for k in tokens}
+    lowest = {k: np.empty(len(logprobs)) for k in tokens}
+    for row, values in enumerate(logprobs):
+        curve = np.asarray(values, dtype=np.float64)
+        sums, lows = np.cumsum(curve), np.minimum.accumulate(curve)
+        for k in tokens:
+            end = min(k, len(curve))
+            mean[k][row], lowest[k][row] = sums[end - 1] / end, lows[end - 1]
+    return mean, lowest
+
+
+def with_runs(
+    comparison: Comparison, runs: Iterable[Run], *, embed: Embed | None = None, resamples: int = 1000, seed: int = 0
+) -> Comparison:
+    """The comparison with what its runs show beside: trajectories by role, stages, similarity flow, cost and quality.
+
+    `embed`: n texts -> (n, d), for the similarity; without it texts are compared by shared words. What the runs do not
+    give is left as it is.
+    """
+    listed = list(runs)
+    costs = agents_alone(listed, resamples=resamples, seed=seed)
+    return replace(
+        comparison,
+        role_trajectories=role_trajectories(listed),
+        stages=tuple(
+            row
+            for members in _by_variant(listed).values()
+            if len({call.stage for run in members for call in run.calls if run.label("correct", call.id) is not None})
+            > 1
+            for row in stage_accuracy(members, resamples=resamples, seed=seed)
+        ),
+        similarity=similarity_flows(listed, embed=embed, resamples=resamples, seed=seed),
+        routing=(*comparison.routing, *([costs] if costs else [])),
+    )
+
+
+def role_trajectories(runs: Iterable[Run]) -> tuple[Trajectories, ...]:
+    """Trajectories of each role: system, stage and agent, as far as there are several, in order of appearance.
+
+    An answer is right or wrong by its own label, or else (a monitor's remark) by how its run ended. Roles with fewer
+    than `FEWEST_ANSWERS` of either, or that say less than `FEWEST_TOKENS` tokens, are left out.
+    """
+    calls: list[tuple[Run, Call]] = [(run, call) for run in runs for call in run.calls]
+    parts = (
+        {run.system for run, _ in calls},
+        {run.variant for run, _ in calls},
+        {call.stage for _, call in calls},
+        {call.agent for _, call in calls},
+    )
+    by_role: dict[str, dict[bool, list[NDArray[np.floating]]]] = {}
+    for run, call in calls:
+        right = run.label("correct", call.id)
+        right = run.outcome if right is None else right
+        if right not in (0, 1) or call.logprobs is None or not len(call.logprobs):
+            continue
+        names = (run.system, run.variant, call.stage, call.agent)
+        role = ", ".join(name for name, every in zip(names, parts, strict=True) if name and len(every) > 1)
+        by_role.setdefault(role, {True: [], False: []})[bool(right)].append(np.asarray(call.logprobs))
+    return tuple(
+        Trajectories(trajectory_bands(by_outcome[True]), trajectory_bands(by_outcome[False]), role)
+        for role, by_outcome in by_role.items()
+        if min(map(len, by_outcome.values())) >= FEWEST_ANSWERS
+        and np.median([len(values) for both in by_outcome.values() for values in both]) >= FEWEST_TOKENS
+    )
+
+
+def similarity_flows(
+    runs: Iterable[Run], *, embed: Embed | None = None, resamples: int = 1000, seed: int = 0
+) -> tuple[SimilarityFlow, ...]:
+    """Returns, for each variant of MetaCrit with texts, every stage against the one before it and against the last."""
+    flows = []
+    for (system, variant), members in _by_variant(runs).items():
+        told = [run for run in members if len({call.stage for call in run.calls if call.text} & set(STAGES)) > 1]
+        if not told or system != "metacrit":
+            continue
+        for reference in ("previous", "final"):
+            stages = similarity_flow(told, reference=reference, embed=embed, resamples=resamples, seed=seed)
+            by = "TF-IDF (shared words, not meaning)" if embed is None else "embedding"
+            flows.append(SimilarityFlow(system, variant, reference, by, stages))
+    return tuple(flows)
+
+
+def agents_alone(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> CostQuality | None:
+    """Accuracy and cost of each agent alone where every agent was asked, of the most confident one and the oracle.
+
+    Cost is tokens generated for a question, by all calls of the agents asked: known of any run, where prices are not.
+    None for fewer than two agents or `FEWEST_QUESTIONS` questions.
+    """
+    members = [run for run in runs if run.system == "metacogagent"]
+    agents = tuple(
+        sorted({call.agent for run in members for call in run.calls if call.agent and call.stage == "answer"})
+    )
+    members = [run for run in members if all(_answered(run, agent) for agent in agents)]
+    if len(agents) < 2 or len(members) < FEWEST_QUESTIONS:
+        return None
+    outcomes = outcome_matrix(members, agents)
+    known = np.flatnonzero(np.isfinite(outcomes.correct).all(axis=1))
+    if len(known) < FEWEST_QUESTIONS:
+        return None
+    tokens = np.array([[_tokens(run, agent) for agent in agents] for run in members])
+    matrix = Matrix(
+        outcomes.correct, tokens / 1000, np.full(tokens.shape, np.nan), agents, np.array(outcomes.groups)
+    ).take(known)
+    stated = np.nan_to_num(outcomes.confidence[known], nan=-1.0)
+    everyone = tuple(range(len(agents)))
+    ways: dict[str, tuple[Control, list[Played]]] = {
+        **{agent: ("agent", always(matrix, column)) for column, agent in enumerate(agents)},
+        "all asked, the most confident kept": ("control", [Played(everyone, int(row.argmax())) for row in stated]),
+        "oracle": ("oracle", oracle(matrix)),
+    }
+    points = []
+    for name, (kind, played) in ways.items():
+        figures = outcome_of(matrix, played, resamples=resamples, seed=seed)
+        cost = 1000 * float(replay(matrix, played).cost.mean())
+        points.append(CostPoint(name, kind, cost, figures.accuracy.estimate, figures.accuracy))
+    return CostQuality(
+        title="Agents of MetaCogAgent",
+        unit="tokens generated a question",
+        points=tuple(points),
+        hull=_hull([point for point in points if point.kind != "oracle"]),
+        n=len(matrix),
+    )
+
+
+def _hull(points: Sequence[CostPoint]) -> tuple[tuple[float, float], ...]:
+    hull = upper_hull([point.cost for point in points], [point.accuracy for point in points])
+    return tuple(zip(hull.cost.tolist(), hull.accuracy.tolist(), strict=True))
+
+
+def _by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    return by_variant
+
+
+def _answered(run: Run, agent: str) -> bool:
+    return any(call.stage == "answer" and call.agent == agent for call in run.calls)
+
+
+def _tokens(run: Run, agent: str) -> float:
+    """Generated by all calls of one agent: from its log-probabilities, or else by the server's count."""
+    return float(
+        sum(
+            len(call.logprobs) if call.logprobs is not None else call.usage.completion_tokens
+            for call in run.calls
+            if call.agent == agent
+        )
+    )

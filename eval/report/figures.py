@@ -1,0 +1,414 @@
+"""The drawings of a report, by matplotlib: what each shows, and the colours that mean the same everywhere.
+
+A colour is the family of a method, or right and wrong answers. It comes from the page's style sheet. Lines of one
+colour differ in their dashes, points in their markers.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metaprobe.checkpoints.table import format_interval, number, percent
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.calibration import ReliabilityBin
+from metaprobe.eval.metrics.discrimination import roc_curve
+from metaprobe.eval.metrics.selective import risk_coverage
+from metaprobe.eval.results import (
+    FAMILIES,
+    Comparison,
+    CostPoint,
+    CostQuality,
+    Family,
+    LayerSweep,
+    MethodResult,
+    Place,
+    SeenTokens,
+    Trajectories,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_IN, HEIGHT_IN = 3.3, 2.4
+"""Size of a drawing without its legend: as wide as a column of a paper, and as the text on a phone."""
+LEGEND_LINE_IN = 0.17
+DASHES = ("-", "--", ":", "-.", (0, (1, 2)), (0, (8, 2)))
+"""Line styles of the methods of one family, in their order."""
+POINTS_AREA, SMALLEST_AREA = 120.0, 5.0
+"""In square points: of all points of a reliability diagram together, shared by their answers, and of each besides."""
+CURVE_POINTS = 120
+SMALLEST_COVERAGE = 0.02
+"""A risk-coverage curve starts here: below, it is the luck of a handful of answers."""
+NAME_WIDTH, LINE_IN, FAMILY_GAP, BELOW = 23, 0.135, 0.7, 0.44
+"""Forest plot: letters in a line of names, height of a line in inches, lines left free between two families, and how
+far below a method's pooled figure its figure within runs stands, in lines."""
+
+AS_STATED, RECALIBRATED = "as stated", "recalibrated"
+Painter = Callable[["Axes"], None]
+Bins = Sequence[ReliabilityBin]
+
+
+def _light() -> dict[str, str]:
+    """Returns the custom properties of the style sheet and their colours on white."""
+    style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+    return dict(re.findall(r"--([\w-]+):\s*(#[0-9a-f]{6})", style[: style.index("@media")]))
+
+
+_LIGHT = _light()
+INK, PAPER, RIGHT, WRONG = (_LIGHT[name] for name in ("ink", "paper", "right", "wrong"))
+FAMILY: dict[Family, str] = {family: _LIGHT[family] for family in FAMILIES}
+KINDS = {
+    "router": ("o", FAMILY["learned"], "router (round)"),
+    "agent": ("s", INK, "one agent alone (square)"),
+    "control": ("^", FAMILY["plain"], "control (triangle)"),
+    "oracle": ("*", RIGHT, "oracle, sees who is right (star)"),
+}
+"""Marker, colour and legend of each kind of point in a drawing of costs."""
+
+BROKEN: dict[str, Any] = {"color": INK, "linewidth": 0.9, "dashes": (2, 2)}
+"""Line of guessing, or on which a probability means what it says."""
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, in the reader's own font
+    "svg.hashsalt": "metaprobe",
+    "pdf.fonttype": 42,  # text stays text here too; publishers refuse Type 3
+    "text.parse_math": False,
+    "font.size": 8,
+    "legend.fontsize": 7.5,
+    "legend.handlelength": 2.6,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.14,
+    "grid.linewidth": 0.5,
+    "figure.facecolor": PAPER,  # so that a file can be read on any background
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "lines.linewidth": 1.4,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One drawing. Its title and note stand in the page; its legend is of what `paint` labels."""
+
+    ident: str
+    """Its file name without the ending."""
+    title: str
+    label: str
+    """Read out in place of the drawing."""
+    paint: Painter
+    note: str = ""
+    height: float = 1.0
+    """Times the usual one."""
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Inside it matplotlib draws in the report's style, whatever the user's matplotlibrc says."""
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def draw(figure: Figure) -> dict[str, bytes]:
+    """Returns the drawing as `svg` and as `pdf`, without dates: the same figure gives the same bytes."""
+    from matplotlib.figure import Figure as Canvas
+
+    with _style():
+        canvas = Canvas(layout="constrained")
+        axes = canvas.subplots()
+        figure.paint(axes)
+        handles, names = axes.get_legend_handles_labels()
+        if names:
+            canvas.legend(handles, names, loc="outside lower left", frameon=False)
+        canvas.set_size_inches(WIDTH_IN, HEIGHT_IN * figure.height + LEGEND_LINE_IN * len(names))
+        undated = {
+            "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+            "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+        }
+        return {form: _saved(canvas, form, metadata) for form, metadata in undated.items()}
+
+
+def _saved(canvas: Any, form: str, metadata: dict[str, None]) -> bytes:
+    file = io.BytesIO()
+    canvas.savefig(file, format=form, metadata=metadata)
+    return file.getvalue()
+
+
+def slug(at: int, name: str) -> str:
+    """A part of a file name, for the name at this place: `03-mean-log-probability`."""
+    return f"{at:02d}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')[:40]}".rstrip("-")
+
+
+def _numbered(methods: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Each method with its line style: methods of one family have different ones."""
+    families = [method.family for method in methods]
+    return [(method, DASHES[families[:at].count(method.family) % len(DASHES)]) for at, method in enumerate(methods)]
+
+
+def _per_cent_axes(ax: Axes, x: str, y: str) -> None:
+    """Names of two axes of which the second runs in per cent, and the first from 0 to 100 %."""
+    ax.set(xlabel=x, ylabel=y, xlim=(0, 100))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}%")
+
+
+def forest(methods: Sequence[MethodResult]) -> Figure:
+    """Every method's AUROC with its 95 % interval, by family, the best of each first; within runs below, hollow."""
+    ordered = sorted(methods, key=lambda m: (FAMILIES.index(m.family), -m.auroc.estimate))
+    names = [textwrap.fill(method.name, NAME_WIDTH) for method in ordered]
+    rows, at = [], 0.0
+    for i, (method, name) in enumerate(zip(ordered, names, strict=True)):
+        at += FAMILY_GAP if i and method.family != ordered[i - 1].family else 0.0
+        lines = max(name.count("\n") + 1, 1.3)
+        rows.append(at + lines / 2)
+        at += lines
+    within = any(method.within_runs for method in ordered)
+
+    def paint(ax: Axes) -> None:
+        ax.axvline(0.5, **BROKEN)
+        labelled: set[str] = set()
+        for method, row in zip(ordered, rows, strict=True):
+            colour = FAMILY[method.family]
+            parts: list[tuple[Interval, float, str, str]] = [(method.auroc, row, colour, method.family)]
+            if method.within_runs is not None:
+                parts.append((method.within_runs, row + BELOW, PAPER, "within runs"))
+            for interval, height, fill, label in parts:
+                ax.hlines(height, interval.low, interval.high, color=colour, linewidth=1.3)
+                label = label if label not in labelled else "_again"
+                ax.plot([interval.estimate], [height], "o", color=colour, mfc=fill, markersize=4, label=label)
+                labelled.add(label)
+        ax.set_yticks(rows, names)
+        ax.tick_params(axis="y", length=0, labelsize=7)
+        ax.grid(visible=False, axis="y")
+        ax.spines["left"].set_visible(False)
+        ax.set(ylim=(at + 0.3, -0.3), xlabel="AUROC")
+
+    def spoken(method: MethodResult) -> str:
+        inside = f", within runs {format_interval(method.within_runs)}" if method.within_runs else ""
+        return f"{method.name} {format_interval(method.auroc)}{inside}"
+
+    return Figure(
+        ident="forest",
+        title="How well each method distinguishes right from wrong",
+        label=f"AUROC of every method with its 95 % interval. {'; '.join(map(spoken, ordered))}.",
+        paint=paint,
+        note="AUROC with 95 % intervals. Broken line: guessing"
+        + (". Hollow: among answers of one run only" if within else ""),
+        height=(at * LINE_IN + 0.5) / HEIGHT_IN,
+    )
+
+
+def reliability(ident: str, method: MethodResult, *, title: str = "Reliability") -> Figure:
+    """Share right against probability, recalibrated and, where there are such numbers, as stated (hollow squares)."""
+    stated = method.stated.reliability if method.stated else ()
+    note = f"ECE {format_interval(method.ece)}, Brier skill {format_interval(method.brier_skill)}"
+    if method.stated:
+        first = f"ECE {format_interval(method.stated.ece)}, Brier skill {format_interval(method.stated.brier_skill)}"
+        note = f"{AS_STATED.capitalize()}: {first}. {RECALIBRATED.capitalize()}: {note}"
+    return Figure(
+        ident=ident,
+        title=f"{title}: {method.name}",
+        label=f"{title} of {method.name}: share right against probability in {len(method.reliability)} bins. {note}.",
+        paint=partial(_reliability, method.reliability, stated, FAMILY[method.family]),
+        note=note,
+    )
+
+
+def _reliability(bins: Bins, stated: Bins, colour: str, ax: Axes) -> None:
+    ax.plot([0, 100], [0, 100], **BROKEN)
+    for points, marker, fill, line, label in (
+        (bins, "o", colour, "-", RECALIBRATED),
+        (stated, "s", PAPER, "--", AS_STATED),
+    ):
+        if not points:
+            continue
+        p, right, low, high = (
+            100 * np.array([getattr(b, field) for b in points]) for field in ("probability", "accuracy", "low", "high")
+        )
+        ax.vlines(p, low, high, color=colour, linewidth=1.1, alpha=0.7)
+        ax.plot(p, right, color=colour, linewidth=1.0, linestyle=line)
+        area = np.array([b.n for b in points]) / sum(b.n for b in points) * POINTS_AREA + SMALLEST_AREA
+        # What is said to be certain stands on the edge, whole.
+        ax.scatter(
+            p, right, s=area, marker=marker, facecolors=fill, edgecolors=colour, linewidths=1.0, zorder=3, clip_on=False
+        )
+        ax.plot([], [], marker, color=colour, mfc=fill, markersize=4, linestyle=line, label=label if stated else None)
+    _per_cent_axes(ax, "said to be right" if stated else "predicted to be right", "share that is right")
+    ax.set(ylim=(0, 100), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
+
+
+def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple[Figure, ...]:
+    """ROC, and risk against coverage. Answers of one kind only have no ROC."""
+    y, error_rate = comparison.y, 1 - comparison.base_rate
+
+    def thin(start: int, *curve: np.ndarray) -> list[np.ndarray]:
+        at = np.unique(np.linspace(start, len(curve[0]) - 1, CURVE_POINTS).astype(int))
+        return [100 * values[at] for values in curve]
+
+    def paint_roc(ax: Axes) -> None:
+        ax.plot([0, 100], [0, 100], **BROKEN)
+        for method, line in _numbered(methods):
+            curve, label = roc_curve(y, method.order), f"{method.name} ({number(method.auroc.estimate)})"
+            ax.plot(*thin(0, curve.wrong, curve.right), color=FAMILY[method.family], linestyle=line, label=label)
+        _per_cent_axes(ax, "wrong answers accepted", "right answers accepted")
+        ax.set_ylim(0, 100)
+
+    def paint_risk(ax: Axes) -> None:
+        for method, line in _numbered(methods):
+            curve, label = risk_coverage(y, method.order), f"{method.name} ({number(method.aurc.estimate)})"
+            start = int(np.searchsorted(curve.coverage, SMALLEST_COVERAGE))
+            ax.plot(*thin(start, curve.coverage, curve.risk), color=FAMILY[method.family], linestyle=line, label=label)
+        ax.axhline(100 * error_rate, **BROKEN)
+        _per_cent_axes(ax, "answers accepted, most confident first", "wrong among the accepted")
+        ax.set_ylim(bottom=0)
+
+    areas = "; ".join(f"{m.name}: AUROC {number(m.auroc.estimate)}, AURC {number(m.aurc.estimate)}" for m in methods)
+    roc = Figure(
+        ident="roc",
+        title="ROC",
+        label=f"Share of right answers accepted against share of wrong ones. {areas}.",
+        paint=paint_roc,
+        note="Higher is better. Broken line: guessing. In brackets: AUROC",
+    )
+    risk = Figure(
+        ident="risk",
+        title="Risk and coverage",
+        label=f"Share of wrong answers among the accepted against the share accepted. {areas}.",
+        paint=paint_risk,
+        note=f"Lower is better, from {percent(SMALLEST_COVERAGE)} accepted on. Broken line: error rate of all. "
+        "In brackets: AURC",
+    )
+    return (*((roc,) if 0 < comparison.base_rate < 1 else ()), risk)
+
+
+def seen(by_tokens: SeenTokens) -> Figure:
+    """AUROC against tokens seen."""
+
+    def paint(ax: Axes) -> None:
+        ax.axhline(0.5, **BROKEN)
+        for method, line in _numbered(by_tokens.methods):
+            low, middle, high = np.array([(a.low, a.estimate, a.high) for a in method.auroc]).T
+            colour = FAMILY[method.family]
+            ax.fill_between(by_tokens.tokens, low, high, color=colour, alpha=0.14, linewidth=0)
+            ax.plot(by_tokens.tokens, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
+        ax.set_xscale("log")
+        ax.set_xticks(by_tokens.tokens, [str(k) for k in by_tokens.tokens])
+        ax.minorticks_off()
+        ax.set(xlabel="tokens seen", ylabel="AUROC")
+
+    ends = ", ".join(
+        f"{m.name} {number(m.auroc[0].estimate)} to {number(m.auroc[-1].estimate)}" for m in by_tokens.methods
+    )
+    return Figure(
+        ident="seen",
+        title="AUROC against tokens seen",
+        label=f"AUROC from {by_tokens.tokens[0]} to {by_tokens.tokens[-1]} tokens seen: {ends}.",
+        paint=paint,
+        note="Bands: 95 % intervals. Broken line: guessing",
+    )
+
+
+def trajectory(bands_of: Trajectories) -> Figure:
+    """Log-probability over the course of right and of wrong answers."""
+    both = (bands_of.correct, "right", RIGHT, "-"), (bands_of.wrong, "wrong", WRONG, "--")
+
+    def paint(ax: Axes) -> None:
+        for bands, name, colour, line in both:
+            ax.fill_between(bands.position, bands.p10, bands.p90, color=colour, alpha=0.12, linewidth=0)
+            ax.fill_between(bands.position, bands.p25, bands.p75, color=colour, alpha=0.22, linewidth=0)
+            label = f"{name}, mean of {bands.n:,} answers"
+            ax.plot(bands.position, bands.mean, color=colour, linestyle=line, label=label)
+        ax.set(xlim=(0, 100), xlabel="position in the answer, %", ylabel="log-probability, nats")
+
+    means = ", ".join(f"{name} answers {number(float(b.mean.mean()))} nats on average" for b, name, *_ in both)
+    return Figure(
+        ident="trajectory",
+        title="Log-probability over an answer",
+        label=f"Log-probability over the course of an answer: {means}.",
+        paint=paint,
+        note="Answers stretched to one length. Bands: 25th to 75th and 10th to 90th percentile",
+    )
+
+
+def layers(at: int, sweep: LayerSweep) -> Figure:
+    """AUROC by layer, a line for each position; what most folds chose is marked."""
+    layer, position = sweep.chosen
+    best = sweep.selection_auroc[sweep.layers.index(layer), sweep.positions.index(position)]
+    test = sweep.test_auroc
+
+    def paint(ax: Axes) -> None:
+        ax.axhspan(test.low, test.high, color=INK, alpha=0.08, linewidth=0)
+        ax.axhline(test.estimate, **BROKEN)
+        for i, name in enumerate(sweep.positions):
+            line = DASHES[i % len(DASHES)]
+            ax.plot(sweep.layers, sweep.selection_auroc[:, i], color=FAMILY["learned"], linestyle=line, label=name)
+        ax.plot([layer], [best], "o", color=FAMILY["learned"], markersize=6)
+        ax.locator_params(axis="x", integer=True)
+        ax.set(xlabel="layer", ylabel="AUROC, selection data")
+
+    highest = not best < float(np.nanmax(sweep.selection_auroc))
+    framed = f"{_place(sweep.chosen)}{'' if highest else ' by the one-standard-error rule, not the highest'}"
+    folds = ", ".join(f"{_place(place)} in {count}" for place, count in sweep.counted)
+    ships = "" if sweep.shipped is None else f". The checkpoint reads {_place(sweep.shipped)}"
+    choices = f"Chosen by {len(sweep.choices)} folds: {folds}{ships}"
+    return Figure(
+        ident=f"layers-{slug(at, sweep.probe)}",
+        title=f"{sweep.probe}: by layer",
+        label=f"AUROC of the {sweep.probe} probe by layer; chosen {_place(sweep.chosen)}, held-out AUROC "
+        f"{format_interval(test)}. {choices}.",
+        paint=paint,
+        note=f"Dot: {framed}. Held-out AUROC (broken line, band): {format_interval(test)}. {choices}",
+    )
+
+
+def _place(place: Place) -> str:
+    return f"layer {place[0]} at {place[1]}"
+
+
+def costs(at: int, curve: CostQuality) -> Figure:
+    """Cost against accuracy, with the hull of what mixtures reach."""
+
+    def paint(ax: Axes) -> None:
+        ax.plot([c for c, _ in curve.hull], [100 * a for _, a in curve.hull], color=INK, linewidth=1.0, alpha=0.6)
+        for kind, (marker, colour, label) in KINDS.items():
+            points: list[CostPoint] = [point for point in curve.points if point.kind == kind]
+            for point in points:
+                if point.interval is not None:
+                    ends = 100 * point.interval.low, 100 * point.interval.high
+                    ax.vlines(point.cost, *ends, color=colour, linewidth=1.0, alpha=0.5)
+            if points:
+                accuracy = [100 * point.accuracy for point in points]
+                ax.plot([point.cost for point in points], accuracy, marker, color=colour, markersize=6, label=label)
+        ax.set(xlabel=curve.unit, ylabel="share that is right")
+        ax.yaxis.set_major_formatter("{x:g}%")
+
+    spoken = "; ".join(f"{p.name}: {number(p.cost)}, {percent(p.accuracy, 1)}" for p in curve.points)
+    return Figure(
+        ident=f"routing-{slug(at, curve.title)}",
+        title=curve.title,
+        label=f"Accuracy against {curve.unit}, {curve.n:,} questions. {spoken}.",
+        paint=paint,
+        note="Line: the best that mixtures of points reach. Bars: 95 % intervals",
+        height=1.15,
+    )

@@ -1,0 +1,592 @@
+"""The tables of a report, from a comparison; what only programs read is made as records for CSV files."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from metaprobe.checkpoints.table import (
+    NOTHING,
+    Cell,
+    Column,
+    Table,
+    as_records,
+    count,
+    difference,
+    estimate,
+    number,
+    number_of,
+    p_cell,
+    percent,
+    rate,
+    share,
+    words,
+)
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.metrics.discrimination import Roc, roc_curve
+from metaprobe.eval.metrics.selective import risk_coverage
+from metaprobe.eval.metrics.strongest_control import ControlDifference
+from metaprobe.eval.report.figures import AS_STATED, RECALIBRATED
+from metaprobe.eval.report.words import consequence, control_words, headline
+from metaprobe.eval.results import (
+    AccuracyRow,
+    Comparison,
+    CostPoint,
+    CostQuality,
+    Coupling,
+    Difficulty,
+    Failures,
+    Finding,
+    LayerSweep,
+    MethodResult,
+    Overconfidence,
+    SeenMethod,
+    SeenTokens,
+    StageAccuracy,
+    Trajectories,
+    TwoChoice,
+)
+
+Records = list[dict[str, Any]]
+Better = Literal["", "higher", "lower"]
+Metric = tuple[str, str, Better]
+METRICS: tuple[Metric, ...] = (
+    ("auroc", "AUROC", "higher"),
+    ("auprc", "AUPRC", "higher"),
+    ("ece", "ECE, recalibrated", "lower"),
+    ("brier_skill", "Brier skill", "higher"),
+    ("aurc", "AURC", "lower"),
+)
+"""Field of a method, title, which end is better."""
+MORE = (
+    "prr",
+    "excess_aurc",
+    "brier",
+    "brier_reliability",
+    "brier_resolution",
+    "brier_uncertainty",
+    "spearman",
+    "kendall",
+)
+"""Rarer metrics of a method, for the file."""
+WITHIN_RUNS = "Within runs"
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Shares of answers at which curves are read for the files."""
+REFERENCES = {"previous": "the stage before it", "final": "the last stage's text", "gold": "the gold answer"}
+METHOD = Column("method", "Method", "text")
+
+
+def number_column(key: str, title: str, cell: Callable[[Any], Cell], better: Better = "") -> Column:
+    """A column of numbers, each made by `cell` from the row's attribute `key`."""
+    return Column(key, title, better=better, cell=lambda row: cell(getattr(row, key)))
+
+
+def interval_column(
+    key: str, title: str, better: Better = "", *, cell: Callable[[Any], Cell] = estimate, shown: bool = True
+) -> Column:
+    """A column of intervals, each made by `cell` from the row's attribute `key`."""
+    return Column(key, title, "interval", better, shown, lambda row: cell(getattr(row, key)))
+
+
+def gap(interval: Interval | None) -> Cell:
+    """A difference that is neither better nor worse."""
+    return difference(interval, judged=False)
+
+
+def flat(thing: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass as a row of a CSV. An interval is three columns; tuples and mappings are left out."""
+    row: dict[str, Any] = {}
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if field.name in without or isinstance(value, tuple | Mapping):
+            continue
+        if "Interval" in str(field.type):
+            row |= spread(field.name, value)
+        else:
+            row[field.name] = "" if value is None else value
+    return row
+
+
+def spread(name: str, interval: Interval | None) -> dict[str, Any]:
+    """An interval in three columns; empty where there is none."""
+    ends = ("", "", "") if interval is None else (interval.estimate, interval.low, interval.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+
+
+def clear_winner(methods: Iterable[MethodResult], metric: Metric) -> str | None:
+    """The method whose interval lies wholly on the better side of every other's; None where there is none.
+
+    Intervals that do not overlap ask for more than a difference being significant: bold is never a matter of luck.
+    """
+    field, _, better = metric
+    sign = 1 if better == "higher" else -1
+    # (worse end, better end) of each, larger is better
+    ends = {m.name: sorted((sign * i.low, sign * i.high)) for m in methods for i in [getattr(m, field)]}
+    if len(ends) < 2:
+        return None
+    best = max(ends, key=lambda name: ends[name][0])
+    return best if all(ends[best][0] > other[1] for name, other in ends.items() if name != best) else None
+
+
+def methods(comparison: Comparison) -> Table:
+    """A row a method: discrimination, differences, calibration."""
+
+    def metric_column(metric: Metric) -> Column:
+        field, title, better = metric
+        winner = clear_winner(comparison.methods, metric)
+        return Column(
+            field,
+            title,
+            "interval",
+            better,
+            cell=lambda method: estimate(getattr(method, field), strong=method.name == winner),
+        )
+
+    def known(field: str) -> bool:
+        return any(getattr(method, field) is not None for method in comparison.methods)
+
+    def fact(name: str) -> Column:
+        return Column(name, name, shown=False, cell=lambda method: number_of(getattr(method.auroc, name)))
+
+    first, second, *others = map(metric_column, METRICS)
+    return Table.made(
+        "methods",
+        "Held-out answers. In brackets: 95 % intervals, resampled by group. " + control_words(comparison),
+        comparison.methods,
+        Column("method", "Method", "text", cell=lambda method: words(method.name)),
+        number_column("coverage", "Said", share),
+        first,
+        # Nothing to show where no confidence was stated, or of one run; the CSV keeps its columns.
+        interval_column("within_runs", WITHIN_RUNS, "higher", shown=known("within_runs")),
+        interval_column("diff_stated", "vs stated", cell=difference, shown=known("diff_stated")),
+        interval_column("diff_control", "vs strongest control", cell=difference, shown=known("diff_control")),
+        second,
+        Column(
+            "ece_stated",
+            "ECE, as stated",
+            "interval",
+            "lower",
+            shown=known("stated"),
+            cell=lambda method: estimate(method.stated.ece if method.stated else None),
+        ),
+        *others,
+        Column("family", "Family", "text", cell=lambda method: words(method.family, css=f"family f-{method.family}")),
+        *map(fact, ("n", "groups", "level")),
+    )
+
+
+def controls(comparison: Comparison) -> Table:
+    """The method named beforehand against every control, pooled and within runs; the CSV has every method that is
+    learned or that the model states."""
+
+    def beaten(control: ControlDifference) -> Cell:
+        return Cell("yes" if control.beaten else "no", float(control.beaten))
+
+    def made(methods: Iterable[MethodResult], records: Records) -> Table:
+        return Table.made(
+            "controls",
+            "AUROC minus that of every single control on the same answers, paired. The last columns: how likely a "
+            "difference at least as large is by chance alone, and the same corrected for the number of controls of "
+            "this method (Holm). A control is beaten where that is at most 0.05 and the interval above 0. The CSV has "
+            "every learned and stated method.",
+            [
+                (method.name, kind, control)
+                for method in methods
+                for over, kind in ((method.controls, "all answers"), (method.controls_within, "within runs"))
+                if over is not None
+                for control in over.controls
+            ],
+            Column("method", "Method", "text", cell=lambda row: words(row[0])),
+            Column("pairs", "Over", "text", cell=lambda row: words(row[1])),
+            Column("control", "Control", "text", cell=lambda row: words(row[2].name)),
+            Column("auroc", "Control's AUROC", cell=lambda row: number_of(row[2].estimate)),
+            Column("difference", "Difference", "interval", cell=lambda row: gap(row[2].difference)),
+            Column("p", "p", cell=lambda row: p_cell(row[2].p)),
+            Column("p_holm", "p, Holm", better="lower", cell=lambda row: p_cell(row[2].p_holm)),
+            Column(
+                "beaten",
+                "Beaten",
+                "text",
+                cell=lambda row: Cell("yes" if row[2].beaten else "no", float(row[2].beaten)),
+            ),
+            records=records,
+        )
+
+    every, first = made(comparison.methods, []), headline(comparison)
+    return made([first] if first else [], as_records(every.columns, every.rows))
+
+
+def more_metrics(comparison: Comparison) -> Records:
+    """The rarer metrics that some method has, and the share of answers accepted where so many may be wrong."""
+    known = [name for name in MORE if any(getattr(method, name) for method in comparison.methods)]
+    risks = sorted({at.risk for method in comparison.methods for at in method.coverage_at})
+    records = []
+    for method in comparison.methods:
+        accepted = {at.risk: at.coverage for at in method.coverage_at}
+        record: dict[str, Any] = {"method": method.name}
+        for risk in risks:
+            record |= spread(f"accepted_at_{risk:g}", accepted.get(risk))
+        for name in known:
+            record |= spread(name, getattr(method, name))
+        records.append(record)
+    return records
+
+
+def curves(comparison: Comparison) -> dict[str, Records]:
+    """The curves of every method at a few shares: right answers accepted (`roc`), wrong among the accepted (`risk`)."""
+    roc, risk = [], []
+    for method in comparison.methods:
+        accepted = risk_coverage(comparison.y, method.order)
+        read = np.interp(SHARES, accepted.coverage, accepted.risk)
+        risk.append(
+            {"method": method.name, **{f"risk_at_{at:g}": float(r) for at, r in zip(SHARES, read, strict=True)}}
+        )
+        if 0 < comparison.base_rate < 1:
+            curve = roc_curve(comparison.y, method.order)
+            roc.append(
+                {"method": method.name, **{f"right_at_{at:g}": _highest_at(curve, at) for at in SHARES if at < 1}}
+            )
+    return {"roc": roc, "risk": risk}
+
+
+def _highest_at(curve: Roc, wrong: float) -> float:
+    """Share of right answers accepted at this share of wrong ones; where the curve rises straight up, its top."""
+    past = int(np.searchsorted(curve.wrong, wrong, side="right"))
+    if curve.wrong[past - 1] == wrong:
+        return float(curve.right[past - 1])
+    return float(np.interp(wrong, curve.wrong[past - 1 : past + 1], curve.right[past - 1 : past + 1]))
+
+
+def scores(comparison: Comparison) -> Records:
+    """Share of the right and of the wrong answers whose probability lies in each twentieth."""
+    edges = np.linspace(0, 1, 21)
+    records = []
+    for method in comparison.methods:
+        counts = [np.histogram(method.probability[comparison.y == y], edges)[0] for y in (1, 0)]
+        right, wrong = (binned / max(binned.sum(), 1) for binned in counts)
+        records += [
+            {"method": method.name, "low": low, "high": high, "right": float(r), "wrong": float(w)}
+            for low, high, r, w in zip(edges[:-1].tolist(), edges[1:].tolist(), right, wrong, strict=True)
+            if r or w
+        ]
+    return records
+
+
+def reliability_bins(comparison: Comparison) -> Records:
+    """The bins of every reliability diagram."""
+    return [
+        {"method": method.name, "kind": kind, **flat(one)}
+        for method in comparison.methods
+        for kind, bins in (
+            (AS_STATED, method.stated.reliability if method.stated else ()),
+            (RECALIBRATED, method.reliability),
+        )
+        for one in bins
+    ]
+
+
+def overconfidence(comparison: Comparison) -> Table:
+    """Rows for stated confidence and the method named beforehand; the CSV has every method."""
+    named = headline(comparison)
+
+    def made(rows: Iterable[Overconfidence], records: Records) -> Table:
+        return Table.made(
+            "overconfidence",
+            "Mean confidence against accuracy. Gap: confidence minus accuracy, above 0 is over-confident. The CSV has "
+            "every method.",
+            rows,
+            METHOD,
+            Column("level", "Level", "text"),
+            number_column("confidence", "Confidence", share),
+            number_column("accuracy", "Right", share),
+            interval_column("gap", "Gap", cell=gap),
+            Column(
+                "source", "Confidence is", "text", cell=lambda row: words(AS_STATED if row.stated else RECALIBRATED)
+            ),
+            records=records,
+        )
+
+    every = made(comparison.overconfidence, [])
+    shown = [row for row in comparison.overconfidence if row.stated or (named and row.method == named.name)]
+    return made(shown, as_records(every.columns, every.rows))
+
+
+def within_strata(comparison: Comparison, difficulty: Difficulty) -> Table:
+    overall = {method.name: method.auroc for method in comparison.methods}
+    return Table.made(
+        "within-strata",
+        f"AUROC over pairs of a right and a wrong answer of one stratum ({difficulty.by}), beside that over all pairs. "
+        "0.5 within strata: the method knew how hard the question was, and no more.",
+        difficulty.methods,
+        METHOD,
+        Column("auroc", "All pairs", "interval", "higher", cell=lambda row: estimate(overall.get(row.method))),
+        Column("within", "Same difficulty", "interval", "higher", cell=lambda row: estimate(row.auroc)),
+        interval_column("diff_stated", "vs stated", cell=difference),
+    )
+
+
+def strata(difficulty: Difficulty) -> Records:
+    """AUROC of every method within every stratum, with the stratum's size."""
+    return [
+        {"method": row.method, "stratum": one.name, "n": one.n, "accuracy": one.accuracy, **spread("auroc", inside)}
+        for row in difficulty.methods
+        for one, inside in zip(difficulty.strata, row.by_stratum, strict=True)
+    ]
+
+
+def efficiency(choice: TwoChoice) -> Table:
+    return Table.made(
+        "efficiency",
+        "Metacognitive efficiency: meta-d' is the d' that an ideal observer with this confidence would have; M-ratio "
+        f"is meta-d' over d' ({number(choice.d_prime.estimate)}). M-ratio 1: the confidence knows as much as the "
+        "answer; 0: nothing.",
+        choice.methods,
+        METHOD,
+        interval_column("type2_auroc", "Type-2 AUROC", "higher"),
+        interval_column("meta_d", "meta-d'", "higher"),
+        interval_column("m_ratio", "M-ratio", "higher"),
+        Column("bins", "Grades"),
+        Column("refused", "Not given because", "prose", shown=any(row.refused for row in choice.methods)),
+    )
+
+
+def seen(by_tokens: SeenTokens) -> Table:
+    def auroc(at: int, method: SeenMethod) -> Column:
+        return Column(
+            f"auroc_{at + 1}", method.name, "interval", "higher", cell=lambda row: estimate(method.auroc[row])
+        )
+
+    return Table.made(
+        "seen",
+        "AUROC on the same answers after k tokens, with 95 % intervals; and how many answers end there.",
+        range(len(by_tokens.tokens)),
+        Column("tokens", "Tokens", cell=lambda row: count(by_tokens.tokens[row])),
+        Column("finished", "Ended", cell=lambda row: share(by_tokens.finished[row])),
+        *(auroc(at, method) for at, method in enumerate(by_tokens.methods)),
+    )
+
+
+def trajectories(shown: Sequence[Trajectories]) -> Records:
+    """Log-probability in nats at every tenth of an answer, by role and outcome."""
+    return [
+        {
+            "role": one.role or "all",
+            "kind": kind,
+            "position": position,
+            **{
+                name: float(np.interp(position, bands.position, getattr(bands, name)))
+                for name in ("mean", "p10", "p25", "p75", "p90")
+            },
+        }
+        for one in shown
+        for kind, bands in (("right", one.correct), ("wrong", one.wrong))
+        for position in range(0, 101, 10)
+    ]
+
+
+def layers(sweeps: Sequence[LayerSweep]) -> Records:
+    """AUROC on selection data by probe, layer and position; what folds chose, and what the checkpoint reads."""
+    return [
+        {
+            "probe": sweep.probe,
+            "layer": layer,
+            "position": position,
+            "selection_auroc": float(sweep.selection_auroc[i, j]),
+            "chosen": int((layer, position) == sweep.chosen),
+            "folds": sweep.choices.count((layer, position)),
+            "shipped": "" if sweep.shipped is None else int((layer, position) == sweep.shipped),
+        }
+        for sweep in sweeps
+        for i, layer in enumerate(sweep.layers)
+        for j, position in enumerate(sweep.positions)
+    ]
+
+
+def accuracy(comparison: Comparison) -> Table:
+    """Share of right answers by dimension and level."""
+
+    def of_variant(variant: str) -> Column:
+        def cell(row: AccuracyRow) -> Cell:
+            shares = row.by_variant.get(variant)
+            return NOTHING if shares is None else share(shares.accuracy, of=shares.n)
+
+        return Column(variant, variant or "answer", cell=cell)
+
+    return Table.made(
+        "accuracy",
+        "Share of right answers by dimension and level, and of how many.",
+        comparison.accuracy,
+        Column("dimension", "Dimension", "text"),
+        Column("level", "Level", "text"),
+        *map(of_variant, comparison.variants),
+        records=[
+            {"dimension": row.dimension, "level": row.level, "variant": variant, **flat(shares)}
+            for row in comparison.accuracy
+            for variant, shares in row.by_variant.items()
+        ],
+    )
+
+
+def choices(comparison: Comparison) -> Table:
+    return Table.made(
+        "choices",
+        "What each policy would have got, with 95 % intervals. Every question was answered directly and step by step, "
+        "so this is known. The oracle sees which way is right; nothing can beat it.",
+        comparison.choices,
+        Column("policy", "Policy", "text"),
+        interval_column("accuracy", "Accuracy", "higher", cell=rate),
+        number_column("tokens_per_question", "Tokens per question", partial(number_of, digits=0), "lower"),
+        number_column("step_by_step", "Step by step", share),
+    )
+
+
+def costs(at: int, curve: CostQuality) -> Table:
+    corners = set(curve.hull)
+
+    def accuracy_of(point: CostPoint) -> Cell:
+        shown = rate(point.interval)
+        return Cell(percent(point.accuracy, 1), point.accuracy, shown.ends, shown.note)
+
+    def corner(point: CostPoint) -> Cell:
+        return words("corner" if (point.cost, point.accuracy) in corners else "")
+
+    return Table.made(
+        "routing" if at == 1 else f"routing-{at}",
+        f"{curve.title}: {curve.n:,} questions; cost in {curve.unit}. Hull: whether the point is a corner of the line.",
+        curve.points,
+        Column("policy", "Policy", "text", cell=lambda point: words(point.name)),
+        Column("kind", "Kind", "text"),
+        Column("cost", "Cost", better="lower"),
+        Column("accuracy", "Accuracy", "interval", "higher", cell=accuracy_of),
+        Column("hull", "Hull", "text", cell=corner),
+    )
+
+
+def _origin(rows: Sequence[StageAccuracy] | Sequence[Coupling]) -> tuple[Column, Column]:
+    """Columns of system and variant; readers see them where there are several."""
+    return (
+        Column("system", "System", "text", shown=len({row.system for row in rows}) > 1),
+        Column("variant", "Variant", "text", shown=len({row.variant for row in rows}) > 1),
+    )
+
+
+def stages(rows: Sequence[StageAccuracy]) -> Table:
+    return Table.made(
+        "stages",
+        "Share of right answers after each stage, and what it gains over the first stage of the same runs.",
+        rows,
+        Column("stage", "Stage", "text"),
+        *_origin(rows),
+        interval_column("accuracy", "Right", "higher", cell=rate),
+        interval_column("gain", "Gain", "higher", cell=difference),
+    )
+
+
+def coupling(rows: Sequence[Coupling]) -> Table:
+    return Table.made(
+        "coupling",
+        "Does the monitor detect which first answers are wrong, and does control mend those it flags? Mended: wrong at "
+        "first and right at the end. Broken: right at first and wrong at the end. A difference above 0 says that "
+        "mending, or breaking, follows the flag.",
+        rows,
+        Column("monitor", "Monitor", "text"),
+        *_origin(rows),
+        Column("n", "Runs"),
+        interval_column("failure_auroc", "AUROC for wrong"),
+        interval_column("flagged_wrong", "Flags wrong", cell=rate),
+        interval_column("flagged_right", "Flags right", cell=rate),
+        interval_column("fixed_flagged", "Mended if flagged", cell=rate),
+        interval_column("fixed_unflagged", "Mended if not", cell=rate),
+        interval_column("fixed_difference", "Difference", cell=gap),
+        interval_column("broken_flagged", "Broken if flagged", cell=rate),
+        interval_column("broken_unflagged", "Broken if not", cell=rate),
+        interval_column("broken_difference", "Difference", cell=gap),
+    )
+
+
+def agreement(comparison: Comparison) -> Table:
+    return Table.made(
+        "agreement",
+        "By who flags a concern: how often the first and the returned answer are right, and what became of first "
+        "answers that were wrong (mended) or right (broken).",
+        comparison.agreement,
+        Column("pattern", "Flagged by", "text"),
+        Column("n", "Runs"),
+        interval_column("first_accuracy", "First right", cell=rate),
+        interval_column("accuracy", "Returned right", "higher", cell=rate),
+        interval_column("repaired", "Mended", "higher", cell=rate),
+        interval_column("broken", "Broken", "lower", cell=rate),
+    )
+
+
+def failures(failed: Failures) -> Table:
+    about = (
+        ""
+        if np.isnan(failed.evidence)
+        else f" Whether the models could have known is judged by {number(failed.evidence, 1)} of their answers an item."
+    )
+    return Table.made(
+        "failures",
+        "How the runs that ended wrong went wrong." + about,
+        failed.counts,
+        Column("failure", "Failure", "text", cell=words),
+        Column("n", "Runs", cell=lambda kind: count(failed.counts[kind])),
+        Column("share", "Of the wrong", cell=lambda kind: share(failed.share(kind))),
+    )
+
+
+def similarity(comparison: Comparison) -> Records:
+    """Cosine similarity of each stage's text, and its change against the stage before in the same run."""
+    return [
+        {
+            "system": flow.system,
+            "variant": flow.variant,
+            "reference": REFERENCES.get(flow.reference, flow.reference),
+            "by": flow.by,
+            **flat(stage),
+        }
+        for flow in comparison.similarity
+        for stage in flow.stages
+    ]
+
+
+def audits(findings: Sequence[Finding]) -> Table:
+    """A row an audit, the failed ones first."""
+    passed = sum(audit.passed for audit in findings)
+
+    def result(audit: Finding) -> Cell:
+        if audit.passed:
+            return Cell("passed", 1.0, css="m-passed")
+        return Cell("failed", 0.0, note=consequence(audit), css="m-failed")
+
+    return Table.made(
+        "audits",
+        f"{passed} of {len(findings)} audits passed.",
+        sorted(findings, key=lambda audit: (audit.passed, audit.severity != "invalid")),
+        Column("name", "Finding", "text"),
+        Column("result", "Result", "text", cell=result),
+        Column("detail", "What was found", "prose"),
+        records=[
+            {
+                "name": audit.name,
+                "method": audit.method,
+                "passed": int(audit.passed),
+                "severity": audit.severity,
+                "detail": audit.detail,
+            }
+            for audit in findings
+        ],
+    )
+
+
+def provenance(comparison: Comparison) -> Table:
+    return Table.made(
+        "provenance",
+        "Where these numbers come from. The command makes them again from the same runs; runs that another machine "
+        "collects anew differ a little, and the numbers with them.",
+        comparison.provenance.items(),
+        Column("key", "What", "text", cell=lambda entry: words(entry[0])),
+        Column("value", "Value", "prose", cell=lambda entry: words(entry[1])),
+    )

@@ -1,0 +1,337 @@
+"""The report: a comparison in, a page of eight sections out, and beside it every table and drawing as files."""
+
+import textwrap
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from metaprobe.checkpoints.table import WIDTH, Table, csv_text, format_interval, number, percent
+from metaprobe.eval.metrics.calibration import DEFAULT_BINS
+from metaprobe.eval.report import figures, tables
+from metaprobe.eval.report.figures import Figure, draw, slug
+from metaprobe.eval.report.tables import Records
+from metaprobe.eval.report.words import brief, control_words, headline, main_methods, verdict_words
+from metaprobe.eval.results import Comparison, TwoChoice
+from metaprobe.records.extras import require
+
+HERE = Path(__file__).parent
+PAGE = "report.html"
+MOST_ROWS = 40
+"""Rows of a table that a paper prints; a longer one is CSV only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One heading of the page and what stands below it, in this order."""
+
+    ident: str
+    title: str
+    intro: Sequence[str] = ()
+    """Paragraphs."""
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    more: Sequence[tuple[str, Table]] = ()
+    """Tables that are shown when asked for, each with what one clicks on."""
+    parts: Sequence[tuple[str, str, Sequence[str]]] = ()
+    """Lists of sentences: id, heading, sentences."""
+    remarks: Sequence[str] = ()
+    """Small print."""
+    files: Mapping[str, Records] = field(default_factory=dict)
+    """Numbers that are not on the page: name of a CSV file -> its rows."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.intro or self.figures or self.tables or self.more or self.parts or self.remarks)
+
+
+def sections(comparison: Comparison) -> tuple[Section, ...]:
+    """The sections that have something to show. Draws nothing."""
+    every = (
+        _asked(comparison),
+        _glance(comparison),
+        _methods(comparison),
+        _calibration(comparison),
+        _early(comparison),
+        _costs(comparison),
+        _systems(comparison),
+        _limits(comparison),
+    )
+    return tuple(section for section in every if not section.empty)
+
+
+def report_files(comparison: Comparison) -> dict[str, bytes]:
+    """Path inside the report's folder to content: the page, `tables/*.csv` and `*.tex`, `figures/*.svg` and `*.pdf`."""
+    shown = sections(comparison)
+    drawn = {figure.ident: draw(figure) for section in shown for figure in section.figures}
+    files = {PAGE: _page(comparison, shown, drawn).encode()}
+    for section in shown:
+        files |= {f"tables/{name}.csv": csv_text(rows).encode() for name, rows in section.files.items() if rows}
+        for table in (*section.tables, *(table for _, table in section.more)):
+            files[f"tables/{table.ident}.csv"] = table.csv().encode()
+            if len(table.rows) <= MOST_ROWS:
+                files[f"tables/{table.ident}.tex"] = latex(table).encode()
+    return files | {f"figures/{ident}.{form}": one for ident, forms in drawn.items() for form, one in forms.items()}
+
+
+def latex(table: Table) -> str:
+    """A table as a `tabular` by pandas; it needs `\\usepackage{booktabs}`. Its caption is a comment."""
+    pandas: Any = require("pandas", "report")
+    kept = [at for at, column in enumerate(table.heads) if column.key != "family"]  # a colour in the page
+    heads = [table.heads[at] for at in kept]
+    frame = pandas.DataFrame([[row[at].plain for at in kept] for row in table.shown])
+    titles = pandas.Index([column.title for column in heads])
+    aligned = "".join({"text": "l", "prose": "p{20em}"}.get(column.kind, "r") for column in heads)
+    body = frame.set_axis(titles, axis="columns").to_latex(index=False, escape=True, column_format=aligned)
+    return f"% {' '.join(table.caption.split())}\n{body}"
+
+
+def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, Mapping[str, bytes]]) -> str:
+    jinja: Any = require("jinja2", "report")
+    environment = jinja.Environment(
+        loader=jinja.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    return str(
+        environment.get_template("page.html.j2").render(
+            it=comparison,
+            right=percent(comparison.base_rate, 1),
+            sections=shown,
+            drawings={ident: b64encode(forms["svg"]).decode() for ident, forms in drawn.items()},
+            style=(HERE / "style.css").read_text(encoding="utf-8"),
+            script=script,
+            # As it stands between the tags. Nothing else may run, and nothing may be fetched.
+            script_hash=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode(),
+        )
+    )
+
+
+def comparison_table(comparison: Comparison) -> str:
+    """The method table for a terminal, at most 110 columns wide, with what its marks mean."""
+    about = (
+        f"{len(comparison.y)} answers, {100 * comparison.base_rate:.1f}% right. Intervals: 95 %, resampled by group. "
+        f"{control_words(comparison)}"
+    )
+    return "\n".join(
+        [
+            *textwrap.wrap(about.strip(), WIDTH),
+            "",
+            *tables.methods(comparison).text(named=24),
+            "",
+            "↑ higher is better, ↓ lower. * interval overlaps no other. Unclear: the difference's interval holds 0.",
+            "",
+        ]
+    )
+
+
+def _asked(comparison: Comparison) -> Section:
+    return Section(
+        ident="asked",
+        title="What was asked",
+        intro=brief(comparison).asked,
+        more=[("Accuracy by dimension and level", tables.accuracy(comparison))] if comparison.accuracy else (),
+    )
+
+
+def _glance(comparison: Comparison) -> Section:
+    """The verdict in words, and what the model says beside what was learned; without stated numbers what is free."""
+    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
+    first = stated or next(iter(comparison.controls), None)
+    titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}
+    known = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
+    told = brief(comparison)
+    parts = (
+        ("found", "What was found", told.found),
+        ("sure", "How sure this is", told.sure),
+        ("do", "What to do", told.do),
+        ("figures", "In numbers", comparison.summary),
+    )
+    return Section(
+        ident="glance",
+        title="At a glance",
+        intro=[" ".join(verdict_words(comparison))] if comparison.methods else (),
+        figures=(
+            *(
+                figures.reliability(ident, method, title=titles[ident])
+                for ident, method in zip(titles, (first, headline(comparison)), strict=True)
+                if method and method.reliability
+            ),
+            *([figures.forest(known)] if known else []),
+        ),
+        parts=[part for part in parts if part[2]],
+    )
+
+
+def _methods(comparison: Comparison) -> Section:
+    shown, equal = comparison.methods, comparison.difficulty
+    if not shown:
+        return Section(ident="methods", title="")
+    clear = any(tables.clear_winner(shown, metric) for metric in tables.METRICS)
+    remarks = [
+        "Bold: its interval overlaps no other method's."
+        + ("" if clear else " No method is that clearly ahead in any column."),
+        "Said: share of answers about which the method says anything; the others get a fallback.",
+        "“vs” columns are differences in AUROC, to stated confidence or to the control that is strongest on these "
+        "answers, and paired: both methods on the same resampled answers. “Better” or “worse” where the interval "
+        "leaves out 0, else “unclear”. That a method beats its controls is said only where it is better than every one "
+        "of them, corrected for their number (Holm).",
+        f"A random score has AUROC 0.50, AUPRC {number(comparison.base_rate)} (the base rate) and AURC "
+        f"{number(1 - comparison.base_rate)} (the error rate). Brier skill 0 is no better than always saying the base "
+        "rate.",
+        f"ECE: expected calibration error, the mean of |probability - share right| over {DEFAULT_BINS} bins of equal "
+        "mass, weighted by their answers. As stated: the model's own numbers as it gave them, of the answers that have "
+        "one. Recalibrated: after a calibrator that saw other groups only. Noise makes it too high, the more so the "
+        "fewer the answers, and a constant at the base rate has 0: read it beside the Brier skill.",
+    ]
+    if any(method.within_runs for method in shown):
+        remarks.append(
+            f"{tables.WITHIN_RUNS}: AUROC over pairs of answers of one run only (same model, task and way of asking), "
+            "which is what is left for whoever uses one model for one task; a score that only knows which run an "
+            "answer is from has 0.50."
+        )
+    if comparison.two_choice:
+        remarks.append(_choices_read(comparison.two_choice))
+    elif comparison.two_choice_refused:
+        remarks.append(f"Metacognitive efficiency (meta-d') is not given: {comparison.two_choice_refused}.")
+    more = [("Against every control", tables.controls(comparison))]
+    if equal:
+        more.append(("At equal difficulty", tables.within_strata(comparison, equal)))
+    if comparison.two_choice:
+        more.append(("Metacognitive efficiency", tables.efficiency(comparison.two_choice)))
+    return Section(
+        ident="methods",
+        title="Which method distinguishes right from wrong",
+        tables=(tables.methods(comparison),),
+        figures=figures.thresholds(comparison, main_methods(comparison)),
+        more=[(title, table) for title, table in more if table.rows],
+        remarks=remarks,
+        files={
+            "methods-more": tables.more_metrics(comparison),
+            "pairs": [tables.flat(pair) for pair in comparison.pairs],
+            "strata": tables.strata(equal) if equal else [],
+            **tables.curves(comparison),
+        },
+    )
+
+
+def _choices_read(choice: TwoChoice) -> str:
+    first, second = choice.choices
+    return (
+        f"Metacognitive efficiency: {choice.n:,} answers say {first} or {second}"
+        + (f", {choice.unreadable:,} say neither and are left out" if choice.unreadable else "")
+        + f". Sensitivity d' of the answers themselves {format_interval(choice.d_prime)} (0 is guessing), criterion "
+        f"{format_interval(choice.criterion)} (above 0: {first} is said less often than it would be without bias)."
+    )
+
+
+def _calibration(comparison: Comparison) -> Section:
+    drawn = [method for method in main_methods(comparison) if method.reliability]
+    shown = [
+        figures.reliability(f"reliability-{slug(at, method.name)}", method) for at, method in enumerate(drawn, start=1)
+    ]
+    return Section(
+        ident="calibration",
+        title="How far the probabilities can be believed",
+        intro=[
+            "How often answers are right, against the probability that they are. Recalibrated: out of fold, by a "
+            "calibrator that saw other groups of questions. As stated: the number that the model gave, as it gave it. "
+            "On the broken line a probability means what it says; bars are 95 % intervals of one bin; the larger a "
+            "point, the more answers it stands for."
+        ]
+        if shown
+        else (),
+        figures=shown,
+        more=[("Over-confidence", tables.overconfidence(comparison))] if comparison.overconfidence else (),
+        files={"reliability": tables.reliability_bins(comparison), "scores": tables.scores(comparison)},
+    )
+
+
+def _early(comparison: Comparison) -> Section:
+    seen, whole, sweeps = comparison.seen, comparison.trajectories, comparison.sweeps
+    intro = []
+    if seen:
+        intro.append(
+            "How well right answers are distinguished from wrong ones when only the first tokens are known, as while "
+            "an answer streams. The same answers everywhere; a shorter one is read to its end."
+        )
+    if sweeps:
+        intro.append(
+            "Linear probes on hidden states: layer 0 is the embeddings' output, layer i the output of block i. The "
+            "layer is chosen on selection data, never on the held-out answers: each fold takes the strongest penalty "
+            "that cannot be distinguished from the best by one standard error, and the layer best at that. A "
+            "checkpoint is fitted once more, to the learning part of all groups, and chooses its layer there by the "
+            "same rule, so it may read another layer than most folds did; the held-out AUROC is that of the recipe."
+        )
+    return Section(
+        ident="early",
+        title="While the answer is written",
+        intro=intro,
+        figures=(
+            *([figures.seen(seen)] if seen else []),
+            *([figures.trajectory(whole)] if whole else []),
+            *(figures.layers(at, sweep) for at, sweep in enumerate(sweeps, start=1)),
+        ),
+        more=[("The numbers by tokens seen", tables.seen(seen))] if seen else (),
+        files={
+            "layers": tables.layers(sweeps),
+            "trajectories": tables.trajectories([*([whole] if whole else []), *comparison.role_trajectories]),
+        },
+    )
+
+
+def _costs(comparison: Comparison) -> Section:
+    routing = list(enumerate(comparison.routing, start=1))
+    return Section(
+        ident="costs",
+        title="What accuracy costs",
+        intro=[
+            "Each point is an agent asked alone or a way of routing among them. Choosing between two of them at "
+            "random, question by question, reaches every point on the line between; the line drawn is the best of "
+            "these. Its corners were picked on these very questions, which favours it."
+        ]
+        if routing
+        else (),
+        figures=[figures.costs(at, curve) for at, curve in routing],
+        tables=(
+            *([tables.choices(comparison)] if comparison.choices else []),
+            *(tables.costs(at, curve) for at, curve in routing),
+        ),
+    )
+
+
+def _systems(comparison: Comparison) -> Section:
+    shown = (
+        *([tables.stages(comparison.stages)] if comparison.stages else []),
+        *([tables.coupling(comparison.coupling)] if comparison.coupling else []),
+        *([tables.agreement(comparison)] if any(row.n for row in comparison.agreement) else []),
+        *([tables.failures(comparison.failures)] if comparison.failures and comparison.failures.wrong else []),
+    )
+    return Section(
+        ident="systems",
+        title="Monitoring and control",
+        intro=[
+            "What the stages of the system do to an answer: whether monitoring detects which answers are wrong, and "
+            "whether control mends them without breaking right ones."
+        ]
+        if shown
+        else (),
+        tables=shown,
+        files={"similarity": tables.similarity(comparison)},
+    )
+
+
+def _limits(comparison: Comparison) -> Section:
+    return Section(
+        ident="limits",
+        title="Audits and limits",
+        tables=(tables.audits(comparison.audits),) if comparison.audits else (),
+        more=[("Provenance", tables.provenance(comparison))] if comparison.provenance else (),
+        remarks=comparison.notes,
+    )
