@@ -15,11 +15,11 @@ from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.serving.gating import Gates
+from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.wire import asked
+from metaprobe.serving.watch_stream import Gates
 
 predictor = watched_streams.predictor
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
-from metaprobe.serving.gating import Gates
 from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.watch_stream import Gates
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -25,9 +25,8 @@ def create_app(
     for module in NEEDED:
         require(module, "serve")
     from metaprobe.serving.http.endpoints import application
-    from metaprobe.serving.http.judges import Judges, Seat, load_judges, on_mismatch_of
+    from metaprobe.serving.http.judges import Judges, Scorer, Seat, load_judges, on_mismatch_of
     from metaprobe.serving.http.metrics import Metrics
-    from metaprobe.serving.http.scorer import Scorer
 
     metrics = Metrics()
     if predictor is None:

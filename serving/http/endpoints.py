@@ -21,26 +21,20 @@ from metaprobe.monitoring.label_owners import Labeller
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.serving.dashboard.routes import dashboard_routes
-from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.aside import REQUESTS, Scoring, aside
-from metaprobe.serving.http.connection import read_json_body
+from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
 from metaprobe.serving.http.feedback import FeedbackDesk
-from metaprobe.serving.http.forward import FORWARDED, Forwarder
 from metaprobe.serving.http.guard import Guard, caller_of, trial_id
-from metaprobe.serving.http.judges import Judges, Office
+from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
 from metaprobe.serving.http.keys import Keys
-from metaprobe.serving.http.memory import Leasing, Memory
-from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import openapi
-from metaprobe.serving.http.proxy import Proxy
+from metaprobe.serving.http.proxy import FORWARDED, Forwarder, Proxy
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.reload import Reloader
 from metaprobe.serving.http.request_log import ServerLog
-from metaprobe.serving.http.scorer import Allowance
-from metaprobe.serving.http.seldom import say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
+from metaprobe.serving.watch_stream import Gates
 
 THERE = (
     "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
