@@ -28,7 +28,7 @@ from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import openapi
-from metaprobe.serving.http.proxy import FORWARDED, Forwarder, Proxy
+from metaprobe.serving.http.proxy import FORWARDED, Proxy
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.settings import Settings
@@ -57,7 +57,6 @@ def application(
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     proxy = Proxy(settings, office, gates, client, metrics, log)
-    forward = Forwarder(settings, office, client, metrics, log)
     desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
     own = OwnAnswers(settings, office, reloader, metrics, log, desk)
 
@@ -72,8 +71,7 @@ def application(
     app = Starlette(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
-            Route("/v1/chat/completions", to_upstream(proxy), methods=["POST"]),
-            *(Route(f"/v1{path}", to_upstream(forward), methods=["POST"]) for path in FORWARDED),
+            *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED),
             Route("/v1/feedback", own.feedback, methods=["POST"]),
             Route("/v1/models", to_upstream(proxy.models)),
             Route("/v1/models/{model:path}", to_upstream(proxy.models)),

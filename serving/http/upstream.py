@@ -5,7 +5,7 @@ import io
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
 from starlette.requests import Request
@@ -14,7 +14,6 @@ from yarl import URL
 from metaprobe.serving.http.keys import MIN_KEY_LENGTH, Keys
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import HEADER_NAME, Settings
-from metaprobe.serving.http.streamed_answer import EventSplitter
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +72,6 @@ LARGE_BYTES = 1 << 20
 CUT = "upstream_cut"
 """The code where the upstream closed the connection too early."""
 EVENTS = "text/event-stream"
-MAX_FIRST_EVENT = 1 << 16
-"""Bytes of the first event of a stream that are waited for before anything is passed on; errors are shorter."""
 
 
 class UpstreamAnswer:
@@ -85,23 +82,14 @@ class UpstreamAnswer:
         self._answer = answer
         self._key = key.encode() if len(key) >= MIN_KEY_LENGTH else b""  # `EMPTY` may stand in any text
         self._timeout_s = timeout_s
-        self._unread: list[bytes] = []
-        self._over = False
-        """Whether the body has come to its end."""
         self.status = answer.status
         self.headers: tuple[tuple[bytes, bytes], ...] = answer.raw_headers
-        self.is_stream = answer.headers.get("content-type", "").lower().startswith(EVENTS)
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """The body, as it comes. Raises `Refusal` where it is cut, or does not go on."""
-        while self._unread:
-            yield self._unread.pop(0)
-        if self._over:
-            return
         with _explained(self._timeout_s):
             async for part in self._answer.content.iter_any():
                 yield part
-        self._over = True
 
     async def whole(self, limit: int) -> bytes:
         """The body, and closes it; of an error without the upstream's key.
@@ -119,22 +107,6 @@ class UpstreamAnswer:
             self.close()
         body = b"".join(parts)
         return body.replace(self._key, b"***") if self._key and self.status >= 400 else body
-
-    async def first_event(self) -> bytes:
-        """The first event, as far as `MAX_FIRST_EVENT`; it stays to be read. Raises `Refusal` as `parts` does."""
-        begun, events, splitter = [], [], EventSplitter()
-        async with aclosing(self.parts()) as parts:
-            async for part in parts:
-                begun.append(part)
-                events = splitter.feed(part)
-                if events or splitter.pending > MAX_FIRST_EVENT:
-                    break
-        self._unread[:0] = begun
-        return events[0] if events else splitter.rest()
-
-    def unread(self, body: bytes) -> None:
-        """Has a body that was read be read once more."""
-        self._unread.insert(0, body)
 
     def close(self) -> None:
         """Keeps the connection where the body has come whole; else the upstream hears that it can stop."""
