@@ -12,7 +12,7 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, overload, runtime_checkable
+from typing import Any, Generic, Self, TypedDict, TypeVar, cast, overload
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
@@ -21,39 +21,17 @@ from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import as_list, fields, text
 from metaprobe.records.response import first_of
+from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.scored import OnVerdict, Scored, score
-
-
-class AnswerGate(Protocol):
-    """Watches one answer being written."""
-
-    @property
-    def tokens_seen(self) -> int: ...
-
-    @property
-    def score(self) -> float | None:
-        """P(good) at the last look."""
-
-    @property
-    def fired_at(self) -> int | None:
-        """After so many tokens."""
-
-    def push(self, logprob: float, top: Sequence[float] | None = None) -> str:
-        """`continue`, `stop` or `escalate`, after one more token."""
-
-
-class Gates(Protocol):
-    """Starts a gate for each answer; shared by all."""
-
-    def start(self, *, model: str = "") -> AnswerGate: ...
 
 
 class GatedAnswer:
     """One streamed answer and its gate, which steps back from what it cannot judge."""
 
-    def __init__(self, gates: Gates | None) -> None:
+    def __init__(self, gates: StreamingGate | Gate | None) -> None:
+        """`gates`: starts the answer's gate, or is that gate. None for no gate."""
         self._gates = gates
-        self._gate: AnswerGate | None = None
+        self._gate: Gate | None = None
         self._decided = ""
         self.note = ""
         """What to be careful about, or why the gate stepped back."""
@@ -73,10 +51,11 @@ class GatedAnswer:
         if shown and self._gates is not None:
             self.action = self._decided
 
-    def _judge(self, gates: Gates, entries: Sequence[Mapping[str, Any]], model: str) -> None:
+    def _judge(self, gates: StreamingGate | Gate, entries: Sequence[Mapping[str, Any]], model: str) -> None:
         try:
             if self._gate is None:
-                self._gate = gates.start(model=model)
+                starts = hasattr(gates, "start")
+                self._gate = cast("StreamingGate", gates).start(model=model) if starts else cast("Gate", gates)
                 self.note = getattr(self._gate, "note", "")
             for entry in entries:
                 top = [alternative["logprob"] for alternative in entry.get("top_logprobs") or ()]
@@ -111,7 +90,7 @@ T = TypeVar("T")
 def watch(
     stream: AsyncIterable[T],
     predictor: QualityPredictor,
-    gate: Gates | AnswerGate | None = None,
+    gate: StreamingGate | Gate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "AsyncWatchedStream[T]": ...
@@ -119,14 +98,14 @@ def watch(
 def watch(
     stream: Iterable[T],
     predictor: QualityPredictor,
-    gate: Gates | AnswerGate | None = None,
+    gate: StreamingGate | Gate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T]": ...
 def watch(
     stream: Iterable[T] | AsyncIterable[T],
     predictor: QualityPredictor,
-    gate: Gates | AnswerGate | None = None,
+    gate: StreamingGate | Gate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T] | AsyncWatchedStream[T]":
@@ -293,7 +272,7 @@ async def _done(value: object) -> None:
 class _Watcher:
     """Gathers what passes, and asks gate and predictor."""
 
-    def __init__(self, predictor: QualityPredictor, gate: Gates | AnswerGate | None) -> None:
+    def __init__(self, predictor: QualityPredictor, gate: StreamingGate | Gate | None) -> None:
         # Said now, and not in the middle of the caller's stream.
         if not hasattr(predictor, "predict"):
             raise TypeError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
@@ -304,7 +283,7 @@ class _Watcher:
         self._predictor = predictor
         self._stream = AnswerStream()
         self._unreadable = ""
-        self.gated = GatedAnswer(gate if gate is None or isinstance(gate, _Starts) else _Started(gate))
+        self.gated = GatedAnswer(gate)
         self.tokens_seen = 0
 
     def add(self, chunk: object) -> bool:
@@ -353,21 +332,6 @@ class _Watcher:
 class _Of(TypedDict):
     response_id: str
     model: str
-
-
-@runtime_checkable
-class _Starts(Gates, Protocol):
-    """Gates, distinguished from a gate at run time."""
-
-
-class _Started:
-    """Gives the one gate it was given."""
-
-    def __init__(self, gate: AnswerGate) -> None:
-        self._gate = gate
-
-    def start(self, *, model: str = "") -> AnswerGate:
-        return self._gate
 
 
 def _with_alternatives(entry: Mapping[str, Any]) -> Mapping[str, Any]:

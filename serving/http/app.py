@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.watch_stream import Gates
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -15,7 +15,7 @@ NEEDED = ("starlette", "aiohttp", "prometheus_client", "msgspec")
 
 
 def create_app(
-    settings: Settings, *, predictor: QualityPredictor | None = None, gates: Gates | None = None
+    settings: Settings, *, predictor: QualityPredictor | None = None, gates: StreamingGate | None = None
 ) -> "Starlette":
     """The server as an ASGI application. `predictor` and `gates`: in place of those the settings name.
 
@@ -35,8 +35,6 @@ def create_app(
         scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
         load = partial(Judges, {"": Seat(scorer)})
     if gates is None and settings.gate is not None:
-        from metaprobe.routing.gate import StreamingGate
-
         gates = StreamingGate.load(
             settings.gate,
             stop=settings.gate_stop,

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from metaprobe.monitoring.label_owners import Labeller
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
 from metaprobe.serving.http.feedback import FeedbackDesk
@@ -34,7 +35,6 @@ from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
-from metaprobe.serving.watch_stream import Gates
 
 THERE = (
     "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
@@ -48,7 +48,7 @@ PRUNE_EVERY_S = 3600.0
 
 
 def application(
-    settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: Gates | None = None
+    settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: StreamingGate | None = None
 ) -> Starlette:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`. `load` gives the judges,
     and is called again for every reload."""

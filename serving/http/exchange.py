@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import STREAMS, aside, while_connected
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics, Seldom
@@ -31,7 +32,6 @@ from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import EventSplitter, ScoredStream, data_of
 from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
 from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, choices_of, hide, with_verdicts
-from metaprobe.serving.watch_stream import Gates
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class Question:
     settings: Settings
     chat: ChatRequest | None = None
     """What a chat completion's request asks for; None for a request that passes as it came, and so does its answer."""
-    gates: Gates | None = None
+    gates: StreamingGate | None = None
 
     @property
     def added(self) -> str:

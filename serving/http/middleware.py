@@ -30,7 +30,6 @@ from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.wire import ChatRequest, asked
-from metaprobe.serving.watch_stream import Gates
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ class VerdictMiddleware:
         *,
         settings: Settings | None = None,
         predictor: QualityPredictor | None = None,
-        gates: Gates | None = None,
+        gates: StreamingGate | None = None,
     ) -> None:
         """Without `settings` those of the environment; `predictor` and `gates` in place of those the settings name."""
         self._app = app

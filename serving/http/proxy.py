@@ -12,6 +12,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import REQUESTS, aside, read_json_body
 from metaprobe.serving.http.exchange import Declined, Question, UpstreamExchange
 from metaprobe.serving.http.guard import trial_id
@@ -22,7 +23,6 @@ from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.upstream import UpstreamClient, redirect, to_caller
 from metaprobe.serving.http.wire import asked, model_of
-from metaprobe.serving.watch_stream import Gates
 
 CHAT, EMBEDDINGS = "/chat/completions", "/embeddings"
 FORWARDED = (CHAT, "/completions", "/responses", EMBEDDINGS)
@@ -38,7 +38,7 @@ class Proxy:
         self,
         settings: Settings,
         office: Office,
-        gates: Gates | None,
+        gates: StreamingGate | None,
         client: UpstreamClient,
         metrics: Metrics,
         log: ServerLog | None,

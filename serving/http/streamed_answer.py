@@ -14,11 +14,12 @@ from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.raw_body import parse_chunks
 from metaprobe.records.response import ParsedResponse
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import log_unexpected
 from metaprobe.serving.http.refusal import error_object
 from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide, with_verdicts
-from metaprobe.serving.watch_stream import GatedAnswer, Gates
+from metaprobe.serving.watch_stream import GatedAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class ScoredStream:
         self,
         scorer: Scorer,
         asked: ChatRequest | None = None,
-        gates: Gates | None = None,
+        gates: StreamingGate | None = None,
         *,
         max_bytes: int,
         gated_reason: str = "",
