@@ -138,8 +138,8 @@ class VerdictMiddleware:
             return
         scorer = self._scorer.of(self._logged(scope, chat))
         question = Question(CHAT, body, scorer, self._settings, chat, self._gates)
-        exchange = _InnerExchange(question, settings=self._settings, metrics=self._metrics, declined=self._declined)
-        exchange.app, exchange.scope, exchange.receive, exchange.send = self._app, scope, receive, send
+        known = {"settings": self._settings, "metrics": self._metrics, "declined": self._declined}
+        exchange = _InnerExchange(self._app, scope, receive, send, question, **known)
         await exchange.run()
 
     def _chat(self, body: bytes) -> ChatRequest | None:
@@ -165,9 +165,12 @@ class VerdictMiddleware:
 class _InnerExchange(Exchange):
     """The application's answer to one request."""
 
-    app: ASGIApp
-    scope: Scope
-    receive: Receive
+    def __init__(
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, question: Question, **known: Any
+    ) -> None:
+        """`known`: as of `Exchange`."""
+        super().__init__(question, **known)
+        self._app, self._scope, self._receive, self.send = app, scope, receive, send
 
     def excuse(self, error: Exception) -> str:
         """Any error of the application."""
@@ -204,10 +207,10 @@ class _InnerExchange(Exchange):
                 if not more and (judged_body := await passing.judge(b"".join(parts))) is not None:
                     await passing.send_whole(judged_body)
 
-        headers = [(name, value) for name, value in self.scope["headers"] if name.lower() != b"content-length"]
+        headers = [(name, value) for name, value in self._scope["headers"] if name.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
-        receive = once_more(body, True, partial(first_of, self.receive, passing.ended))
-        await self.app({**self.scope, "headers": headers}, receive, take)
+        receive = once_more(body, True, partial(first_of, self._receive, passing.ended))
+        await self._app({**self._scope, "headers": headers}, receive, take)
 
 
 async def read_body(receive: Receive, limit: int) -> tuple[bytes, bool]:

@@ -8,6 +8,7 @@ error of the upstream passes with its status and body.
 
 import re
 import time
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,57 +32,49 @@ _ODD = re.compile(r"[;%\ufffd\x00-\x1f]")
 """What no name of a model holds, and what may mean another path to the upstream."""
 
 
+@dataclass(frozen=True, slots=True)
 class Proxy:
     """Answers requests by asking the upstream, and only it."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        office: Office,
-        gates: StreamingGate | None,
-        client: UpstreamClient,
-        metrics: Metrics,
-        log: ServerLog | None,
-    ) -> None:
-        self._settings = settings
-        self._log = log
-        self._office = office
-        self._gates = gates
-        self._client = client
-        self._metrics = metrics
-        self._declined = Declined()
+    settings: Settings
+    office: Office
+    gates: StreamingGate | None
+    client: UpstreamClient
+    metrics: Metrics
+    log: ServerLog | None
+    declined: Declined = field(default_factory=Declined)
 
     async def __call__(self, request: Request) -> Response:
         """The upstream's answer with a verdict. Raises `Refusal` for a request that is not to be asked."""
-        judges = self._office.now  # a reload while the request comes in does not change who judges it
-        body = await read_json_body(request, self._settings)
+        judges = self.office.now  # a reload while the request comes in does not change who judges it
+        body = await read_json_body(request, self.settings)
         started = time.perf_counter()
         path = request.url.path.rpartition("/v1")[2]
         chat, scorer, model = None, None, ""
         if path == CHAT:
-            top = self._settings.top_logprobs if judges.uses_top else 0
+            top = self.settings.top_logprobs if judges.uses_top else 0
             chat = await aside(len(body), lambda: asked(body, top_logprobs=top), REQUESTS)
             model = chat.model
         elif path != EMBEDDINGS:
             model = await aside(len(body), lambda: model_of(body), REQUESTS)
         if path != EMBEDDINGS:
             scorer = judges.pick(model, trial_id(request))
-            if log := self._log:
+            if log := self.log:
                 scorer = scorer.of(await aside(len(body), lambda: log.request(request, chat), REQUESTS))
         return UpstreamExchange(
             request,
-            Question(path, body, scorer, self._settings, chat, self._gates if chat else None),
-            self._client,
+            Question(path, body, scorer, self.settings, chat, self.gates if chat else None),
+            self.client,
             time.perf_counter() - started,
-            settings=self._settings,
-            metrics=self._metrics,
-            declined=self._declined,
+            settings=self.settings,
+            metrics=self.metrics,
+            declined=self.declined,
         )
 
     async def models(self, request: Request) -> Response:
         """The upstream's list of models, or what it says of one, as it is."""
-        async with self._client.asking(request, "GET", _model_path(request), None) as answer:
-            body = await answer.whole(self._settings.max_answer_bytes)
+        async with self.client.asking(request, "GET", _model_path(request), None) as answer:
+            body = await answer.whole(self.settings.max_answer_bytes)
         if 300 <= answer.status < 400:
             raise redirect(answer)
         return Response(body, answer.status, to_caller(answer.headers))
