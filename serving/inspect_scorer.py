@@ -43,7 +43,7 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
 
 def _logging(log: str) -> OnVerdict:
     from metaprobe.monitoring.log import ScoreLog  # not above: it has an extra of its own
-    from metaprobe.serving.logged import log_verdicts
+    from metaprobe.serving.verdict_export import log_verdicts
 
     return log_verdicts(ScoreLog.open(log))
 

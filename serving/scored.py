@@ -1,7 +1,14 @@
-"""One answer and its verdict, in the form in which every integration hands it on."""
+"""One answer and its verdict, in the form in which every integration hands it on, and as OpenTelemetry events.
+
+    watch(stream, predictor, on_verdict=evaluation_events())
+
+The events follow the semantic conventions for generative AI (`gen_ai.evaluation.result`, status: development;
+https://github.com/open-telemetry/semantic-conventions-genai). Their names are written out here: the package
+`opentelemetry-semantic-conventions` has deprecated its copies.
+"""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,6 +17,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import once
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.extras import require
 from metaprobe.records.reading import fields, text
 
 logger = logging.getLogger(__name__)
@@ -71,3 +79,80 @@ def score(
         logger.exception("metaprobe could not score a response")
         note = f"scoring failed ({type(error).__name__}: {error})"
     return Scored(verdict, note, response_id, model, context or {}, response=response)
+
+
+EVENT = "gen_ai.evaluation.result"
+NAME = "gen_ai.evaluation.name"
+SCORE_VALUE = "gen_ai.evaluation.score.value"
+SCORE_LABEL = "gen_ai.evaluation.score.label"
+EXPLANATION = "gen_ai.evaluation.explanation"
+RESPONSE_ID = "gen_ai.response.id"
+ERROR_TYPE = "error.type"
+
+SCOPE = "metaprobe"
+
+
+def evaluation_events(
+    *, name: str = "metaprobe", heads: bool = False, on_span: bool = False, logger_provider: Any = None
+) -> OnVerdict:
+    """An `on_verdict` that emits an event for each verdict, in the context of the current span.
+
+    The event has the score in [0, 1], the label `fail` where the verdict is flagged and else `pass` (none where the
+    checkpoint has no threshold), the reason as explanation, and the response's id, by which it is found where the
+    answer's own span has ended or is on another thread. Where there is no verdict it has the error type `not_scored`.
+
+    `heads`: one event more for every head, `<name>.<head>`, on the head's own scale. `on_span`: as events of the
+    current span instead of log records, for a backend that reads only traces. `logger_provider`: instead of the global
+    one.
+    """
+    if on_span:
+        trace = require("opentelemetry.trace", "otel")
+
+        def add_to_span(scored: Scored) -> None:
+            span = trace.get_current_span()
+            for attributes in _events(scored, name, heads):
+                span.add_event(EVENT, attributes)
+
+        return add_to_span
+
+    logs = require("opentelemetry._logs", "otel")
+    logger = logs.get_logger(SCOPE, logger_provider=logger_provider)
+
+    def emit(scored: Scored) -> None:
+        for attributes in _events(scored, name, heads):
+            logger.emit(event_name=EVENT, attributes=attributes)
+
+    return emit
+
+
+def _events(scored: Scored, name: str, heads: bool) -> Iterator[dict[str, str | float]]:
+    """The attributes of each event."""
+    verdict = scored.verdict
+    yield evaluation_attributes(
+        name,
+        score=verdict.score if verdict else None,
+        flagged=verdict.flagged if verdict else None,
+        reason=scored.as_metadata()["reason"],
+        response_id=scored.response_id,
+    )
+    if heads and verdict is not None and verdict.score is not None:
+        common = {RESPONSE_ID: scored.response_id} if scored.response_id else {}
+        for head, value in verdict.heads.items():
+            yield {NAME: f"{name}.{head}", SCORE_VALUE: value, **common}
+
+
+def evaluation_attributes(
+    name: str, *, score: float | None, flagged: bool | None, reason: str, response_id: str
+) -> dict[str, str | float]:
+    """Returns the attributes of one verdict's event; see `evaluation_events`."""
+    found: dict[str, str | float] = {NAME: name}
+    if response_id:
+        found[RESPONSE_ID] = response_id
+    if reason:
+        found[EXPLANATION] = reason
+    if score is None:
+        return {**found, ERROR_TYPE: "not_scored"}
+    found[SCORE_VALUE] = score
+    if flagged is not None:
+        found[SCORE_LABEL] = "fail" if flagged else "pass"
+    return found

@@ -9,19 +9,79 @@ async), or any other iterable of such chunks, for example LiteLLM's, the chunks 
 """
 
 import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, overload, runtime_checkable
+from typing import Any, Generic, Self, TypedDict, TypeVar, cast, overload
 
+from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import as_list, fields, text
 from metaprobe.records.response import first_of
-from metaprobe.serving.gating import AnswerGate, GatedAnswer, Gates
+from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.scored import OnVerdict, Scored, score
+
+
+class GatedAnswer:
+    """One streamed answer and its gate, which steps back from what it cannot judge."""
+
+    def __init__(self, gates: StreamingGate | Gate | None) -> None:
+        """`gates`: starts the answer's gate, or is that gate. None for no gate."""
+        self._gates = gates
+        self._gate: Gate | None = None
+        self._decided = ""
+        self.note = ""
+        """What to be careful about, or why the gate stepped back."""
+        self.action = ""
+        """`stop` or `escalate`, once the answer is to be ended for what the gate said."""
+
+    def push(self, entries: Sequence[Mapping[str, Any]], model: str, *, shown: bool) -> None:
+        """Takes in the tokens of a chunk. `shown`: whether it brought text too.
+
+        What the gate says of tokens without text waits for the next text: a server holds back the beginning of a tool
+        call until it can name the tool, and a call that has begun is never ended.
+        """
+        if self._gates is None or self.action:
+            return
+        if not self._decided:
+            self._judge(self._gates, entries, model)
+        if shown and self._gates is not None:
+            self.action = self._decided
+
+    def _judge(self, gates: StreamingGate | Gate, entries: Sequence[Mapping[str, Any]], model: str) -> None:
+        try:
+            if self._gate is None:
+                starts = hasattr(gates, "start")
+                self._gate = cast("StreamingGate", gates).start(model=model) if starts else cast("Gate", gates)
+                self.note = getattr(self._gate, "note", "")
+            for entry in entries:
+                top = [alternative["logprob"] for alternative in entry.get("top_logprobs") or ()]
+                action = self._gate.push(entry["logprob"], sorted(top, reverse=True) or None)
+                if action != "continue":
+                    self._decided = action
+                    break
+        except ContractMismatch as error:
+            self.note = f"not gated: {error}"
+            self.step_back()
+        except (InvalidResponse, LookupError, TypeError):
+            self.step_back()  # what is wrong with these tokens, the verdict on the whole answer says
+
+    def step_back(self) -> None:
+        """Never stop this answer."""
+        self._gates = None
+
+    def verdict(self) -> tuple[float | None, str, dict[str, Any]]:
+        """Score, reason and details of an answer that was ended."""
+        assert self._gate is not None
+        score, tokens = self._gate.score, self._gate.fired_at
+        what = "handed on" if self.action == "escalate" else "stopped"
+        known = "" if score is None else f", at P(good) {score:.3f}"
+        reason = "; ".join(filter(None, [f"{what} early by the gate after {tokens} tokens{known}", self.note]))
+        return score, reason, {"action": self.action, "tokens": tokens}
+
 
 T = TypeVar("T")
 
@@ -30,7 +90,7 @@ T = TypeVar("T")
 def watch(
     stream: AsyncIterable[T],
     predictor: QualityPredictor,
-    gate: Gates | AnswerGate | None = None,
+    gate: StreamingGate | Gate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "AsyncWatchedStream[T]": ...
@@ -38,14 +98,14 @@ def watch(
 def watch(
     stream: Iterable[T],
     predictor: QualityPredictor,
-    gate: Gates | AnswerGate | None = None,
+    gate: StreamingGate | Gate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T]": ...
 def watch(
     stream: Iterable[T] | AsyncIterable[T],
     predictor: QualityPredictor,
-    gate: Gates | AnswerGate | None = None,
+    gate: StreamingGate | Gate | None = None,
     *,
     on_verdict: OnVerdict | None = None,
 ) -> "WatchedStream[T] | AsyncWatchedStream[T]":
@@ -212,7 +272,7 @@ async def _done(value: object) -> None:
 class _Watcher:
     """Gathers what passes, and asks gate and predictor."""
 
-    def __init__(self, predictor: QualityPredictor, gate: Gates | AnswerGate | None) -> None:
+    def __init__(self, predictor: QualityPredictor, gate: StreamingGate | Gate | None) -> None:
         # Said now, and not in the middle of the caller's stream.
         if not hasattr(predictor, "predict"):
             raise TypeError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
@@ -223,7 +283,7 @@ class _Watcher:
         self._predictor = predictor
         self._stream = AnswerStream()
         self._unreadable = ""
-        self.gated = GatedAnswer(gate if gate is None or isinstance(gate, _Starts) else _Started(gate))
+        self.gated = GatedAnswer(gate)
         self.tokens_seen = 0
 
     def add(self, chunk: object) -> bool:
@@ -272,21 +332,6 @@ class _Watcher:
 class _Of(TypedDict):
     response_id: str
     model: str
-
-
-@runtime_checkable
-class _Starts(Gates, Protocol):
-    """Gates, distinguished from a gate at run time."""
-
-
-class _Started:
-    """Gives the one gate it was given."""
-
-    def __init__(self, gate: AnswerGate) -> None:
-        self._gate = gate
-
-    def start(self, *, model: str = "") -> AnswerGate:
-        return self._gate
 
 
 def _with_alternatives(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,8 +15,7 @@ from served import TOKENS, Upstream, completion, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import MissingExtra
-from metaprobe.serving.scored import Scored, score
-from metaprobe.serving.telemetry import evaluation_events
+from metaprobe.serving.scored import Scored, evaluation_events, score
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import Evidence
 

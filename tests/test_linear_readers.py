@@ -30,7 +30,7 @@ from metaprobe.records.types import Call, Item
 from metaprobe.routing.learned_state import content
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import read_tags
-from metaprobe.serving.http.sse import EventSplitter
+from metaprobe.serving.http.streamed_answer import EventSplitter
 
 LENGTH = 60_000
 WITHIN_CPU_S = 4

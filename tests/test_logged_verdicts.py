@@ -14,8 +14,8 @@ from watched_streams import FakeGate, ask
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
-from metaprobe.serving.logged import log_verdicts
 from metaprobe.serving.scored import Scored, score
+from metaprobe.serving.verdict_export import log_verdicts
 from metaprobe.serving.watch_stream import watch
 
 predictor = watched_streams.predictor

@@ -29,11 +29,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from metaprobe.serving.http import sockets
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.offers import OffersLeftOut
+from metaprobe.serving.http.metrics import SAY_AGAIN_S, Seldom, say_out_of_files_once
 from metaprobe.serving.http.run_server import KEEP_ALIVE_S, server_config
-from metaprobe.serving.http.seldom import SAY_AGAIN_S, Seldom, say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, Bounds, bounds_of
+from metaprobe.serving.http.sockets import MAX_HEADER_BYTES, BoundedProtocol, Bounds, OffersLeftOut, bounds_of
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

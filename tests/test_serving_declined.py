@@ -15,7 +15,7 @@ from serving_clients import TEXT, Served, verdict_in, verdict_of
 from starlette.types import Receive, Scope, Send
 
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.declined import IN_A_ROW, MAX_MODELS, REMEMBER_S, Declined
+from metaprobe.serving.http.exchange import IN_A_ROW, MAX_MODELS, REMEMBER_S, Declined
 from metaprobe.serving.http.middleware import VerdictMiddleware
 from metaprobe.serving.http.settings import Settings
 
@@ -110,7 +110,7 @@ def test_whatever_status_it_fails_with_the_caller_gets_the_answer_and_the_reason
     assert verdict["score"] is None
     why = f"no log-probabilities: the upstream answered {how[:3]} to a request with logprobs; asked again without"
     assert verdict["reason"] == why
-    told_operator = [one.getMessage() for one in caplog.records if one.name.endswith("declined")]
+    told_operator = [one.getMessage() for one in caplog.records if one.name.endswith("exchange")]
     assert len(told_operator) == 1
     assert (
         f"answered {how[:3]} to a request of m with log-probabilities that the caller did not ask for"

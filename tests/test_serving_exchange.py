@@ -25,15 +25,7 @@ callers_keys = serving_clients.callers_keys
 checkpoint = serving_clients.checkpoint
 
 OTHER_KEY = "another-key-of-this-test"
-WATCHED = (
-    "exchange.py",
-    "proxy.py",
-    "forward.py",
-    "upstream.py",
-    "streamed_answer.py",
-    "headers.py",
-    "whole_answer.py",
-)
+WATCHED = ("exchange.py", "proxy.py", "upstream.py", "streamed_answer.py")
 """The files of which every line that runs for a request fails once."""
 CLOSERS = {("upstream.py", "asking"), ("upstream.py", "close")}
 """What does the closing cannot be asked to survive itself."""

@@ -14,8 +14,8 @@ from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.wire import asked

@@ -20,8 +20,15 @@ from hypothesis import strategies as st
 from served import KEY
 from serving_clients import LOGPROBS
 
-from metaprobe.serving.http.aside import AT_ONCE, LARGE_BYTES, Threads
-from metaprobe.serving.http.memory import Memory, count_elements, count_outside_strings, weigh
+from metaprobe.serving.http.bodies import (
+    AT_ONCE,
+    LARGE_BYTES,
+    Memory,
+    Threads,
+    count_elements,
+    count_outside_strings,
+    weigh,
+)
 from metaprobe.serving.http.refusal import Refusal
 
 checkpoint = serving_clients.checkpoint

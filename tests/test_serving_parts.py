@@ -12,18 +12,17 @@ from starlette.testclient import TestClient
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.serving.gating import GatedAnswer
-from metaprobe.serving.http import aside as module
+from metaprobe.serving.http import bodies as module
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.aside import LARGE_BYTES, aside
-from metaprobe.serving.http.headers import to_caller, to_upstream
+from metaprobe.serving.http.bodies import LARGE_BYTES, aside
+from metaprobe.serving.http.judges import Allowance, Scorer
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal, error_object
 from metaprobe.serving.http.run_server import server_config
-from metaprobe.serving.http.scorer import Allowance, Scorer
 from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.upstream import to_caller, to_upstream
 from metaprobe.serving.http.wire import MOST_UNCOUNTED, asked, batch, choices_of, combine_verdicts
-from metaprobe.serving.watch_stream import watch
+from metaprobe.serving.watch_stream import GatedAnswer, watch
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor

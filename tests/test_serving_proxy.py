@@ -16,7 +16,7 @@ from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
+from metaprobe.serving.http.streamed_answer import EventSplitter, data_of, with_data
 from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import asked, choices_of, hide
 

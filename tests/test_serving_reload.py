@@ -22,11 +22,10 @@ from serving_clients import LOGPROBS, Served
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint, CheckpointError
-from metaprobe.serving.http import reload
+from metaprobe.serving.http import judges
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.judges import Judges, Office, load_judges
+from metaprobe.serving.http.judges import Judges, Office, Reloader, load_judges
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.reload import Reloader
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 callers_keys = serving_clients.callers_keys
@@ -136,7 +135,7 @@ def wait_for(client: Served, digest: str) -> bool:
 def test_a_running_server_follows_its_pins_there_and_back_and_says_when_it_could_not(
     two: tuple[Checkpoint, Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "LOOK_S", 0.02)
+    monkeypatch.setattr(judges, "LOOK_S", 0.02)
     one, other = two
     pins, fresh = tmp_path / "pins", tmp_path / "fresh"
 

@@ -8,9 +8,8 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.judges import Judges, load_judges
+from metaprobe.serving.http.judges import Judges, Scorer, load_judges
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings, SettingsError
 
 ANSWER = [-0.5, -1.0, -0.25]

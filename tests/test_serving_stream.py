@@ -15,9 +15,8 @@ from watched_streams import FakeGate
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.serving.gating import Gates
+from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.streamed_answer import ScoredStream
 from metaprobe.serving.http.wire import asked
 
@@ -54,7 +53,7 @@ Started = Callable[..., ScoredStream]
 
 @pytest.fixture
 def started(predictor: QualityPredictor) -> Started:
-    def start(request: bytes = ALL, *, gates: Gates | None = None, most: int = 1 << 20, why: str = "") -> ScoredStream:
+    def start(request: bytes = ALL, *, gates: Any | None = None, most: int = 1 << 20, why: str = "") -> ScoredStream:
         scorer = Scorer(predictor, Metrics(), max_tokens=10_000)
         question = asked(request, top_logprobs=0)
         return ScoredStream(scorer, question, gates, gated_reason="length", max_bytes=most, no_logprobs=why)

@@ -14,10 +14,10 @@ from serving_clients import LOGPROBS, Served
 from tiny import tiny_quality
 
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.json_log import JsonLine
+from metaprobe.serving.http.guard import trace_of
+from metaprobe.serving.http.metrics import JsonLine
 from metaprobe.serving.http.run_server import logging_of
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.tracing import trace_of
 
 upstream = serving_clients.upstream
 callers_keys = serving_clients.callers_keys

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.serving.http import reload
+from metaprobe.serving.http import judges
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.settings import Settings
 
@@ -77,7 +77,7 @@ def response() -> tuple[Any, list[Any]]:
 @contextmanager
 def reloadable(folder: Path, monkeypatch: pytest.MonkeyPatch, upstream: str) -> Iterator[tuple[Any, Any, Served]]:
     """A server that judges by one checkpoint, how to have it take in the other, and a client."""
-    monkeypatch.setattr(reload, "LOOK_S", 0.02)
+    monkeypatch.setattr(judges, "LOOK_S", 0.02)
     one, other = tiny_quality(folder / "one"), tiny_quality(folder / "two", slope=2.0)
     pins = folder / "pins"
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.extras import require
-from metaprobe.serving.gating import Gates
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ NEEDED = ("starlette", "aiohttp", "prometheus_client", "msgspec")
 
 
 def create_app(
-    settings: Settings, *, predictor: QualityPredictor | None = None, gates: Gates | None = None
+    settings: Settings, *, predictor: QualityPredictor | None = None, gates: StreamingGate | None = None
 ) -> "Starlette":
     """The server as an ASGI application. `predictor` and `gates`: in place of those the settings name.
 
@@ -25,9 +25,8 @@ def create_app(
     for module in NEEDED:
         require(module, "serve")
     from metaprobe.serving.http.endpoints import application
-    from metaprobe.serving.http.judges import Judges, Seat, load_judges, on_mismatch_of
+    from metaprobe.serving.http.judges import Judges, Scorer, Seat, load_judges, on_mismatch_of
     from metaprobe.serving.http.metrics import Metrics
-    from metaprobe.serving.http.scorer import Scorer
 
     metrics = Metrics()
     if predictor is None:
@@ -36,8 +35,6 @@ def create_app(
         scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
         load = partial(Judges, {"": Seat(scorer)})
     if gates is None and settings.gate is not None:
-        from metaprobe.routing.gate import StreamingGate
-
         gates = StreamingGate.load(
             settings.gate,
             stop=settings.gate_stop,

@@ -20,24 +20,18 @@ from starlette.routing import Route
 from metaprobe.monitoring.label_owners import Labeller
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.dashboard.routes import dashboard_routes
-from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.aside import REQUESTS, Scoring, aside
-from metaprobe.serving.http.connection import read_json_body
+from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
 from metaprobe.serving.http.feedback import FeedbackDesk
-from metaprobe.serving.http.forward import FORWARDED, Forwarder
 from metaprobe.serving.http.guard import Guard, caller_of, trial_id
-from metaprobe.serving.http.judges import Judges, Office
+from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
 from metaprobe.serving.http.keys import Keys
-from metaprobe.serving.http.memory import Leasing, Memory
-from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import openapi
-from metaprobe.serving.http.proxy import Proxy
+from metaprobe.serving.http.proxy import FORWARDED, Proxy
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.reload import Reloader
 from metaprobe.serving.http.request_log import ServerLog
-from metaprobe.serving.http.scorer import Allowance
-from metaprobe.serving.http.seldom import say_out_of_files_once
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
@@ -54,7 +48,7 @@ PRUNE_EVERY_S = 3600.0
 
 
 def application(
-    settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: Gates | None = None
+    settings: Settings, metrics: Metrics, load: Callable[[], Judges], gates: StreamingGate | None = None
 ) -> Starlette:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`. `load` gives the judges,
     and is called again for every reload."""
@@ -63,7 +57,6 @@ def application(
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     proxy = Proxy(settings, office, gates, client, metrics, log)
-    forward = Forwarder(settings, office, client, metrics, log)
     desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
     own = OwnAnswers(settings, office, reloader, metrics, log, desk)
 
@@ -78,8 +71,7 @@ def application(
     app = Starlette(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
-            Route("/v1/chat/completions", to_upstream(proxy), methods=["POST"]),
-            *(Route(f"/v1{path}", to_upstream(forward), methods=["POST"]) for path in FORWARDED),
+            *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED),
             Route("/v1/feedback", own.feedback, methods=["POST"]),
             Route("/v1/models", to_upstream(proxy.models)),
             Route("/v1/models/{model:path}", to_upstream(proxy.models)),

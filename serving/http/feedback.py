@@ -12,10 +12,9 @@ from metaprobe.monitoring.label_owners import Labeller, NotYours
 from metaprobe.monitoring.label_values import SOURCES, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
-from metaprobe.serving.http.aside import REQUESTS, aside
-from metaprobe.serving.http.memory import count_elements
+from metaprobe.serving.http.bodies import REQUESTS, aside, count_elements
+from metaprobe.serving.http.metrics import Seldom
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.seldom import Seldom
 from metaprobe.serving.http.wire import MOST_UNCOUNTED, UNREADABLE, Object
 
 logger = logging.getLogger(__name__)

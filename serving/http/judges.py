@@ -1,18 +1,170 @@
-"""Which checkpoint judges whose answers: by the model that answered, with a second one in its shadow or on trial."""
+"""Who judges answers: a scorer a checkpoint, chosen by the model that answered, and other checkpoints at a reload."""
 
+import asyncio
+import logging
+import signal
+import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import copy
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from metaprobe.checkpoints import CheckpointError, ContractMismatch
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.serving.http.metrics import Metrics
-from metaprobe.serving.http.scorer import Scorer
+from metaprobe.probes.verdict import Verdict
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.parse import parse_response
+from metaprobe.records.raw_body import parse_body
+from metaprobe.records.response import ParsedResponse
+from metaprobe.serving.http.hangup import take_hangups
+from metaprobe.serving.http.metrics import Metrics, log_unexpected
+from metaprobe.serving.http.request_log import RequestLog
 from metaprobe.serving.http.settings import Settings, SettingsError, split_name
-from metaprobe.serving.telemetry import evaluation_events
+from metaprobe.serving.scored import OnVerdict, Scored, evaluation_events
 
-_PARTS = 1 << 32
+logger = logging.getLogger(__name__)
+
+
+class Allowance:
+    """The tokens that may still be scored, of one request."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.asked = 0
+        """Tokens counted so far, those that were too many included."""
+
+    @property
+    def exceeded(self) -> bool:
+        return self.asked > self.most
+
+    def take(self, tokens: int) -> None:
+        """Raises `InvalidResponse` where that is too many."""
+        self.asked += tokens
+        if self.exceeded:
+            raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
+
+
+class Scorer:
+    """A predictor that counts what it says, and never loses an answer to what it cannot say."""
+
+    def __init__(
+        self,
+        predictor: QualityPredictor,
+        metrics: Metrics,
+        *,
+        max_tokens: int = 1 << 20,
+        role: str = "judge",
+        shadow: "Scorer | None" = None,
+        events: OnVerdict | None = None,
+    ) -> None:
+        """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted. `events` is
+        told of every verdict."""
+        self._predictor = predictor
+        self._role = role
+        self._shadow = shadow
+        self._events = events
+        self._metrics = metrics
+        self._max_tokens = max_tokens
+        self._request: RequestLog | None = None
+        self.digest = predictor.checkpoint.digest
+        self.uses_top: bool = predictor.schema.uses_top or (shadow is not None and shadow.uses_top)
+        """Whether alternatives are read, here or in the shadow."""
+
+    def of(self, request: RequestLog | None) -> "Scorer":
+        """The same scorer, each of whose verdicts is logged as one on an answer to this request."""
+        if request is None:
+            return self
+        logging_ = copy(self)
+        logging_._request = request
+        return logging_
+
+    def allowance(self) -> Allowance:
+        """What one request may have scored."""
+        return Allowance(self._max_tokens)
+
+    def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
+        """The verdict on whatever `QualityPredictor.predict` takes; `score` null and a reason where there is none.
+
+        `allowance`: shared by the responses of one request; without it, each has its own.
+        """
+        parsed, granted = None, None
+        try:
+            parsed = self._parse(response)
+            granted = allowance or self.allowance()
+            granted.take(len(parsed.logprobs))
+            verdict = self._predictor.predict(parsed)
+        except (InvalidResponse, ContractMismatch) as error:
+            verdict = self._no_verdict(str(error))
+        except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
+            log_unexpected(logger, "scoring", error)
+            self._metrics.errors.labels("scoring").inc()
+            verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
+        said = self._counted(verdict, parsed)
+        if self._shadow is not None and parsed is not None and granted is not None and not granted.exceeded:
+            self._shadow._follow(verdict, parsed, self._request)
+        return said
+
+    def none(self, reason: str) -> dict[str, Any]:
+        """No verdict, and why."""
+        return self._counted(self._no_verdict(reason), None)
+
+    def stopped(self, score: float | None, reason: str, gate: Mapping[str, Any], model: str = "") -> dict[str, Any]:
+        """The verdict on an answer that the gate ended: the gate's own, for the predictor knows only finished ones.
+
+        `gate`: what it did, under `action` and `tokens`; it stands in the verdict under `gate`. `model`: as the
+        upstream names it, where it did.
+        """
+        verdict = Verdict(score, {}, critical=None, flagged=True, checkpoint=self.digest, reason=reason)
+        return {**self._counted(verdict, None, {**gate, "model": model}), "gate": gate}
+
+    def _no_verdict(self, reason: str) -> Verdict:
+        return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
+
+    def _follow(self, given: Verdict, parsed: ParsedResponse, request: RequestLog | None) -> None:
+        """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
+        try:
+            verdict = self._predictor.predict(parsed)
+        except Exception as error:
+            log_unexpected(logger, "scoring in the shadow", error)
+            self._metrics.errors.labels("shadow").inc()
+            return
+        self._metrics.verdicts.labels(self._role).inc()
+        if verdict.score is not None and given.score is not None:
+            self._metrics.shadow_difference.observe(abs(verdict.score - given.score))
+        if request is not None:
+            request.add_shadow(_shown(verdict), parsed)
+
+    def _counted(
+        self, verdict: Verdict, parsed: ParsedResponse | None, gate: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The verdict as JSON, in the metrics, and in the log where there is one."""
+        self._metrics.verdicts.labels(self._role).inc()
+        if self._events is not None:
+            self._events(Scored(verdict))
+        if verdict.score is None:
+            self._metrics.abstained.inc()
+        else:
+            self._metrics.scores.observe(verdict.score)
+        if verdict.flagged:
+            self._metrics.flagged.inc()
+        shown = _shown(verdict)
+        if self._request is not None:
+            self._request.add(shown, parsed, gate)
+        return shown
+
+    def _parse(self, response: object) -> ParsedResponse:
+        if isinstance(response, (str, bytes, bytearray)):
+            return parse_body(response, top=self.uses_top)
+        return parse_response(response, top=self.uses_top)
+
+
+def _shown(verdict: Verdict) -> dict[str, Any]:
+    """As JSON's own types. A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot."""
+    return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +177,7 @@ class Seat:
 
     def of(self, request_id: str, share: float) -> Scorer:
         """The judge of this request: the canary of so large a share of them, always the same for the same id."""
-        on_trial = self.canary is not None and zlib.crc32(request_id.encode()) < share * _PARTS
+        on_trial = self.canary is not None and zlib.crc32(request_id.encode()) < share * (1 << 32)
         return self.canary if on_trial and self.canary is not None else self.judge
 
 
@@ -179,3 +331,78 @@ def _pinned(pins: Path | None) -> Iterator[tuple[str, str]]:
     if not any(lines):
         raise SettingsError(f"{pins} names no checkpoint; expected lines of [NAME=]CHECKPOINT SHA256")
     yield from ((words[0], words[1]) for words in lines if words)
+
+
+LOOK_S = 2.0
+"""How often the file of pins is looked at."""
+
+
+class Reloader:
+    """Puts other judges into office, all at once; where one of them does not load, those before stay and it says so."""
+
+    def __init__(self, office: Office, load: Callable[[], Judges], pins: Path | None, metrics: Metrics) -> None:
+        self._office = office
+        self._load = load
+        self._pins = pins
+        self._metrics = metrics
+        self._seen = self._look()
+        self._asked = asyncio.Event()
+        self.refused = False
+        """Whether the last attempt failed, and older checkpoints judge than are meant to."""
+
+    async def reload(self) -> bool:
+        """Whether the judges are now those that the settings and the file of pins name."""
+        try:
+            judges = await asyncio.to_thread(self._load)
+        except (CheckpointError, RecordError, OSError, UnicodeDecodeError) as error:
+            logger.error("the checkpoints stay as they were: %s", error)
+            self.refused = True
+        except Exception as error:
+            log_unexpected(logger, "loading checkpoints", error)
+            self.refused = True
+        else:
+            before, self._office.now = self._office.now, judges
+            self.refused = False
+            for name, digest in judges.digests().items():
+                changed = "as before" if before.digests().get(name) == digest else "from now on"
+                logger.info("%s is judged by %s, %s", name or "every other model", digest[:16], changed)
+        self._metrics.reloads.labels("refused" if self.refused else "taken").inc()
+        return not self.refused
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Reloads at SIGHUP (where there is one, in a process of its own) and when the file of pins has changed."""
+        loop = asyncio.get_running_loop()
+        signals = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
+        if signals:
+            loop.add_signal_handler(signal.SIGHUP, self._asked.set)
+            take_hangups()
+        watch = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            if signals:
+                loop.remove_signal_handler(signal.SIGHUP)
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._pins is None else LOOK_S):
+                    await self._asked.wait()
+            found = self._look()
+            if self._asked.is_set() or found != self._seen:
+                self._asked.clear()
+                self._seen = found
+                await self.reload()
+
+    def _look(self) -> bytes | None:
+        """What the file of pins says; None where there is none, or it cannot be read now."""
+        if self._pins is None:
+            return None
+        try:
+            return self._pins.read_bytes()
+        except OSError:
+            return None

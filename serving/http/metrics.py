@@ -1,8 +1,21 @@
-"""What is counted. Numbers only: no text, nothing that a caller chose. Names are those that the server was given."""
+"""What is counted, and how log lines are written.
 
+Metrics are numbers only: no text, nothing that a caller chose. Names are those that the server was given.
+"""
+
+import asyncio
+import json
+import logging
 import os
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+
+logger = logging.getLogger(__name__)
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable by which prometheus_client shares counts between workers."""
@@ -73,3 +86,64 @@ class Metrics:
         everyone = CollectorRegistry()
         multiprocess.MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
         return generate_latest(everyone)
+
+
+SAY_AGAIN_S = 60.0
+
+
+class Seldom:
+    """Logs the first of many equal events at once, and of the others once a minute how many there were."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, what: str) -> None:
+        now = self._clock()
+        last, unsaid = self._said.get(what, (-SAY_AGAIN_S, 0))
+        if now - last < SAY_AGAIN_S:
+            self._said[what] = (last, unsaid + 1)
+            return
+        self._log.warning("%s%s", what, f" ({unsaid + 1} times since it was last said)" if unsaid else "")
+        self._said[what] = (now, 0)
+
+
+def say_out_of_files_once(loop: asyncio.AbstractEventLoop) -> None:
+    """Where no more connections can be taken in, one line says so, in place of a traceback for every attempt."""
+    seldom = Seldom(logger)
+    before = loop.get_exception_handler() or type(loop).default_exception_handler
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if str(context.get("message", "")).startswith("socket.accept() out of system resource"):
+            seldom(f"no new connection can be taken in: {context.get('exception')}")
+        else:
+            before(loop, context)
+
+    loop.set_exception_handler(handle)
+
+
+FIELDS = "metaprobe"
+"""The attribute of a record that holds what is known of its request."""
+
+
+class JsonLine(logging.Formatter):
+    """One object a line: time (UTC, ISO 8601), level, logger, message, and of a request what is known of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        known = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            known["exception"] = self.formatException(record.exc_info)
+        return json.dumps(known)
+
+
+def log_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:
+    """Type and place of an error. Its message is left out: it may quote what a model or a caller wrote."""
+    places = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s failed: %s\n%s", where, type(error).__name__, places)

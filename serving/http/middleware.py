@@ -10,12 +10,11 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,27 +23,12 @@ from metaprobe.checkpoints.flag_options import flag_options_of_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.asgi_messages import first_of, is_json, once_more, read_body, until_the_end, with_length
-from metaprobe.serving.http.aside import aside
-from metaprobe.serving.http.declined import (
-    FORBIDDEN,
-    Declined,
-    failure_in,
-    failure_in_event,
-    failure_of,
-    names_logprobs,
-    no_logprobs,
-)
-from metaprobe.serving.http.headers import REASON
+from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
+from metaprobe.serving.http.judges import Scorer, on_mismatch_of
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
-from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sse import EventSplitter
-from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.whole_answer import with_own_verdict
 from metaprobe.serving.http.wire import ChatRequest, asked
 
 logger = logging.getLogger(__name__)
@@ -111,18 +95,17 @@ class VerdictMiddleware:
         *,
         settings: Settings | None = None,
         predictor: QualityPredictor | None = None,
-        gates: Gates | None = None,
+        gates: StreamingGate | None = None,
     ) -> None:
         """Without `settings` those of the environment; `predictor` and `gates` in place of those the settings name."""
         self._app = app
         self._settings = settings = settings or settings_of(os.environ)
-        on_mismatch: Any = "note" if settings.on_mismatch == "warn" else settings.on_mismatch
         if predictor is None:
             predictor = QualityPredictor.load(
                 settings.checkpoint,
                 sha256=settings.sha256,
                 run=settings.run_by_model.get(""),
-                on_mismatch=on_mismatch,
+                on_mismatch=on_mismatch_of(settings),
                 **settings.flags,
             )
         if gates is None and settings.gate is not None:
@@ -131,13 +114,13 @@ class VerdictMiddleware:
                 stop=settings.gate_stop,
                 escalate=settings.gate_escalate,
                 sha256=settings.gate_sha256,
-                on_mismatch=on_mismatch,
+                on_mismatch=on_mismatch_of(settings),
             )
         self._gates = gates
         self._declined = Declined()
-        metrics = Metrics()
-        self._scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
-        self._log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
+        self._metrics = Metrics()
+        self._scorer = Scorer(predictor, self._metrics, max_tokens=settings.max_scored_tokens)
+        self._log = ServerLog.open(settings, self._metrics, gated=gates is not None) if settings.log else None
         self._top = settings.top_logprobs if self._scorer.uses_top else 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,47 +132,23 @@ class VerdictMiddleware:
             await self._app(scope, receive, send)
             return
         body, whole = await read_body(receive, self._settings.max_body_bytes)
-        question = self._question(body) if whole and is_json(scope) else None
-        if question is None:
+        chat = self._chat(body) if whole and is_json(scope) else None
+        if chat is None:
             await self._app(scope, once_more(body, whole, receive), send)
             return
-        scorer = self._scorer.of(self._logged(scope, question))
-        why = self._declined.why(question.model, question.added) if question.added else ""
-        known = bool(why)
-        if not known:
-            why = await self._as_changed(scope, receive, send, scorer, question)
-        if why:
-            without = "" if question.wants_logprobs else no_logprobs(why, again=not known)
-            again = _Answer(self, scorer, question, send, without=without)
-            await self._app(with_length(scope, body), again.receive_after(body, receive), again.take)
-            if not known and again.status == 200:
-                self._declined.failed(question.model, question.added, why)
+        scorer = self._scorer.of(self._logged(scope, chat))
+        question = Question(CHAT, body, scorer, self._settings, chat, self._gates)
+        known = {"settings": self._settings, "metrics": self._metrics, "declined": self._declined}
+        exchange = _InnerExchange(self._app, scope, receive, send, question, **known)
+        await exchange.run()
 
-    async def _as_changed(
-        self, scope: Scope, receive: Receive, send: Send, scorer: Scorer, question: ChatRequest
-    ) -> str:
-        """Puts the changed request to the application; where that failed and nothing was sent, returns how."""
-        answer = _Answer(self, scorer, question, send, may_fail=question.changed)
-        try:
-            await self._app(
-                with_length(scope, question.sent), answer.receive_after(question.sent, receive), answer.take
-            )
-        except Exception as error:
-            if not question.changed or answer.begun:
-                raise
-            logger.warning("the application failed a request with log-probabilities: %s", type(error).__name__)
-            return type(error).__name__
-        if question.changed and answer.status == 200 and not answer.failed:
-            self._declined.gave(question.model, question.added)
-        return answer.failed
-
-    def _question(self, body: bytes) -> ChatRequest | None:
+    def _chat(self, body: bytes) -> ChatRequest | None:
         try:
             return asked(body, top_logprobs=self._top)
         except Refusal:
             return None  # the application says best what is wrong with it
 
-    def _logged(self, scope: Scope, question: ChatRequest) -> RequestLog | None:
+    def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
         """What the answers to this request are logged by; None without a log. Tags that cannot be read are left out:
         the application has no quarrel with them."""
         if self._log is None:
@@ -197,151 +156,135 @@ class VerdictMiddleware:
         identity, theirs = uuid.uuid4().hex, callers_id(Headers(scope=scope).get("x-request-id", ""))
         request = Request({**scope, SCOPE_ID: identity, SCOPE_CALLERS_ID: theirs})
         try:
-            return self._log.request(request, question)
+            return self._log.request(request, chat)
         except Refusal as refusal:
             logger.warning("request %s is logged without tags: %s", identity, refusal)
-            return self._log.request(request, question, tags={})
-
-    def stream(self, scorer: Scorer, question: ChatRequest, refused: str) -> ScoredStream:
-        """What reads a streamed answer along."""
-        return ScoredStream(
-            scorer,
-            question,
-            self._gates,
-            gated_reason=self._settings.gate_finish_reason,
-            max_bytes=self._settings.max_answer_bytes,
-            no_logprobs=refused,
-        )
-
-    async def whole(self, scorer: Scorer, body: bytes, question: ChatRequest, refused: str) -> tuple[bytes, str]:
-        """An answer that came whole, with its verdict; else as it came, and why."""
-        return await aside(len(body), partial(with_own_verdict, scorer, body, question, refused))
+            return self._log.request(request, chat, tags={})
 
 
-@dataclass(slots=True)
-class _Body:
-    """What has come of an answer that is passed on when it is whole."""
-
-    start: Message
-    parts: list[bytes]
-
-
-class _Answer:
-    """One answer of the application on its way to the caller."""
+class _InnerExchange(Exchange):
+    """The application's answer to one request."""
 
     def __init__(
-        self,
-        owner: VerdictMiddleware,
-        scorer: Scorer,
-        question: ChatRequest,
-        send: Send,
-        *,
-        without: str = "",
-        may_fail: bool = False,
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, question: Question, **known: Any
     ) -> None:
-        """`scorer`: that of this request. `without`: why there are no log-probabilities. `may_fail`: whether a failure
-        may be due to what was added to the request, and is then not sent."""
-        self._owner, self._scorer, self._question, self._to_caller = owner, scorer, question, send
-        self._why_none = without
-        self._may_fail = may_fail
-        self.status = 0
-        self.begun = False
-        """Whether anything was sent."""
-        self.failed = ""
-        """How the application failed; nothing of that answer was sent."""
-        self._held: Message | None = None
-        """The start of an answer whose first bytes say whether it is a failure."""
-        self._stream: ScoredStream | None = None
-        self._body: _Body | None = None
-        self._ended = asyncio.Event()
-        """Set when the gate has ended the answer."""
+        """`known`: as of `Exchange`."""
+        super().__init__(question, **known)
+        self._app, self._scope, self._receive, self.send = app, scope, receive, send
 
-    def receive_after(self, body: bytes, receive: Receive) -> Receive:
-        """What the application receives: this body, then what the caller does, and that it is gone once the gate has
-        ended the answer."""
-        told = False
+    def excuse(self, error: Exception) -> str:
+        """Any error of the application."""
+        logger.warning("the application failed a request with log-probabilities: %s", type(error).__name__)
+        return type(error).__name__
 
-        async def received() -> Message:
-            nonlocal told
-            if not told:
-                told = True
-                return {"type": "http.request", "body": body, "more_body": False}
-            return await first_of(receive, self._ended)
+    async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
+        """Puts the request to the application, which hears that its caller is gone once the gate has ended the answer.
 
-        return received
+        What is neither a scored stream nor JSON passes as it comes.
+        """
+        parts, as_it_is = [], False
 
-    async def take(self, message: Message) -> None:
-        """Takes in a message of the application, and sends what is to be sent now."""
-        if self.failed or self._ended.is_set():
-            return
-        if self._held is not None:
-            await self._look(self._held, message)
-            return
-        if message["type"] == "http.response.start":
-            await self._begin(message)
-        elif self._stream is not None and message["type"] == "http.response.body":
-            await self._pass(self._stream, message)
-        elif self._body is not None and message["type"] == "http.response.body":
-            await self._gather(self._body, message)
-        else:
-            await self._send(message)
+        async def take(message: Message) -> None:
+            nonlocal as_it_is
+            if passing.failed or passing.ended.is_set():
+                return
+            data, more = message.get("body", b""), message.get("more_body", False)
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], list(message.get("headers", ()))
+                await passing.begin(status, headers)
+                json = Headers(raw=headers).get("content-type", "").lower().startswith("application/json")
+                judged = (status == 200 and json) or (status == FORBIDDEN and passing.looks)
+                as_it_is = not (passing.failed or passing.stream or judged)
+            if as_it_is or message["type"] not in ("http.response.start", "http.response.body"):
+                passing.begun = True
+                await self.send(message)
+            elif passing.stream is not None and message["type"] == "http.response.body":
+                await passing.feed(data)
+                if passing.ended.is_set() or not more:
+                    await passing.end()
+            elif message["type"] == "http.response.body":
+                parts.append(data)
+                if not more and (judged_body := await passing.judge(b"".join(parts))) is not None:
+                    await passing.send_whole(judged_body)
 
-    async def _send(self, message: Message) -> None:
-        self.begun = True
-        await self._to_caller(message)
+        headers = [(name, value) for name, value in self._scope["headers"] if name.lower() != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        receive = once_more(body, True, partial(first_of, self._receive, passing.ended))
+        await self._app({**self._scope, "headers": headers}, receive, take)
 
-    async def _begin(self, start: Message) -> None:
-        headers = list(start.get("headers", ()))
-        self.status, kind = start["status"], Headers(raw=headers).get("content-type", "").lower()
-        streamed = self.status == 200 and kind.startswith("text/event-stream")
-        if streamed:
-            self._stream = self._owner.stream(self._scorer, self._question, self._why_none)
-        if self._may_fail and (streamed or self.status == FORBIDDEN):
-            self._held = start
-        elif self._may_fail and (failed := failure_of(self.status, headers)):
-            self.failed = failed
-        elif self.status == 200 and kind.startswith("application/json"):
-            self._body = _Body(start, [])
-        else:
-            await self._send(start)
 
-    async def _look(self, start: Message, message: Message) -> None:
-        """Decides by its first bytes whether an answer is a failure; else what was held is sent."""
-        body = message.get("body", b"")
-        if not body and message.get("more_body", False):
-            return
-        if self._stream is None:
-            self.failed = failure_of(self.status, start.get("headers", ())) if names_logprobs(body) else ""
-        else:
-            self.failed = failure_in_event((EventSplitter().feed(body) or [body])[0])
-        if self.failed:
-            return
-        self._held = None
-        await self._send(start)
-        await self.take(message)
+async def read_body(receive: Receive, limit: int) -> tuple[bytes, bool]:
+    """The request's body, and whether it is whole: one above `limit` is read no further, one that broke off ends."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more and size <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b"".join(parts), False
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+    return b"".join(parts), not more
 
-    async def _pass(self, stream: ScoredStream, message: Message) -> None:
-        out = stream.feed(message.get("body", b""))
-        if stream.action:
-            self._ended.set()
-        last = self._ended.is_set() or not message.get("more_body", False)
-        if last:
-            out += stream.end()
-        if out or last:
-            await self._send({"type": "http.response.body", "body": out, "more_body": not last})
 
-    async def _gather(self, held: _Body, message: Message) -> None:
-        held.parts.append(message.get("body", b""))
-        if message.get("more_body", False):
-            return
-        whole = b"".join(held.parts)
-        if self._may_fail and (failed := failure_in(whole)):
-            self.failed = failed
-            return
-        body, reason = await self._owner.whole(self._scorer, whole, self._question, self._why_none)
-        headers = MutableHeaders(raw=list(held.start.get("headers", ())))
-        headers["content-length"] = str(len(body))
-        if reason:
-            headers[REASON] = reason
-        await self._send({**held.start, "headers": headers.raw})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send, close: Callable[[], Any]) -> None:
+    """Has the application live, and calls `close` before the server hears that it has ended: then it ends the process.
+
+    An application without a life of its own fails at once and says nothing; it is answered for here.
+    """
+    heard, said = [], False
+
+    async def hear() -> Message:
+        heard.append(await receive())
+        return heard[-1]
+
+    async def say(message: Message) -> None:
+        nonlocal said
+        said = True
+        if message["type"].startswith("lifespan.shutdown"):
+            await asyncio.to_thread(close)
+        await send(message)
+
+    try:
+        await app(scope, hear, say)
+    except Exception as error:
+        if said:
+            await asyncio.to_thread(close)
+            raise
+        logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
+        if not heard:
+            await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await asyncio.to_thread(close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+async def first_of(receive: Receive, ended: asyncio.Event) -> Message:
+    """What the caller does next, or that it is gone where the answer was ended before."""
+    waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return {"type": "http.disconnect"} if ended.is_set() else await waiting[0]  # type: ignore[return-value]
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def once_more(body: bytes, whole: bool, receive: Receive) -> Receive:
+    """What has been received, once more, then the rest."""
+    told = False
+
+    async def received() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": not whole}
+
+    return received
+
+
+def is_json(scope: Scope) -> bool:
+    """Whether the request says that its body is JSON."""
+    return Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower() == "application/json"

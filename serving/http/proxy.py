@@ -1,127 +1,80 @@
-"""The proxy: a chat completion from the upstream, passed on with a verdict.
+"""The proxy: what the upstream answers, passed on with a verdict.
 
 What a caller gets is what the upstream gave. Added are the verdict, under `metaprobe`, and log-probabilities in the
-request where the caller asked for none, which are then taken out of the answer again. An error of the upstream passes
-with its status and body.
+request for a chat completion where the caller asked for none, which are then taken out of the answer again. Text
+completions and responses are scored where they have log-probabilities; like embeddings, they pass as they came. An
+error of the upstream passes with its status and body.
 """
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from metaprobe.serving.gating import Gates
-from metaprobe.serving.http.aside import REQUESTS, aside
-from metaprobe.serving.http.connection import read_json_body
-from metaprobe.serving.http.declined import Declined
-from metaprobe.serving.http.exchange import Exchange
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.serving.http.bodies import REQUESTS, aside, read_json_body
+from metaprobe.serving.http.exchange import Declined, Question, UpstreamExchange
 from metaprobe.serving.http.guard import trial_id
-from metaprobe.serving.http.headers import to_caller
 from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import ServerLog
-from metaprobe.serving.http.scorer import Scorer
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.streamed_answer import ScoredStream
-from metaprobe.serving.http.upstream import UpstreamClient, redirect
-from metaprobe.serving.http.whole_answer import with_own_verdict
-from metaprobe.serving.http.wire import ChatRequest, asked
+from metaprobe.serving.http.upstream import UpstreamClient, redirect, to_caller
+from metaprobe.serving.http.wire import asked, model_of
 
-CHAT = "/chat/completions"
+CHAT, EMBEDDINGS = "/chat/completions", "/embeddings"
+FORWARDED = (CHAT, "/completions", "/responses", EMBEDDINGS)
+"""Below the upstream's base address."""
 _ODD = re.compile(r"[;%\ufffd\x00-\x1f]")
 """What no name of a model holds, and what may mean another path to the upstream."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChatQuestion:
-    """A request for a chat completion, and who judges its answer."""
-
-    asked: ChatRequest
-    scorer: Scorer
-    gates: Gates | None
-    settings: Settings
-
-    path = CHAT
-
-    @property
-    def body(self) -> bytes:
-        return self.asked.body
-
-    @property
-    def sent(self) -> bytes:
-        return self.asked.sent
-
-    @property
-    def model(self) -> str:
-        return self.asked.model
-
-    @property
-    def added(self) -> str:
-        return self.asked.added
-
-    def stream(self, without: str) -> ScoredStream:
-        """What reads a streamed answer along."""
-        return ScoredStream(
-            self.scorer,
-            self.asked,
-            self.gates,
-            gated_reason=self.settings.gate_finish_reason,
-            max_bytes=self.settings.max_answer_bytes,
-            no_logprobs="" if self.asked.wants_logprobs else without,
-        )
-
-    def whole(self, body: bytes, without: str) -> tuple[bytes, str]:
-        """A whole answer with its verdict; else as it came, and why."""
-        return with_own_verdict(self.scorer, body, self.asked, "" if self.asked.wants_logprobs else without)
-
-
 class Proxy:
-    """Answers requests for chat completions by asking the upstream, and only it."""
+    """Answers requests by asking the upstream, and only it."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        office: Office,
-        gates: Gates | None,
-        client: UpstreamClient,
-        metrics: Metrics,
-        log: ServerLog | None,
-    ) -> None:
-        self._settings = settings
-        self._log = log
-        self._office = office
-        self._gates = gates
-        self._client = client
-        self._metrics = metrics
-        self._declined = Declined()
+    settings: Settings
+    office: Office
+    gates: StreamingGate | None
+    client: UpstreamClient
+    metrics: Metrics
+    log: ServerLog | None
+    declined: Declined = field(default_factory=Declined)
 
     async def __call__(self, request: Request) -> Response:
         """The upstream's answer with a verdict. Raises `Refusal` for a request that is not to be asked."""
-        judges = self._office.now  # a reload while the request comes in does not change who judges it
-        body = await read_json_body(request, self._settings)
+        judges = self.office.now  # a reload while the request comes in does not change who judges it
+        body = await read_json_body(request, self.settings)
         started = time.perf_counter()
-        top = self._settings.top_logprobs if judges.uses_top else 0
-        question = await aside(len(body), lambda: asked(body, top_logprobs=top), REQUESTS)
-        scorer = judges.pick(question.model, trial_id(request))
-        if log := self._log:
-            scorer = scorer.of(await aside(len(body), lambda: log.request(request, question), REQUESTS))
-        return Exchange(
+        path = request.url.path.rpartition("/v1")[2]
+        chat, scorer, model = None, None, ""
+        if path == CHAT:
+            top = self.settings.top_logprobs if judges.uses_top else 0
+            chat = await aside(len(body), lambda: asked(body, top_logprobs=top), REQUESTS)
+            model = chat.model
+        elif path != EMBEDDINGS:
+            model = await aside(len(body), lambda: model_of(body), REQUESTS)
+        if path != EMBEDDINGS:
+            scorer = judges.pick(model, trial_id(request))
+            if log := self.log:
+                scorer = scorer.of(await aside(len(body), lambda: log.request(request, chat), REQUESTS))
+        return UpstreamExchange(
             request,
-            ChatQuestion(question, scorer, self._gates, self._settings),
-            settings=self._settings,
-            client=self._client,
-            metrics=self._metrics,
-            declined=self._declined,
-            own=time.perf_counter() - started,
+            Question(path, body, scorer, self.settings, chat, self.gates if chat else None),
+            self.client,
+            time.perf_counter() - started,
+            settings=self.settings,
+            metrics=self.metrics,
+            declined=self.declined,
         )
 
     async def models(self, request: Request) -> Response:
         """The upstream's list of models, or what it says of one, as it is."""
-        async with self._client.asking(request, "GET", _model_path(request), None) as answer:
-            body = await answer.whole(self._settings.max_answer_bytes)
+        async with self.client.asking(request, "GET", _model_path(request), None) as answer:
+            body = await answer.whole(self.settings.max_answer_bytes)
         if 300 <= answer.status < 400:
             raise redirect(answer)
         return Response(body, answer.status, to_caller(answer.headers))

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -113,35 +113,28 @@ class ServerLog:
         )
 
 
+@dataclass(slots=True)
 class RequestLog:
     """The answers to one request, as they are logged."""
 
-    def __init__(
-        self,
-        server: ServerLog,
-        *,
-        request_id: str,
-        callers_id: str,
-        key_name: str,
-        tags: Mapping[str, str],
-        model: str,
-        question: str | None,
-        max_tokens: int | None,
-        one_usage: bool,
-    ) -> None:
-        self._server = server
-        self._max_tokens = max_tokens
-        self._one_usage = one_usage
-        self._request_id = request_id
-        self._callers_id = callers_id
-        self._key_name = key_name
-        self._tags = tags
-        self._model = model
-        self._question = question
-        self._started = time.perf_counter()
-        self._answers = 0
-        self._cost_borne = False
-        self._last = request_id
+    server: ServerLog
+    request_id: str
+    callers_id: str
+    key_name: str
+    tags: Mapping[str, str]
+    model: str
+    """The model as the request names it."""
+    question: str | None
+    max_tokens: int | None
+    one_usage: bool
+    """Whether the count of tokens of one response is of all answers."""
+    _started: float = field(default_factory=lambda: time.perf_counter())
+    _answers: int = 0
+    _cost_borne: bool = False
+    _last: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last = self.request_id
 
     def add(self, shown: dict[str, Any], answer: ParsedResponse | None, gate: Mapping[str, Any] | None = None) -> None:
         """Logs a verdict, and puts the id under which it is logged into it.
@@ -152,8 +145,8 @@ class RequestLog:
         """
         suffix = f":{self._answers}" if self._answers else ""
         self._answers += 1
-        self._last = shown["request_id"] = f"{self._request_id}{suffix}"
-        theirs = f"{self._callers_id}{suffix}" if self._callers_id else ""
+        self._last = shown["request_id"] = f"{self.request_id}{suffix}"
+        theirs = f"{self.callers_id}{suffix}" if self.callers_id else ""
         if not self._write(self._last, shown, answer, gate, callers_id=theirs):
             shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
 
@@ -173,9 +166,9 @@ class RequestLog:
     ) -> bool:
         """Whether the log took the entry."""
         tokens = len(answer.logprobs) if answer else gate["tokens"] if gate else None
-        model = (answer.model if answer else gate["model"] if gate else "") or self._model
-        settings = self._server.settings
-        taken = self._server.log.write(
+        model = (answer.model if answer else gate["model"] if gate else "") or self.model
+        settings = self.server.settings
+        taken = self.server.log.write(
             Entry(
                 request_id=identity,
                 time=time.time(),
@@ -194,31 +187,31 @@ class RequestLog:
                 cost_usd=None if shadow_of or answer is None else self._cost_usd(answer),
                 latency_s=time.perf_counter() - self._started,
                 shadow_of=shadow_of,
-                tags=self._tags,
+                tags=self.tags,
                 logprobs=answer.logprobs if answer and settings.log_logprobs else None,  # type: ignore[arg-type]
-                question=self._question,
+                question=self.question,
                 answer=answer.text if answer and settings.log_texts else None,
                 callers_id=callers_id,
-                key_name=self._key_name,
+                key_name=self.key_name,
             )
         )
-        self._server.count()
+        self.server.count()
         return taken
 
     def _tokens_saved(self, model: str, tokens: int | None, *, ended: bool) -> int | None:
         """An estimate for an answer that the gate ended; what was let go on is only remembered for it."""
-        lengths = self._server.lengths
+        lengths = self.server.lengths
         if lengths is None or tokens is None:
             return None
         if ended:
-            return lengths.estimate_left(model, tokens, self._max_tokens)
+            return lengths.estimate_left(model, tokens, self.max_tokens)
         lengths.add(model, tokens)
         return None
 
     def _cost_usd(self, answer: ParsedResponse) -> float | None:
         """The first of several answers bears the cost of them all."""
-        cost = self._server.cost_usd(answer, self._model)
-        if cost is None or not self._one_usage:
+        cost = self.server.cost_usd(answer, self.model)
+        if cost is None or not self.one_usage:
             return cost
         borne, self._cost_borne = self._cost_borne, True
         return 0.0 if borne else cost

@@ -97,7 +97,7 @@ def logging_of(settings: Settings) -> dict[str, Any]:
     """How log lines are written."""
     if settings.log_format == "text":
         return LOGGING
-    return {**LOGGING, "formatters": {"line": {"()": "metaprobe.serving.http.json_log.JsonLine"}}}
+    return {**LOGGING, "formatters": {"line": {"()": "metaprobe.serving.http.metrics.JsonLine"}}}
 
 
 def server_config(

@@ -102,7 +102,7 @@ class Settings(FlagOptions):
     upstream_key_env: str = "METAPROBE_UPSTREAM_KEY"
     """Environment variable with the key for the upstream; where it is empty, the caller's own is forwarded."""
     forward_headers: tuple[str, ...] = ()
-    """Request headers that reach the upstream beside those in `metaprobe.serving.http.headers`."""
+    """Request headers that reach the upstream beside those in `metaprobe.serving.http.upstream`."""
     top_logprobs: int = 5
     """Alternatives asked for a token, where the checkpoint's features need them and the caller asked for none."""
     max_body_bytes: int = 16 << 20

@@ -2,22 +2,174 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Raw
 
 from metaprobe.records.answer_stream import AnswerStream, Kind, kind_of
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.serving.gating import GatedAnswer, Gates
-from metaprobe.serving.http.plain_chunks import Outline, PlainChunks, without_logprobs
+from metaprobe.records.raw_body import parse_chunks
+from metaprobe.records.response import ParsedResponse
+from metaprobe.routing.gate import StreamingGate
+from metaprobe.serving.http.judges import Scorer
+from metaprobe.serving.http.metrics import log_unexpected
 from metaprobe.serving.http.refusal import error_object
-from metaprobe.serving.http.scorer import Scorer, log_unexpected
-from metaprobe.serving.http.sse import EventSplitter, data_of, with_data
 from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide, with_verdicts
+from metaprobe.serving.watch_stream import GatedAnswer
 
 logger = logging.getLogger(__name__)
+
+_END = re.compile(rb"\r?\n\r?\n|\r\r")
+_LONGEST_END = 4
+
+
+class EventSplitter:
+    """Cuts a stream of bytes into events, bytes unchanged: what comes out, joined, is what went in
+    (but for a byte-order mark at the beginning)."""
+
+    def __init__(self) -> None:
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._begun = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that end in `data`, each with the empty line that ends it."""
+        if not self._begun:
+            data = data.removeprefix(b"\xef\xbb\xbf")  # a byte-order mark, which some servers write first
+            self._begun = True
+        newest = self._tail() + data
+        if b"\n\n" not in newest and (b"\r" not in newest or not _END.search(newest)):
+            self._keep(data)  # a long event that comes in small pieces is put together once, at its end
+            return []
+        seen = max(0, self._size - _LONGEST_END)  # an end may have begun in what came before
+        buffer = self.rest() + data
+        if b"\r" not in buffer:  # as of almost every server, and ten times faster
+            *whole, rest = buffer.split(b"\n\n")
+            self._keep(rest)
+            return [event + b"\n\n" for event in whole]
+        events, start = [], 0
+        for end in _END.finditer(buffer, seen):
+            events.append(buffer[start : end.end()])
+            start = end.end()
+        self._keep(buffer[start:])
+        return events
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._waiting.append(data)
+            self._size += len(data)
+
+    def _tail(self) -> bytes:
+        """The last bytes that wait, in which an end may have begun."""
+        tail = b""
+        for part in reversed(self._waiting):
+            if len(tail) >= _LONGEST_END:
+                break
+            tail = part[-_LONGEST_END:] + tail
+        return tail[-_LONGEST_END:]
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for the end of their event."""
+        return self._size
+
+    def rest(self) -> bytes:
+        """What came after the last event, and empties it."""
+        rest = b"".join(self._waiting)
+        self._waiting, self._size = [], 0
+        return rest
+
+
+def data_of(event: bytes) -> bytes:
+    """The data of an event; empty for a comment, such as a server sends to keep a connection alive."""
+    if event.startswith(b"data: ") and event.find(b"\n", 0, len(event) - _LONGEST_END) < 0:
+        return event[6:].strip()
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines).strip()
+
+
+def with_data(event: bytes, data: bytes) -> bytes:
+    """The event with other data; its other lines stay."""
+    others = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
+    return b"\n".join([*others, b"data: " + data, b"", b""])
+
+
+_NOTHING = (b"", b"null")
+_NAME = b'"logprobs"'
+"""Stands in no string of JSON, where quotation marks are escaped."""
+
+
+class OutlinedChoice(msgspec.Struct, gc=False):
+    index: Literal[0] = 0
+    logprobs: Raw = Raw()
+    finish_reason: str | None = None
+
+
+class Outline(msgspec.Struct, gc=False):
+    """What is looked at of a chunk."""
+
+    choices: Annotated[list[OutlinedChoice], msgspec.Meta(max_length=1)] = []
+    error: None = None
+    usage: Raw = Raw()
+
+    @property
+    def is_usage(self) -> bool:
+        """Whether the chunk brings the usage and nothing of the answer."""
+        return not self.choices and bytes(self.usage) not in _NOTHING
+
+    @property
+    def logprobs(self) -> bytes:
+        """The JSON of the log-probabilities that it brings; empty where it brings none."""
+        raw = bytes(self.choices[0].logprobs) if self.choices else b""
+        return b"" if raw in _NOTHING else raw
+
+
+_outline = msgspec.json.Decoder(Outline).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class PlainChunks:
+    """The chunks of one plain answer."""
+
+    def __init__(self) -> None:
+        self.held: list[bytes] = []
+        """The JSON of each."""
+        self.ended = False
+        """Whether the server has said how the answer ended."""
+
+    def add(self, data: bytes) -> Outline | None:
+        """Keeps a chunk, and says what it brings; None, and it is not kept, where it is not of a plain answer."""
+        try:
+            outline = _outline(data)
+        except UNREADABLE:
+            return None
+        self.held.append(data)
+        if outline.choices:
+            self.ended |= bool(outline.choices[0].finish_reason)
+        return outline
+
+    def parsed(self, *, top: bool) -> ParsedResponse | None:
+        """The whole answer; None where it is not plain after all."""
+        return parse_chunks(self.held, top=top) if self.ended else None
+
+    def named(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """What stands under these names in the first and the last chunk."""
+        ends = [_object(data) for data in (*self.held[:1], *self.held[-1:])]
+        return {name: held[name] for held in ends for name in names if name in held}
+
+
+def without_logprobs(event: bytes, logprobs: bytes) -> bytes | None:
+    """The event with null in place of these log-probabilities; None where they do not stand behind their first name."""
+    named = event.find(_NAME)
+    at = named + len(_NAME) + (2 if event.startswith(b": ", named + len(_NAME)) else 1)
+    if named < 0 or not event.startswith(logprobs, at):
+        return None
+    return b"".join((event[:at], b"null", event[at + len(logprobs) :]))
+
 
 DONE = b"[DONE]"
 MAX_EVENT_BYTES = 4 << 20
@@ -39,7 +191,7 @@ class ScoredStream:
         self,
         scorer: Scorer,
         asked: ChatRequest | None = None,
-        gates: Gates | None = None,
+        gates: StreamingGate | None = None,
         *,
         max_bytes: int,
         gated_reason: str = "",

@@ -3,20 +3,65 @@
 import asyncio
 import io
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
 from starlette.requests import Request
 from yarl import URL
 
-from metaprobe.serving.http.headers import to_upstream
 from metaprobe.serving.http.keys import MIN_KEY_LENGTH, Keys
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sse import EventSplitter
+from metaprobe.serving.http.settings import HEADER_NAME, Settings
 
 logger = logging.getLogger(__name__)
+
+_UP = {"openai-organization", "openai-project", "openai-beta", "idempotency-key", "user-agent", "accept-language"}
+_UP |= {"traceparent", "tracestate", "baggage"}
+_REQUEST_IDS = "request-id"
+"""How names end under which servers and clients name a request: `x-request-id`, `x-client-request-id`, ..."""
+_DOWN = {"content-type", "retry-after", "retry-after-ms", "x-should-retry", "cache-control", "warning"}
+_DOWN_PREFIXES = ("openai-", "x-ratelimit-")
+_NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""Characters that no header may hold; the server would send no answer at all."""
+
+
+def to_upstream(
+    given: Mapping[str, str], *, upstream_key: str, own_keys: Container[str], more: Iterable[str] = ()
+) -> dict[str, str]:
+    """Headers of the request to the upstream.
+
+    `upstream_key`, where there is one, stands in for whatever the caller sent. Else the caller's `Authorization` goes
+    on, unless it is a key for this server, of which `own_keys` are all.
+    """
+    allowed = _UP | {name.lower() for name in more}
+    passed = {
+        name: value
+        for name, value in given.items()
+        if name in allowed or name.startswith("x-stainless-") or name.endswith(_REQUEST_IDS)
+    }
+    # Read as it comes: nothing to unpack, so nothing that unpacks to more than it seems.
+    passed |= {"content-type": "application/json", "accept-encoding": "identity"}
+    passed["accept"] = given.get("accept", "*/*")
+    if upstream_key:
+        passed["authorization"] = f"Bearer {upstream_key}"
+    elif "authorization" in given and given["authorization"].partition(" ")[2].strip() not in own_keys:
+        passed["authorization"] = given["authorization"]
+    return passed
+
+
+def to_caller(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers of the answer to the caller, from the bytes that came: latin-1 gives every byte back as it was."""
+    named = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in given)
+    return {
+        name: value
+        for name, value in named
+        if (name in _DOWN or name.startswith(_DOWN_PREFIXES) or name.endswith(_REQUEST_IDS))
+        and HEADER_NAME.fullmatch(name)
+        and not _NO_VALUE.search(value)
+    }
+
 
 KEEP_IDLE_S = 2.0
 """Less than what servers keep an idle connection for, so that a request does not meet one that is just being closed."""
@@ -27,8 +72,6 @@ LARGE_BYTES = 1 << 20
 CUT = "upstream_cut"
 """The code where the upstream closed the connection too early."""
 EVENTS = "text/event-stream"
-MAX_FIRST_EVENT = 1 << 16
-"""Bytes of the first event of a stream that are waited for before anything is passed on; errors are shorter."""
 
 
 class UpstreamAnswer:
@@ -39,23 +82,14 @@ class UpstreamAnswer:
         self._answer = answer
         self._key = key.encode() if len(key) >= MIN_KEY_LENGTH else b""  # `EMPTY` may stand in any text
         self._timeout_s = timeout_s
-        self._unread: list[bytes] = []
-        self._over = False
-        """Whether the body has come to its end."""
         self.status = answer.status
         self.headers: tuple[tuple[bytes, bytes], ...] = answer.raw_headers
-        self.is_stream = answer.headers.get("content-type", "").lower().startswith(EVENTS)
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """The body, as it comes. Raises `Refusal` where it is cut, or does not go on."""
-        while self._unread:
-            yield self._unread.pop(0)
-        if self._over:
-            return
         with _explained(self._timeout_s):
             async for part in self._answer.content.iter_any():
                 yield part
-        self._over = True
 
     async def whole(self, limit: int) -> bytes:
         """The body, and closes it; of an error without the upstream's key.
@@ -73,22 +107,6 @@ class UpstreamAnswer:
             self.close()
         body = b"".join(parts)
         return body.replace(self._key, b"***") if self._key and self.status >= 400 else body
-
-    async def first_event(self) -> bytes:
-        """The first event, as far as `MAX_FIRST_EVENT`; it stays to be read. Raises `Refusal` as `parts` does."""
-        begun, events, splitter = [], [], EventSplitter()
-        async with aclosing(self.parts()) as parts:
-            async for part in parts:
-                begun.append(part)
-                events = splitter.feed(part)
-                if events or splitter.pending > MAX_FIRST_EVENT:
-                    break
-        self._unread[:0] = begun
-        return events[0] if events else splitter.rest()
-
-    def unread(self, body: bytes) -> None:
-        """Has a body that was read be read once more."""
-        self._unread.insert(0, body)
 
     def close(self) -> None:
         """Keeps the connection where the body has come whole; else the upstream hears that it can stop."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from metaprobe.records.parse import EVENTS_AS_TEXT, is_events
-from metaprobe.serving.http.memory import count_elements
+from metaprobe.serving.http.bodies import count_elements
 from metaprobe.serving.http.refusal import Refusal
 
 Object = dict[str, Raw]
