@@ -20,7 +20,7 @@ from metaprobe.checkpoints.errors import (
     UnsafeModel,
     UntrustedCheckpoint,
 )
-from metaprobe.checkpoints.flag_options import FlagOptions
+from metaprobe.checkpoints.flagging import FlagOptions
 from metaprobe.checkpoints.manifest import (
     Audit,
     Calibration,
@@ -38,9 +38,8 @@ from metaprobe.checkpoints.manifest import (
 )
 
 if TYPE_CHECKING:
-    from metaprobe.checkpoints.bundle import bundled_names, find_bundled
-    from metaprobe.checkpoints.description import describe, describe_verified
-    from metaprobe.checkpoints.diff import Change, CheckpointDiff, compare
+    from metaprobe.checkpoints.description import Change, CheckpointDiff, compare, describe, describe_verified
+    from metaprobe.checkpoints.files import bundled_names, find_bundled
     from metaprobe.checkpoints.onnx_guard import check_model
     from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
     from metaprobe.checkpoints.save import check_target, save_checkpoint
@@ -89,20 +88,15 @@ __all__ = [
     "save_copy",
 ]
 _LATER = {
-    "bundled_names": "metaprobe.checkpoints.bundle",
-    "find_bundled": "metaprobe.checkpoints.bundle",
-    "Change": "metaprobe.checkpoints.diff",
-    "CheckpointDiff": "metaprobe.checkpoints.diff",
-    "Pretrained": "metaprobe.checkpoints.publish",
-    "Published": "metaprobe.checkpoints.publish",
-    "check_model": "metaprobe.checkpoints.onnx_guard",
-    "check_target": "metaprobe.checkpoints.save",
-    "compare": "metaprobe.checkpoints.diff",
-    "describe": "metaprobe.checkpoints.description",
-    "describe_verified": "metaprobe.checkpoints.description",
-    "push": "metaprobe.checkpoints.publish",
-    "save_checkpoint": "metaprobe.checkpoints.save",
-    "save_copy": "metaprobe.checkpoints.publish",
+    name: f"metaprobe.checkpoints.{module}"
+    for module, names in {
+        "description": "Change CheckpointDiff compare describe describe_verified",
+        "files": "bundled_names find_bundled",
+        "onnx_guard": "check_model",
+        "publish": "Pretrained Published push save_copy",
+        "save": "check_target save_checkpoint",
+    }.items()
+    for name in names.split()
 }
 """Imported when they are asked for: whoever scores a folder writes, compares, publishes and lists nothing."""
 

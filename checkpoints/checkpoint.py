@@ -20,10 +20,9 @@ from metaprobe.checkpoints.errors import (
     UnsafeModel,
     UntrustedCheckpoint,
 )
-from metaprobe.checkpoints.files import Files, Folder, files_at
+from metaprobe.checkpoints.files import BUNDLED, FOLDER, Folder, Repository, files_at
 from metaprobe.checkpoints.flagging import flag_sentences
 from metaprobe.checkpoints.graph_session import Arrays, GraphSession, outputs_agree
-from metaprobe.checkpoints.kinds import TAKEN_BY
 from metaprobe.checkpoints.manifest import (
     GOLDEN,
     LISTED,
@@ -37,8 +36,7 @@ from metaprobe.checkpoints.manifest import (
     parse_manifest,
     printable,
 )
-from metaprobe.checkpoints.onnx_guard import check_model
-from metaprobe.checkpoints.onnx_operators import RAW_GRAPH
+from metaprobe.checkpoints.onnx_guard import RAW_GRAPH, check_model
 from metaprobe.checkpoints.table import html_table
 
 
@@ -224,7 +222,7 @@ def load_verified(
     return _verified_at(files_at(path), sha256=sha256, limits=limits)
 
 
-def _verified_at(files: Files, *, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
+def _verified_at(files: Folder | Repository, *, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
     if isinstance(files, Folder) and not files.path.is_dir():
         raise NotACheckpoint(f"{files.path} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
     manifest_data = files.read(MANIFEST, (limits or Limits()).manifest_bytes)
@@ -253,7 +251,7 @@ def _limits(kind: str) -> Limits:
     return LIMITS_OF_KIND.get(kind, Limits())
 
 
-def _verify(files: Files, name: str, manifest: Manifest, limits: Limits) -> bytes:
+def _verify(files: Folder | Repository, name: str, manifest: Manifest, limits: Limits) -> bytes:
     data, entry = files.read(name, limits.of(name)), manifest.files[name]
     if len(data) != entry.bytes:
         raise TamperedCheckpoint(
@@ -307,3 +305,30 @@ def _check_contract(manifest: Manifest, session: GraphSession) -> None:
 
 def _list(specs: tuple[TensorSpec, ...]) -> str:
     return ", ".join(f"{s.name}: {s.type}{list(s.shape)}" for s in specs)
+
+
+TAKEN_BY = {
+    "quality": "`metaprobe score`, `metaprobe serve` and QualityPredictor",
+    "gate": "`metaprobe serve --gate` and StreamingGate",
+    "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
+    "blend": "`metaprobe score CHECKPOINT RUNS` and TravellingBlend",
+    "adapter": "`metaprobe collect --signal` and AdapterProbe",
+    "router": "`metaprobe route` and `metaprobe collect --policy learned:`",
+    "choice": "LearnedChoice",
+    "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
+}
+
+
+def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
+    """Raises `ContractMismatch` for a checkpoint of another kind than one of those expected."""
+    if kind not in expected:
+        raise wrong_kind(path, kind, *expected)
+
+
+def wrong_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> ContractMismatch:
+    """Says what came, what was expected, and who takes what came."""
+    folder = Path(path)
+    named = f"{BUNDLED}{folder.name}" if folder.parent == FOLDER else path
+    taken = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
+    wanted = " or ".join(map(repr, expected))
+    return ContractMismatch(f"{named} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")

@@ -2,11 +2,27 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+import metaprobe.checkpoints.golden as golden
+import metaprobe.checkpoints.strict_json as strict_json
 from metaprobe.checkpoints.checkpoint import Checkpoint
+from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table
-from metaprobe.checkpoints.manifest import CARD, RAW, Manifest, TensorSpec, printable
+from metaprobe.checkpoints.manifest import (
+    CARD,
+    GOLDEN,
+    MANIFEST,
+    MODEL,
+    OWN,
+    RAW,
+    Manifest,
+    Metric,
+    TensorSpec,
+    printable,
+)
 
 MAX_VALUE = 100
 """Characters shown of a value of the contract."""
@@ -123,3 +139,132 @@ def _short(value: Any) -> str:
         return f"{len(value)} values, {_short(value[:3])} ... {_short(value[-1:])}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+
+
+class Absent(Enum):
+    """In the place of the value of a field that one of them has not."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+MAX_SHOWN = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field in which two checkpoints differ."""
+
+    field: str
+    """As in the manifest, with a dot before an entry: `metrics.auroc`, `contract.features`, `files.model.onnx`."""
+    a: Any
+    """As in JSON; `ABSENT` where the first has no such entry."""
+    b: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckpointDiff:
+    """Two checkpoints and every field in which they differ, in the manifest's order; `created` and the manifests' own
+    digests are not looked at.
+
+    Where the models are other bytes and read the same inputs, `outputs_on_golden_rows` comes last: how far the answers
+    of `b` are from those of `a` on the rows recorded with `a`, at most (absolute up to 1, relative beyond).
+    """
+
+    a: Checkpoint
+    b: Checkpoint
+    changes: tuple[Change, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether they are the same but for the time they were made."""
+        return not self.changes
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs; a side that has no such entry is left out."""
+        return {
+            "same": self.same,
+            "a": _summary(self.a),
+            "b": _summary(self.b),
+            "differences": [
+                {"field": c.field} | {side: value for side, value in (("a", c.a), ("b", c.b)) if value is not ABSENT}
+                for c in self.changes
+            ],
+        }
+
+    def as_text(self) -> str:
+        """For a reader: a field, then both sides, one below the other. Text from the files cannot steer a terminal."""
+        lines = [
+            f"{side} {c.path}  {c.manifest.kind}  {c.digest}  {c.manifest.created}"
+            for side, c in (("a", self.a), ("b", self.b))
+        ]
+        for field, a, b in ((c.field, c.a, c.b) for c in self.changes):
+            lists = isinstance(a, list) and isinstance(b, list)
+            sides = (_list(a, b), _list(b, a)) if lists else (_format(field, a), _format(field, b))
+            lines += [field, f"  a {sides[0]}", f"  b {sides[1]}"]
+        if self.same:
+            lines.append("the same" if self.a.digest == self.b.digest else "the same but for the time they were made")
+        return "\n".join(printable(line) for line in lines)
+
+
+def compare(a: Checkpoint, b: Checkpoint) -> CheckpointDiff:
+    """How `b` differs from `a`."""
+    before, after = _fields(a.manifest), _fields(b.manifest)
+    both = {field: (before.get(field, ABSENT), after.get(field, ABSENT)) for field in before | after}
+    changes = [
+        Change(field, was, now) for field, (was, now) in both.items() if was != now and field not in ("created", OWN)
+    ]
+    if any(change.field == f"files.{MODEL}" for change in changes) and a.manifest.inputs == b.manifest.inputs:
+        changes += _answers(a, b)
+    return CheckpointDiff(a, b, tuple(changes))
+
+
+def _answers(a: Checkpoint, b: Checkpoint) -> Iterator[Change]:
+    try:
+        size = golden.difference(a.files()[GOLDEN], b.session)[0].size
+    except ContractMismatch:  # other outputs: the manifests say so
+        return
+    yield Change("outputs_on_golden_rows", 0.0, size)
+
+
+def _summary(checkpoint: Checkpoint) -> dict[str, str]:
+    manifest = checkpoint.manifest
+    return {
+        "path": str(checkpoint.path),
+        "kind": manifest.kind,
+        "digest": checkpoint.digest,
+        "created": manifest.created,
+    }
+
+
+def _fields(manifest: Manifest) -> dict[str, Any]:
+    """Every field by its path, as JSON; what belongs together (a metric with its interval) stays so."""
+    fields: dict[str, Any] = {}
+    for name, value in strict_json.plain(manifest, MANIFEST).items():
+        if isinstance(value, dict):
+            fields |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            fields[name] = value
+    return fields
+
+
+def _list(values: list[Any], others: list[Any]) -> str:
+    """Its length, and what the other has not."""
+    there = {json.dumps(value) for value in others}
+    own = [value for value in values if json.dumps(value) not in there]
+    if own and all(isinstance(value, str) for value in own):
+        named = ", ".join(own[:5]) + (", ..." if len(own) > 5 else "")
+        return f"{len(values)} values, of them only here: {named}"
+    return f"{len(values)} values, {len(own)} of them only here" if len(values) > 6 else json.dumps(values)
+
+
+def _format(field: str, value: Any) -> str:
+    if value is ABSENT:
+        return "-"
+    if field.startswith("metrics."):
+        metric = Metric(**value)
+        return f"{metric.estimate:.4f} [{metric.low:.4f}, {metric.high:.4f}] n = {metric.n}"
+    if field.startswith("audits."):
+        value = f"{'pass' if value['passed'] else 'FAIL'}  {value['detail']}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

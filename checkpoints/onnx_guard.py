@@ -1,20 +1,101 @@
 """Refuses ONNX files that could do more than compute, before ONNX Runtime sees a byte, without the onnx package.
 
-A guard, not a sandbox: it knows which operators our exporters write, and how large what they make can get. Bugs of ONNX
-Runtime are not its matter, and for these there is the digest of an author one trusts.
+A guard, not a sandbox: it knows which operators our exporters write, and `graph_sizes` how large their results can get.
+It does not protect against bugs of ONNX Runtime: for these there is the digest of an author whom one trusts.
+
+A test collects what every exporter really writes and holds it against the lists of operators. An operator that is
+missing here needs a rule of its sizes (`graph_sizes.RULES`) first.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.errors import UnsafeModel
-from metaprobe.checkpoints.graph_nodes import Graph, read_graph
-from metaprobe.checkpoints.graph_sizes import check_operators
-from metaprobe.checkpoints.onnx_wire import WireMessage, read_model
+from metaprobe.checkpoints.onnx_wire import (
+    DOUBLE,
+    ELEMENT_BYTES,
+    FLOAT,
+    FLOAT16,
+    Graph,
+    Node,
+    WireMessage,
+    read_graph,
+    read_model,
+)
+
+ADAPTER, RAW_GRAPH = "adapter", "raw"
+"""A kind of checkpoint whose graph is a language model, and the name that raw.onnx has here, of whatever kind."""
+
+_MODEL = """
+Add, Cast to, Clip, Concat axis, Div, Gather axis, Greater, Identity, IsNaN, Log, MatMul, Max, Min, Mul, Neg, Not,
+ReduceMax axes keepdims, ReduceMean axes keepdims, ReduceSum axes keepdims, Reshape allowzero, Sigmoid, Softplus,
+Split axis, Sub, Sum, Where
+"""
+"""Of model.onnx. Identity, Not, Reshape and ReduceMean are for graphs that users save with `save_checkpoint`."""
+_CONVERTED = """
+ai.onnx.ml.Imputer imputed_value_floats replaced_value_float,
+ai.onnx.ml.LinearClassifier classlabels_ints coefficients intercepts multi_class post_transform,
+ai.onnx.ml.Scaler offset scale,
+ai.onnx.ml.TreeEnsembleClassifier base_values class_ids class_nodeids class_treeids class_weights classlabels_int64s
+ nodes_falsenodeids nodes_featureids nodes_hitrates nodes_missing_value_tracks_true nodes_modes nodes_nodeids
+ nodes_treeids nodes_truenodeids nodes_values post_transform,
+ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_falsenodeids nodes_featureids
+ nodes_hitrates nodes_missing_value_tracks_true nodes_modes nodes_nodeids nodes_treeids nodes_truenodeids nodes_values
+ post_transform target_ids target_nodeids target_treeids target_weights
+"""
+"""Of model.onnx as well: what onnxmltools and skl2onnx make of trees and of a scaled linear model."""
+_RAW = """
+And, Equal, Exp, Expand, GatherElements axis, GreaterOrEqual, Less, LessOrEqual, Range, ReduceMin axes keepdims,
+Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Transpose perm, Unsqueeze axes
+"""
+"""Of raw.onnx beyond those."""
+_ADAPTER = """
+Constant value, ConstantOfShape value, Cos, Erf, Gelu approximate, Gemm alpha beta transA transB,
+LayerNormalization axis epsilon stash_type, Or, Pow, Reciprocal, ReduceMax keepdims noop_with_empty_axes,
+ReduceMean keepdims noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Sin, Softmax axis, Tanh
+"""
+"""Of a language model beyond those of raw.onnx, as the exporter of torch writes the decoders of transformers."""
+
+Operators = Mapping[str, frozenset[str]]
+"""Operator, with its domain where that is ai.onnx.ml -> the attributes that it may have."""
+
+
+def _read(*texts: str) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for text in texts:
+        for entry in text.strip().split(","):
+            name, *attributes = entry.split()
+            found[name] = found.get(name, frozenset()) | frozenset(attributes)
+    return found
+
+
+MODEL_OPERATORS: Operators = _read(_MODEL, _CONVERTED)
+RAW_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW)
+ADAPTER_OPERATORS: Operators = _read(_MODEL, _RAW, _ADAPTER)
+ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW, _ADAPTER)
+"""Of any graph: for who does not say what it is."""
+
+
+def operators_of(kind: str | None) -> Operators:
+    """The list for a kind of checkpoint, or `RAW_GRAPH`; all of them for None."""
+    if kind is None:
+        return ALL_OPERATORS
+    return {ADAPTER: ADAPTER_OPERATORS, RAW_GRAPH: RAW_OPERATORS}.get(kind, MODEL_OPERATORS)
+
+
+NODES, NODES_OF_ADAPTER = 1_000, 30_000
+"""Most nodes of a graph; a predictor's raw.onnx has some 400. ONNX Runtime takes a millisecond to open each one."""
+BYTES_A_NODE = 4096
+"""Bytes of the file for each further node of a language model, up to `NODES_OF_ADAPTER`: it has weights in most."""
+EDGES = 512
+"""Most inputs, and most outputs, of a node."""
+EDGES_A_NODE = 8
+"""Inputs and outputs of all nodes together, a node, beyond `EDGES`. Exporters write three. Every rule takes time for
+each one, for integers some 50 microseconds."""
 
 ALLOWED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 MAX_ELEMENTS = 10**9
@@ -42,20 +123,20 @@ _REFUSED_FIELDS = {
 }
 
 # Of TensorProto.DataType. Integers and strings are always finite; complex numbers and 8-bit floats are not read here.
-_FLOAT, _FLOAT16, _DOUBLE, _BFLOAT16 = 1, 10, 11, 16
+_BFLOAT16 = 16
 _FINITE_BY_NATURE = frozenset({2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 21, 22})
 _DATA = {
-    "float_data": {_FLOAT},
-    "double_data": {_DOUBLE},
+    "float_data": {FLOAT},
+    "double_data": {DOUBLE},
     "int32_data": {2, 3, 4, 5, 6, 9, 21, 22},
     "int64_data": {7},
     "uint64_data": {12, 13},
     "string_data": {8},
 }
 """Where the numbers of which element types may stand, other than in raw_data; half floats nowhere else."""
-_ELEMENT_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
+_STORED_BYTES = {**ELEMENT_BYTES, 4: 2, 5: 2, 12: 4, 13: 8, _BFLOAT16: 2}
 _HALF_BYTES = frozenset({21, 22})
-_RAW_DTYPES = {_FLOAT: "<f4", _FLOAT16: "<f2", _DOUBLE: "<f8", _BFLOAT16: "<u2"}
+_RAW_DTYPES = {FLOAT: "<f4", FLOAT16: "<f2", DOUBLE: "<f8", _BFLOAT16: "<u2"}
 
 _MAY_BE_INFINITE = {
     # A split at infinity asks only whether the value is missing, and NaN delimits sets of members.
@@ -74,8 +155,8 @@ def check_model(data: bytes, kind: str | None = None) -> None:
     """None where `data` is an ONNX model that may be opened; raises `UnsafeModel`, saying why, where it is not.
 
     Refused: bytes that are not exactly a `ModelProto` (`onnx_wire`), ONNX Runtime's own format, data outside the file,
-    operators, attributes and types that no exporter writes (`onnx_operators`; those of a `kind` of checkpoint, by
-    default of any), a graph that has two readings (`graph_nodes`), model-local functions, control flow, training
+    operators, attributes and types that no exporter writes (those of a `kind` of checkpoint, by default of any), a
+    graph that has two readings (`read_graph`), model-local functions, control flow, training
     information, device configurations, sparse tensors, tensors of more than 1e9 elements, of unknown element type or of
     another number of elements than they state, and NaN or infinite weights (except where they mean something:
     thresholds of trees, `Imputer`).
@@ -106,7 +187,11 @@ def _check(message: WireMessage, *, finite: bool) -> None:
         raise UnsafeModel(f"the model has {refused[name]} ({message.kind}.{name})")
     match message.kind:
         case "OperatorSetIdProto" | "NodeProto":
-            _check_domain(message)
+            if (domain := _domain(message)) not in ALLOWED_DOMAINS:
+                operator = f"operator {_format(message, 'op_type')} of " if message.kind == "NodeProto" else ""
+                raise UnsafeModel(
+                    f"the model uses {operator}domain {domain[:80]!r}; allowed are {sorted(ALLOWED_DOMAINS)}"
+                )
         case "AttributeProto" if finite:
             for name in ("f", "floats"):
                 _check_finite(message, name, message.array(name, "<f4"))
@@ -122,12 +207,6 @@ def _check(message: WireMessage, *, finite: bool) -> None:
 
 def _domain(message: WireMessage) -> str:
     return message.text("domain").decode("utf-8", "backslashreplace")
-
-
-def _check_domain(message: WireMessage) -> None:
-    if (domain := _domain(message)) not in ALLOWED_DOMAINS:
-        operator = f"operator {_format(message, 'op_type')} of " if message.kind == "NodeProto" else ""
-        raise UnsafeModel(f"the model uses {operator}domain {domain[:80]!r}; allowed are {sorted(ALLOWED_DOMAINS)}")
 
 
 def _may_be_infinite(parent: WireMessage, child: WireMessage) -> bool:
@@ -159,7 +238,7 @@ def _check_count(tensor: WireMessage, data_type: int) -> None:
     held = stored = (stated + 1) // 2 if data_type in _HALF_BYTES else stated
     if tensor.chunks("raw_data"):
         start, end, _ = tensor.chunks("raw_data")[0]
-        held, stored = end - start, stored * _ELEMENT_BYTES.get(data_type, 1)
+        held, stored = end - start, stored * _STORED_BYTES.get(data_type, 1)
     else:
         held = sum(tensor.count(name) for name, types in _DATA.items() if data_type in types)
     misplaced = [name for name, types in _DATA.items() if data_type not in types and tensor.count(name)]
@@ -187,3 +266,38 @@ def _check_size(message: WireMessage, dims: list[int]) -> None:
 
 def _format(message: WireMessage, field: str) -> str:
     return repr(message.text(field)[:80].decode("utf-8", "backslashreplace"))
+
+
+def check_operators(graph: Graph, kind: str | None) -> None:
+    """Raises `UnsafeModel` for operators, attributes or types that no exporter of this kind writes."""
+    listed = operators_of(kind)
+    most = NODES if kind not in (ADAPTER, None) else min(NODES + graph.bytes // BYTES_A_NODE, NODES_OF_ADAPTER)
+    if len(graph.nodes) > most:
+        raise UnsafeModel(f"the graph has {len(graph.nodes)} nodes; at most {most} in a file of {graph.bytes} bytes")
+    edges = sum(len(node.inputs) + len(node.outputs) for node in graph.nodes)
+    named = len(graph.weights) + len(graph.inputs) + len(graph.outputs)  # ONNX Runtime drops unused ones one by one
+    if max(edges, named) > EDGES + EDGES_A_NODE * len(graph.nodes):
+        raise UnsafeModel(
+            f"the graph has {edges} inputs and outputs of {len(graph.nodes)} nodes, and {named} weights, inputs and "
+            f"outputs of its own; at most {EDGES} and {EDGES_A_NODE} a node"
+        )
+    for node in graph.nodes:
+        _check_node(node, listed)
+    used = {name for node in graph.nodes for name in node.inputs} | {*graph.inputs, *graph.outputs}
+    for name, tensor in {**graph.weights, **graph.inputs}.items():
+        if name in used and tensor.elem not in ELEMENT_BYTES:
+            raise UnsafeModel(f"{name[:80]!r} has element type {tensor.elem}; expected numbers")
+
+
+def _check_node(node: Node, listed: Operators) -> None:
+    if node.kind not in listed:
+        raise UnsafeModel(
+            f"the model uses operator {node.kind[:80]!r}, which no exporter of this kind of checkpoint writes"
+            + ("; export with zipmap=False" if node.kind.endswith("ZipMap") else "")
+            + f"; allowed are {', '.join(sorted(listed))}"
+        )
+    if max(len(node.inputs), len(node.outputs)) > EDGES:
+        raise UnsafeModel(f"{node.kind} has {len(node.inputs)} inputs and {len(node.outputs)} outputs; at most {EDGES}")
+    if odd := sorted(node.attributes.keys() - listed[node.kind]):
+        allowed = ", ".join(sorted(listed[node.kind])) or "none"
+        raise UnsafeModel(f"operator {node.kind} has the attribute {odd[0][:80]!r}; allowed are {allowed}")

@@ -1,4 +1,7 @@
-"""Write a checkpoint folder: checked against the original model first, then whole or not at all."""
+"""Write a checkpoint folder: checked against the original model first, then whole or not at all.
+
+Every writer of checkpoints asks `check_target` whether one that is there may be replaced.
+"""
 
 import dataclasses
 import hashlib
@@ -6,7 +9,10 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,8 +35,81 @@ from metaprobe.checkpoints.manifest import (
     manifest_bytes,
     parse_manifest,
 )
-from metaprobe.checkpoints.onnx_operators import RAW_GRAPH
-from metaprobe.checkpoints.replacing import check_replaced
+from metaprobe.checkpoints.onnx_guard import RAW_GRAPH
+
+InService = Callable[[str], str]
+"""Digest -> by what a checkpoint of that digest is in service, as a clause; empty where it is not known to be."""
+PINS = "METAPROBE_PINS"
+"""Environment variable with the file of `serve --pins`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacing:
+    """What may be replaced while a command or a training runs."""
+
+    replace: bool = False
+    """Whether a checkpoint of the same kind may be replaced."""
+    in_service: tuple[InService, ...] = ()
+    """A checkpoint that one of these knows is never replaced."""
+
+
+NOTHING = Replacing()
+_running: ContextVar[Replacing] = ContextVar("replacing")
+"""Of the running command. It is no argument: in every training, what writes lies many calls below what was asked."""
+
+
+@contextmanager
+def replacing(allowed: Replacing) -> Iterator[None]:
+    """Within the block, writers replace what is allowed, beside what an outer block allows, and nothing that either of
+    them knows to be in service."""
+    outer = _running.get(NOTHING)
+    token = _running.set(Replacing(allowed.replace or outer.replace, (*outer.in_service, *allowed.in_service)))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def check_replaced(target: Path, *, overwrite: bool) -> None:
+    """Raises `CheckpointExists` where the checkpoint in the folder may not be replaced.
+
+    One that a file of pins names, or that has scored answers of a log, is in service or may be gone back to: it is
+    never replaced. Any other one is replaced where `overwrite` or the running command says so.
+    """
+    digest = hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest()
+    allowed = _running.get(NOTHING)
+    pinned = (pinned_in(Path(named)),) if (named := os.environ.get(PINS, "").strip()) else ()
+    for known in (*allowed.in_service, *pinned):
+        if reason := known(digest):
+            raise CheckpointExists(
+                f"{target} holds checkpoint {digest}, {reason}; it may be in service, or be gone back to, and is not "
+                "replaced: give another folder"
+            )
+    if not (overwrite or allowed.replace):
+        raise CheckpointExists(
+            f"{target} exists and holds checkpoint {digest}; give another folder, or replace that checkpoint by "
+            "--replace (in Python replace=True, or overwrite=True where a function has it)"
+        )
+
+
+def pinned_in(pins: Path) -> InService:
+    """Returns what says whether a file of pins, lines of [NAME=]CHECKPOINT SHA256, names a digest.
+
+    Raises `CheckpointExists` when it is asked and the file cannot be read: what is in service is then not known.
+    """
+
+    def known(digest: str) -> str:
+        try:
+            lines = pins.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointExists(
+                f"the file of pins {pins} cannot be read ({error}), so that it is not known which checkpoints are in "
+                "service: name the file of `metaprobe serve --pins`"
+            ) from error
+        words = {word.lower() for line in lines for word in line.partition("#")[0].split()}
+        return f"which {pins} pins" if digest in words else ""
+
+    return known
 
 
 def save_checkpoint(
@@ -72,17 +151,6 @@ def save_checkpoint(
         files[RAW_GOLDEN] = golden.record_raw(GraphSession(files[RAW], kind=RAW_GRAPH))
     checkpoint = place(target, {**files, MANIFEST: manifest_bytes(_manifest(draft, session, files))})
     return dataclasses.replace(checkpoint, path=Path(path))
-
-
-def _check_writable(target: Path) -> None:
-    folder = next((parent for parent in target.parents if parent.exists()), target)  # the root has no parent
-    try:
-        with tempfile.TemporaryFile(
-            dir=folder
-        ):  # permissions alone do not show it: it may be read-only, or no real disk
-            pass
-    except OSError as error:
-        raise OSError(error.errno, f"nothing can be written in {folder}: {error.strerror}", str(target)) from error
 
 
 def place(target: Path, files: Mapping[str, bytes]) -> Checkpoint:
@@ -140,13 +208,18 @@ def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = F
     """Checks that a checkpoint of that kind may be written to `path`. A training calls this before it begins.
 
     Raises `CheckpointExists` where something else stands at `path`: a file on the way, a folder that is no checkpoint,
-    one of another kind, or one that may not be replaced (`replacing.check_replaced`). Raises `OSError` where nothing
+    one of another kind, or one that may not be replaced (`check_replaced`). Raises `OSError` where nothing
     can be written.
     """
     target = Path(path).resolve()
     if (file := next((parent for parent in target.parents if parent.is_file()), None)) is not None:
         raise CheckpointExists(f"{target} lies in {file}, which is a file; give another path")
-    _check_writable(target)
+    folder = next((parent for parent in target.parents if parent.exists()), target)  # the root has no parent
+    try:  # permissions alone do not show it: it may be read-only, or no real disk
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, f"nothing can be written in {folder}: {error.strerror}", str(target)) from error
     if not target.exists():
         return
     if not target.is_dir():

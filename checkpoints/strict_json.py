@@ -93,10 +93,6 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             _fail(where, _NAMES[dict], value)
         return {key: _build(args[1], item, f"{where}.{key}") for key, item in value.items()}
-    return _build_scalar(kind, value, where)
-
-
-def _build_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)

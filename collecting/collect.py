@@ -24,8 +24,7 @@ from metaprobe.records.types import Item, Label, Run
 from metaprobe.records.writer import RunWriter, shard_paths
 from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, learns
-from metaprobe.routing.profile_store import Carried, ProfileStore
-from metaprobe.routing.profiles import Observation, Profiles, run_observations
+from metaprobe.routing.profiles import Carried, Observation, Profiles, ProfileStore, run_observations
 
 SETTINGS_FILE = "collection.json"
 FAILURES_FILE = "failed.jsonl"
@@ -256,7 +255,9 @@ def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
     """
     carried = [setup.carried.digest] if setup.carried and setup.carried.outcomes else []
     told = [*setup.options.description, *carried]  # nothing by default
-    digest = _digest([_asked(item), repr(setup.policy), setup.signals.description, setup.seed, *told])
+    asked = [item.question, item.choices, item.gold, item.check, item.fields]
+    known = json.dumps([asked, repr(setup.policy), setup.signals.description, setup.seed, *told], sort_keys=True)
+    digest = hashlib.sha256(known.encode()).hexdigest()[:8]
     return f"{system.name}/{variant}/{setup.models.description}/{item.id}/{digest}"
 
 
@@ -302,11 +303,10 @@ def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
 def all_settings(
     system: System, setup: Setup, text: bool, wave: int, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Everything that a store of this collection is pinned to; `settings`: what the caller adds."""
-    found = settings_of(system, setup, text=text)
-    if system.experiences is not None or learns(setup.policy):  # what an item sees depends on those before it
-        found |= {"wave": wave}
-    return {**found, **(settings or {})}
+    """Returns everything that a store of this collection is pinned to; `settings` are what the caller adds."""
+    # With learners, what an item sees depends on the items before it.
+    order = {"wave": wave} if system.experiences is not None or learns(setup.policy) else {}
+    return {**settings_of(system, setup, text=text), **order, **(settings or {})}
 
 
 def unsaid(system: System) -> dict[str, Any]:
@@ -396,12 +396,3 @@ def read_settings(path: Path) -> dict[str, Any] | None:
             f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
         ) from error
     return found
-
-
-def _asked(item: Item) -> list[Any]:
-    """What makes an item the one that it is, beside its id."""
-    return [item.question, item.choices, item.gold, item.check, item.fields]
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

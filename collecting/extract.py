@@ -4,8 +4,9 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,7 @@ import numpy as np
 
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates
-from metaprobe.llms.replay_states import StateReplay
+from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates, StateReplay
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
 from metaprobe.records.atomic import atomic_write
@@ -72,6 +72,44 @@ class ExtractReport:
 
 
 _OWN = ("calls", "tokens", "rebuilt", "without_exact")
+
+
+@dataclass(slots=True)
+class CallSelection:
+    """Which calls are read, and which were met that are not."""
+
+    stage: str | None
+    agent: str | None
+    done: Collection[str] = ()
+    """Ids of the calls that have all that is asked for."""
+    stored: set[str] = field(default_factory=set)
+    """Ids of the calls of this stage and agent that are done."""
+    failed: int = 0
+    """How many calls of this stage and agent ended in an error, and hold nothing to read."""
+    seen: set[tuple[str, str]] = field(default_factory=set)
+    """Stage and agent of every call that was met."""
+
+    def holds(self, call: Call) -> bool:
+        """Returns whether the call is of this stage and agent; None stands for any."""
+        self.seen.add((call.stage, call.agent))
+        return self.stage in (None, call.stage) and self.agent in (None, call.agent)
+
+    def takes(self, call: Call) -> bool:
+        """Returns whether the call is to be read: of this stage and agent, not failed, and not done."""
+        if not self.holds(call):
+            return False
+        self.failed += call.error is not None
+        if call.error is None and call.id in self.done:
+            self.stored.add(call.id)
+        return call.error is None and call.id not in self.done
+
+    def nothing(self) -> RecordError:
+        """Returns the error for a store in which no call is to be read and none is stored."""
+        stages, agents = (", ".join(sorted({pair[i] for pair in self.seen} - {""})) or "none" for i in (0, 1))
+        return RecordError(
+            f"no call of stage {self.stage or 'any'} by agent {self.agent or 'any'} that holds an answer "
+            f"({self.failed} had failed); stages found: {stages}; agents found: {agents}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,42 +260,30 @@ def _plan(
 
     Every call is looked at, so that what cannot be read is said before hours have gone.
     """
-    done = stored_calls(store, replay.layers, replay.positions, model, tokens)
-    todo: dict[str, None] = {}
+    selection = CallSelection(stage, agent, stored_calls(store, replay.layers, replay.positions, model, tokens))
+    todo: set[str] = set()
     sample: list[Reading] = []
-    stored: set[str] = set()
-    failed = 0
-    seen: set[tuple[str, str]] = set()
-    others: dict[str, int] = {}
+    others: Counter[str] = Counter()
     for run, call in _calls(store):
-        seen.add((call.stage, call.agent))
-        if (stage is not None and call.stage != stage) or (agent is not None and call.agent != agent):
+        if not selection.takes(call) or call.id in todo:
             continue
-        if call.error is not None:
-            failed += 1
-        elif call.id in done:
-            stored.add(call.id)
-        elif call.id not in todo:
-            if other := other_model_of(call, llm):
-                others[other] = others.get(other, 0) + 1
-            if not others or other_model:
-                reading = replay.reading(call, run.final_answer)
-                todo[call.id] = None
-                if len(sample) < chunk and reading.logprobs is not None:
-                    sample.append(reading)
+        if other := other_model_of(call, llm):
+            others[other] += 1
+        if not others or other_model:
+            reading = replay.reading(call, run.final_answer)
+            todo.add(call.id)
+            if len(sample) < chunk and reading.logprobs is not None:
+                sample.append(reading)
     if others and not other_model:
         raise StoreMismatch(
             f"{', '.join(f'{count} calls are of {name}' for name, count in others.items())}; loaded is {llm.name} "
             f"({llm.revision}): load the model that answered, choose its calls by stage or agent, or read them all the "
             f"same with --other-model"
         )
-    if not todo and not stored:
-        raise RecordError(
-            f"no call of stage {stage or 'any'} by agent {agent or 'any'} that holds an answer ({failed} had failed); "
-            f"stages found: {_list(s for s, _ in seen)}; agents found: {_list(a for _, a in seen)}"
-        )
+    if not todo and not selection.stored:
+        raise selection.nothing()
     sample.sort(key=lambda r: (-len(r.answer), r.call_id))
-    return set(todo), sample[:CHECKED_CALLS], len(stored), failed
+    return todo, sample[:CHECKED_CALLS], len(selection.stored), selection.failed
 
 
 def stored_calls(
@@ -354,7 +380,3 @@ def _write(
 
 def _digest(*what: object) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
-
-
-def _list(names: Iterator[str]) -> str:
-    return ", ".join(sorted(set(filter(None, names)))) or "none"

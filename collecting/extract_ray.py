@@ -15,6 +15,7 @@ from transformers import AutoConfig
 from metaprobe.collecting.extract import (
     CHECKED_CALLS,
     CHUNK,
+    CallSelection,
     ExtractionWatch,
     ExtractReport,
     check_model,
@@ -30,11 +31,9 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
 
+UNWATCHED = ExtractionWatch()
 RETRIES = 3
 """So often is a chunk given out again whose worker has died; a chunk that kills four workers ends the extraction."""
-
-
-UNWATCHED = ExtractionWatch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,7 @@ def extract_on_ray(
     report = ExtractReport(0, 0, stored, failed, 0, 0, None)
     if not chunks:
         return report
-    if not ray.is_initialized():
-        ray.init(log_to_driver=False, include_dashboard=False)
+    _begun_ray()
     made = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES)(reader)
     actors = [made.remote(plan) for _ in range(min(workers, len(chunks)))]
     try:
@@ -151,11 +149,17 @@ def launch_on_ray(
     plan = ClusterPlan(
         runs=runs.resolve(), model=model, positions=None if positions is None else tuple(positions), **told
     )
+    ray = _begun_ray()
+    gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers else 0
+    return extract_on_ray(plan, workers=workers, gpus=gpus, watch=watch, **options), workers
+
+
+def _begun_ray() -> Any:
+    """Returns the module, connected to the cluster of `RAY_ADDRESS`, or to one of this machine."""
     ray = require("ray", "ray")
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False)
-    gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers else 0
-    return extract_on_ray(plan, workers=workers, gpus=gpus, watch=watch, **options), workers
+    return ray
 
 
 def _given_out(ray: Any, actors: Sequence[Any], chunks: Sequence[CallChunk]) -> Iterator[ExtractReport]:
@@ -178,23 +182,16 @@ def plan_chunks(plan: ClusterPlan, stage: str | None, agent: str | None, size: i
     layers = chosen_layers(plan.layers, AutoConfig.from_pretrained(weights.location))
     positions = Capture(layers).positions if plan.positions is None else plan.positions
     reader = f"{weights.name}@{weights.revision or 'unknown'}" if plan.other_model else ""
-    done = stored_calls(store, layers, positions, reader, plan.every_token)
+    selection = CallSelection(stage, agent, stored_calls(store, layers, positions, reader, plan.every_token))
     chosen: dict[str, str] = {}
-    stored: set[str] = set()
-    failed = 0
     for shard in store.shards():
         for run in store.runs_of(shard):
             for call in run.calls:
-                if stage not in (None, call.stage) or agent not in (None, call.agent):
-                    continue
-                failed += call.error is not None
-                if call.error is None and call.id in done:
-                    stored.add(call.id)
-                elif call.error is None:
+                if selection.takes(call):
                     chosen.setdefault(call.id, str(shard))
-    if not chosen and not stored:
-        raise RecordError(f"no call of stage {stage or 'any'} by agent {agent or 'any'} that holds an answer")
+    if not chosen and not selection.stored:
+        raise selection.nothing()
     ids = list(chosen)
     parts = [ids[start : start + size] for start in range(0, len(ids), size)]
     chunks = [CallChunk(tuple(dict.fromkeys(chosen[i] for i in part)), tuple(part)) for part in parts]
-    return chunks, len(stored), failed
+    return chunks, len(selection.stored), selection.failed

@@ -19,8 +19,17 @@ from metaprobe.collecting.collect import (
     run_id,
     unsaid,
 )
-from metaprobe.collecting.given_options import check_constants, check_limits, check_needs, options_of
-from metaprobe.collecting.models import api_options, check_layers, load_models, parse_models, tokens_per_second
+from metaprobe.collecting.models import (
+    api_options,
+    check_constants,
+    check_layers,
+    check_limits,
+    check_needs,
+    load_models,
+    options_of,
+    parse_models,
+    tokens_per_second,
+)
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
@@ -34,8 +43,7 @@ from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.learned_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
-from metaprobe.routing.profile_store import ProfileStore
-from metaprobe.routing.profiles import Profiles
+from metaprobe.routing.profiles import Profiles, ProfileStore
 from metaprobe.routing.review import ReviewRules
 from metaprobe.tasks.named_tasks import DEFAULT_SEED, load_task
 

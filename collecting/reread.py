@@ -2,15 +2,17 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
+from metaprobe.collecting.extract import CallSelection
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_logprobs import ReadAnswer, read_answers, reader_name
+from metaprobe.llms.readings import ReadAnswer, read_answers, reader_name
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Run
 from metaprobe.records.writer import RunWriter
 
 SHARD_RUNS = 64
@@ -68,8 +70,9 @@ def reread(
         )
     if out.path.resolve() == store.path.resolve():
         raise RecordError(f"{out.path} holds the answers that are read: expected another folder for what is read")
-    chosen = _Chosen(stage, agent)
-    _check_chosen(store, chosen)
+    chosen = CallSelection(stage, agent)
+    if not any(chosen.holds(call) for run in store.runs() for call in run.calls):
+        raise chosen.nothing()
     _check_reader(out, reader_name(llm.name, llm.revision))
     with out.alone():
         done = out.run_ids()
@@ -77,42 +80,17 @@ def reread(
         report = RereadReport(0, 0, 0, len(done))
         todo = (run for run in store.runs() if run.id not in done)
         with out.writer(shard_runs=shard_runs) as writer:
-            for runs in _together(todo, shard_runs):
+            while runs := list(islice(todo, shard_runs)):
                 calls = [call for run in runs for call in run.calls if chosen.holds(call)]
                 read = read_answers(llm, calls, batch_size=batch_size, top_logprobs=top_logprobs)
                 report = _store(runs, read, writer, report)
                 watch.on_runs(len(runs), sum(one.tokens for one in read))
     if report.unread and not report.calls:
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in report.unread.items())
         raise RecordError(
-            f"none of the calls could be read by {llm.name}: {_counted(report.unread)}; expected calls with their "
-            "messages and text"
+            f"none of the calls could be read by {llm.name}: {reasons}; expected calls with their messages and text"
         )
     return report
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Which calls are read."""
-
-    stage: str | None
-    agent: str | None
-
-    def holds(self, call: Call) -> bool:
-        return self.stage in (None, call.stage) and self.agent in (None, call.agent)
-
-
-def _check_chosen(store: RunStore, chosen: _Chosen) -> None:
-    seen: set[tuple[str, str]] = set()
-    for run in store.runs():
-        for call in run.calls:
-            if chosen.holds(call):
-                return
-            seen.add((call.stage, call.agent))
-    stages, agents = (", ".join(sorted({pair[i] for pair in seen} - {""})) or "none" for i in (0, 1))
-    raise RecordError(
-        f"no call of stage {chosen.stage or 'any'} by agent {chosen.agent or 'any'}; stages found: {stages}; agents "
-        f"found: {agents}"
-    )
 
 
 def _check_reader(out: RunStore, reader: str) -> None:
@@ -124,17 +102,6 @@ def _check_reader(out: RunStore, reader: str) -> None:
         raise StoreMismatch(f"{out.path} holds what {others[0]} read; expected a folder of its own for {reader}")
     if not readers:
         raise StoreMismatch(f"{out.path} holds runs that no other model read; expected a folder of its own for them")
-
-
-def _together(runs: Iterator[Run], size: int) -> Iterator[list[Run]]:
-    held: list[Run] = []
-    for run in runs:
-        held.append(run)
-        if len(held) == size:
-            yield held
-            held = []
-    if held:
-        yield held
 
 
 def _store(runs: Sequence[Run], read: Sequence[ReadAnswer], writer: RunWriter, report: RereadReport) -> RereadReport:
@@ -149,10 +116,6 @@ def _store(runs: Sequence[Run], read: Sequence[ReadAnswer], writer: RunWriter, r
         report.stored_before,
         dict(reasons),
     )
-
-
-def _counted(reasons: Mapping[str, int]) -> str:
-    return "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
 
 
 def launch_reread(

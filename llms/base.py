@@ -73,25 +73,20 @@ class LLM(Protocol):
     @property
     def name(self) -> str:
         """The model's name as it is written into records."""
-        ...
 
     @property
     def revision(self) -> str:
         """Which weights these are: a commit, or a fingerprint of the files."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What it gives beside its text."""
-        ...
 
     async def complete(self, request: Request) -> Call:
         """The finished call. Raises `LLMError` where the model cannot answer this request."""
-        ...
 
     def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """The tokens as they come, then the finished call, which is the last thing yielded."""
-        ...
 
     async def loglikelihood(self, request: Request, continuation: str) -> Call:
         """The call whose answer would be `continuation`, with its tokens' log-probabilities; nothing is generated.
@@ -99,7 +94,6 @@ class LLM(Protocol):
         A request without messages is plain text from its beginning, without a chat template. Raises `LLMError` where
         the model cannot say.
         """
-        ...
 
 
 class WrappedLLM:
@@ -110,27 +104,21 @@ class WrappedLLM:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self._llm.name
 
     @property
     def revision(self) -> str:
-        """The model's revision."""
         return self._llm.revision
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model gives beside its text."""
         return self._llm.capabilities
 
     async def complete(self, request: Request) -> Call:
-        """The model's finished call."""
         return await self._llm.complete(request)
 
     def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The model's tokens as they come, then its finished call."""
         return self._llm.stream(request)
 
     async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The model's call whose answer would be `continuation`."""
         return await self._llm.loglikelihood(request, continuation)

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -17,8 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from metaprobe.llms.base import LLM, LLMError, Request, Token, WrappedLLM
-from metaprobe.llms.keys import question_key
-from metaprobe.llms.replay import replay_tokens, under
+from metaprobe.llms.replay import question_key, replay_tokens, under
 from metaprobe.records.database import Database
 from metaprobe.records.types import Call, Hidden, Message, Sampling, Segment, Usage
 
@@ -103,16 +102,8 @@ class CachedLLM(WrappedLLM):
         return str(getattr(self._llm, "asked_how", ""))
 
     async def complete(self, request: Request) -> Call:
-        """The call as it was kept, or else asked. Of requests alike that wait at once, one is asked."""
-        key = self.key(request)
-        async with self._turn(key):
-            call = self._cache.get(key)
-            kept = call is not None
-            if call is None:
-                call = await self._llm.complete(request)
-                self._keep(key, call)
-        self._on_call(call, kept)
-        return under(request, call)
+        """Returns the call as it was kept, or else asks. Of equal requests that wait at once, only one is asked."""
+        return await self._answered(request, self.key(request), lambda: self._llm.complete(request))
 
     async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
         """The tokens as they come, or as they were kept, then the call, which is kept only if it came to its end."""
@@ -131,13 +122,16 @@ class CachedLLM(WrappedLLM):
             yield event
 
     async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The log-probabilities as they were kept, or else asked."""
+        """Returns the log-probabilities as they were kept, or else asks."""
         key = self.key(request, continuation)
+        return await self._answered(request, key, lambda: self._llm.loglikelihood(request, continuation))
+
+    async def _answered(self, request: Request, key: str, ask: Callable[[], Awaitable[Call]]) -> Call:
         async with self._turn(key):
             call = self._cache.get(key)
             kept = call is not None
             if call is None:
-                call = await self._llm.loglikelihood(request, continuation)
+                call = await ask()
                 self._keep(key, call)
         self._on_call(call, kept)
         return under(request, call)

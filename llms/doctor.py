@@ -4,6 +4,7 @@
 limit, with a few dozen tokens; only a model that thinks is given more.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -11,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.endpoint import Endpoint
-from metaprobe.llms.endpoint_errors import KEY_VARIABLE, EndpointError
-from metaprobe.llms.openai_answers import CHAT, TEXT
+from metaprobe.llms.endpoint import KEY_VARIABLE, Endpoint, EndpointError
+from metaprobe.llms.openai_client import CHAT, TEXT
 from metaprobe.llms.pricing import OPENAI_HOST
 from metaprobe.records.endings import TOOL_CALL, refuse_error
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import from_json, parse_text
 from metaprobe.records.reading import as_list, fields
+from metaprobe.records.response import ParsedText
 from metaprobe.records.segments import CLOSINGS, OPENINGS
 
 MOST_REQUESTS = 12
@@ -116,14 +117,14 @@ class Interviewer:
             timeout_s=timeout_s,
             attempts=1,
             max_wait_s=timeout_s,
-            sleep=_never,
+            sleep=asyncio.sleep,
             key_variable=key_variable,
         )
         # OpenAI's newer models know only the newer name, and many other servers only the older one.
         self._limit = "max_completion_tokens" if self._endpoint.host == OPENAI_HOST else "max_tokens"
         self._thinking_tokens = thinking_tokens
         self._extra = dict(extra_body or {})
-        self._said = Interview(self._endpoint.address, model)
+        self._interview = Interview(self._endpoint.address, model)
 
     async def ask_all(self) -> Interview:
         """All replies. Raises `LLMError` where the endpoint answers no question at all."""
@@ -131,67 +132,68 @@ class Interviewer:
         try:
             await self._ask("models", "/models", None)
             await self._first()
-            if _has_logprobs(self._said.body("plain")):
+            if _has_logprobs(self._interview.body("plain")):
                 await self._chats()
             else:
                 await self._chat("streamed", PLAIN, SHORT, stream=True)
             await self._others()
         finally:
             await self._endpoint.aclose()
-        self._said.seconds = time.perf_counter() - started
-        return self._said
+        self._interview.seconds = time.perf_counter() - started
+        return self._interview
 
     async def _first(self) -> None:
         """The plain question. Where it fails, whether asking for log-probabilities is what makes it fail."""
-        said = self._said
+        interview = self._interview
         failure = (await self._chat("plain", PLAIN, SHORT)).failure
         if failure:
             bare: dict[str, Any] = {"logprobs": None, "top_logprobs": None, "temperature": None}
             without = await self._chat("without", PLAIN, SHORT, **bare)
             if without.failure:
                 raise LLMError(f"the endpoint could not be asked: {failure}") from None
-            said.first_failure = failure
+            interview.first_failure = failure
             if (await self._chat("plain", PLAIN, SHORT)).failure:  # not by chance
-                said.has_alternatives = False
+                interview.has_alternatives = False
                 alone = await self._chat("alone", PLAIN, SHORT)
                 if alone.failure is None:
-                    said.replies["plain"] = alone
-        said.thinks = _thinks(said.body("plain"))
-        if said.thinks:
+                    interview.replies["plain"] = alone
+        interview.thinks = _thinks(interview.body("plain"))
+        if interview.thinks:
             await self._chat("plain", PLAIN, SHORT)
 
     async def _chats(self) -> None:
         await self._chat("streamed", PLAIN, SHORT, stream=True)
         await self._chat("cut", OPEN, CUT_AT, room=0)
-        if self._said.has_alternatives:
+        if self._interview.has_alternatives:
             await self._chat("hot", OPEN, 16, room=0, temperature=HOT)
-        await self._chat("two", OPEN, 16, n=2, temperature=1.0 if self._said.has_alternatives else None)
+        await self._chat("two", OPEN, 16, n=2, temperature=1.0 if self._interview.has_alternatives else None)
         tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
-        if not _calls((await self._chat("tool", TOOL, SHORT, tool_choice="auto", **tools)).body):
+        read = _read((await self._chat("tool", TOOL, SHORT, tool_choice="auto", **tools)).body)
+        if read is None or read.finish_reason != TOOL_CALL:
             forced = {"type": "function", "function": {"name": TOOL_NAME}}
             await self._chat("forced", TOOL, SHORT, tool_choice=forced, **tools)
-        if not self._said.thinks:
+        if not self._interview.thinks:
             await self._chat("thinking", THINK, LONG)
 
     async def _others(self) -> None:
         """The two other ways to ask."""
-        body: dict[str, Any] = {"model": self._said.model, "prompt": PREFIX, "max_tokens": 8, "temperature": 0.0}
+        body: dict[str, Any] = {"model": self._interview.model, "prompt": PREFIX, "max_tokens": 8, "temperature": 0.0}
         await self._ask("text", TEXT, body | {"logprobs": ALTERNATIVES} | self._extra)
-        body = {"model": self._said.model, "input": PLAIN, "max_output_tokens": SHORT + self._room, "store": False}
+        body = {"model": self._interview.model, "input": PLAIN, "max_output_tokens": SHORT + self._room, "store": False}
         body |= {"include": ["message.output_text.logprobs"], "top_logprobs": ALTERNATIVES}
         await self._ask("responses", RESPONSES, body | self._extra)
 
     @property
     def _room(self) -> int:
-        return self._thinking_tokens if self._said.thinks else 0
+        return self._thinking_tokens if self._interview.thinks else 0
 
     async def _chat(
         self, name: str, content: str, tokens: int, *, room: int | None = None, stream: bool = False, **more: Any
     ) -> EndpointReply:
         """`room`: tokens for the thinking, by default as many as it may have. A field of None is not sent."""
-        body: dict[str, Any] = {"model": self._said.model, "messages": [{"role": "user", "content": content}]}
+        body: dict[str, Any] = {"model": self._interview.model, "messages": [{"role": "user", "content": content}]}
         body |= {self._limit: tokens + (self._room if room is None else room), "logprobs": True}
-        if self._said.has_alternatives:
+        if self._interview.has_alternatives:
             body |= {"temperature": 0.0, "top_logprobs": ALTERNATIVES}
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -200,11 +202,11 @@ class Interviewer:
 
     async def _ask(self, name: str, path: str, body: Mapping[str, Any] | None) -> EndpointReply:
         """One request, or none where all are spent."""
-        if self._said.requests >= MOST_REQUESTS:
+        if self._interview.requests >= MOST_REQUESTS:
             failure = EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
-            self._said.replies[name] = EndpointReply(failure=failure)
-            return self._said.replies[name]
-        self._said.requests += 1
+            self._interview.replies[name] = EndpointReply(failure=failure)
+            return self._interview.replies[name]
+        self._interview.requests += 1
         try:
             async with self._endpoint.slot() as client:
                 # As text: what comes is read by `records`, and a stream's [DONE] is seen.
@@ -217,7 +219,7 @@ class Interviewer:
         except EndpointError as error:
             reply = EndpointReply(failure=error)
         self._count(reply.body)
-        self._said.replies[name] = reply
+        self._interview.replies[name] = reply
         return reply
 
     def _count(self, body: Any) -> None:
@@ -225,7 +227,7 @@ class Interviewer:
         counted = [used for part in parts if (used := fields((fields(part) or {}).get("usage")))]
         for kind, older in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")):
             spent = max((n for used in counted if type(n := used.get(kind, used.get(older))) is int), default=0)
-            setattr(self._said, kind, getattr(self._said, kind) + spent)
+            setattr(self._interview, kind, getattr(self._interview, kind) + spent)
 
 
 def read_stream(came: str) -> EndpointReply:
@@ -262,22 +264,16 @@ def _has_logprobs(answer: Any) -> bool:
     return any((given or {}).get(name) for name in ("content", "reasoning_content", "token_logprobs"))
 
 
+def _read(answer: Any) -> ParsedText | None:
+    try:
+        return parse_text(answer)
+    except InvalidResponse:
+        return None
+
+
 def _thinks(answer: Any) -> bool:
     """Whether an answer holds thinking, told apart or not."""
-    try:
-        said = parse_text(answer)
-    except InvalidResponse:
+    if (read := _read(answer)) is None:
         return False
-    shown = said.text.lstrip()
-    return said.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)
-
-
-def _calls(answer: Any) -> bool:
-    try:
-        return parse_text(answer).finish_reason == TOOL_CALL
-    except InvalidResponse:
-        return False
-
-
-async def _never(_: float) -> None:
-    """No request is asked again."""
+    shown = read.text.lstrip()
+    return read.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)

@@ -1,18 +1,20 @@
-"""Which hidden states are kept while a model answers, and how they are read: by hooks, without keeping the others."""
+"""Reads hidden states by hooks, without keeping the others: while a model answers, or of one prompt and answer."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from metaprobe.llms.base import LLMError
+from metaprobe.llms.weights import PLAIN_TEMPLATE, encode_text
 from metaprobe.records.segments import Kind, KindReader
-from metaprobe.records.types import LIVE_POSITIONS, Hidden
+from metaprobe.records.types import LIVE_POSITIONS, FloatArray, Hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +200,61 @@ def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
         if layers[-1] <= last:
             return layers
     raise LLMError(f"layers {choice!r}: expected 'all', 'every:N', or numbers from 0 to {last} such as 0,{last // 2}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextStates:
+    """What was read of a prompt and an answer of T tokens, float32."""
+
+    tokens: tuple[str, ...]
+    """The T tokens of the answer as text."""
+    prompt: FloatArray
+    """(layers, D): at the last token of the prompt."""
+    answer: FloatArray
+    """(T, layers, D): at each token of the answer."""
+
+
+@torch.inference_mode()
+def text_states(
+    model: Any,
+    tokenizer: Any,
+    prompt: str | Sequence[Mapping[str, str]],
+    answer: str,
+    *,
+    layers: Sequence[int],
+    chat: bool = True,
+) -> TextStates:
+    """Returns the states of these layers, in one forward pass. Layer 0 is the input of the first block, i the output of
+    block i.
+
+    `prompt` is the user's message or a list of `{"role", "content"}`; it is put into the tokenizer's chat template, as
+    `collect` does, or with `chat=False` taken as it is. Raises `LLMError` where the model has no such layer, and for an
+    empty prompt.
+    """
+    before = _prompt_ids(tokenizer, prompt, chat=chat)
+    after = encode_text(tokenizer, answer)
+    if not before:
+        raise LLMError("the prompt has no tokens: there is no state before the answer; give a prompt")
+    found: dict[int, Tensor] = {}
+
+    def keep(layer: int, hidden: Tensor) -> None:
+        found[layer] = hidden[0, len(before) - 1 :].float().cpu()
+
+    ids = torch.tensor([[*before, *after]], device=model.device)
+    inner = getattr(model, "base_model", model)  # without the head, which would compute logits
+    with layer_hooks(model, sorted(layers), keep):
+        inner(input_ids=ids, use_cache=False)
+    states = torch.stack([found[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
+    tokens = tuple(str(tokenizer.decode([token])) for token in after)
+    return TextStates(tokens, np.asarray(states[0]), np.asarray(states[1:]))
+
+
+def _prompt_ids(tokenizer: Any, prompt: str | Sequence[Mapping[str, str]], *, chat: bool) -> list[int]:
+    if not chat:
+        if not isinstance(prompt, str):
+            raise LLMError("with chat=False the prompt is taken as it is; expected text, not a list of messages")
+        return [int(token) for token in tokenizer(prompt).input_ids]
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+    template = getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE
+    text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False, add_generation_prompt=True)
+    return encode_text(tokenizer, text)

@@ -2,31 +2,140 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Event, Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.batching import BatchQueue, bucket
-from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat, encode_text
-from metaprobe.llms.continuations import ScoredText, score
-from metaprobe.llms.generation import generate
-from metaprobe.llms.grammar import Grammars
+from metaprobe.llms.forward import ScoredText, companions, score, shareable
+from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate, has_grammars
 from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
-from metaprobe.llms.prefix import companions, shareable
-from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
-from metaprobe.llms.stopping import StopTexts
-from metaprobe.llms.weights import DEFAULT_MODEL, Weights, resolve
+from metaprobe.llms.weights import (
+    DEFAULT_MODEL,
+    Weights,
+    beginning_of_text,
+    check_room,
+    complete_tokenizer,
+    encode_chat,
+    encode_text,
+    resolve,
+)
 from metaprobe.records.segments import marked
 from metaprobe.records.types import Call, Message, Usage
+
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Asked, Answered]):
+    asked: Asked
+    kind: int
+    """Only requests of one kind share a batch: here those that may generate about as many tokens."""
+    length: int
+    answer: "asyncio.Future[Answered]"
+
+
+class BatchQueue(Generic[Asked, Answered]):
+    """`await queue.submit(request)` from many tasks; `run` answers them in batches, in a worker thread.
+
+    A batch is taken when every task that can submit has done so. It holds requests of one kind, the kind with most
+    waiting; of more than fit, the longest, so that little is padded, or those that `choose` names.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Asked], Event], Sequence[Answered | Exception]],
+        *,
+        batch_size: int,
+        choose: Callable[[Sequence[Asked], int], Sequence[int]] | None = None,
+    ) -> None:
+        """`run` gets an event beside the batch, which is set when nobody waits for the batch any more: it may stop.
+
+        `choose`: of requests in the order of their lengths, which so many to answer together.
+        """
+        self._run = run
+        self._batch_size = batch_size
+        self._choose = choose
+        self._waiting: list[_Waiting[Asked, Answered]] = []
+        self._worker: asyncio.Task[None] | None = None
+        # One thread, always the same: each new one would keep memory of its own for tensors it has long freed.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metaprobe-llm")
+
+    async def submit(self, asked: Asked, *, kind: int, length: int) -> Answered:
+        """The answer to one request; raises what `run` returned for it as an exception."""
+        waiting = _Waiting(asked, kind, length, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        answer: Answered = await waiting.answer
+        return answer
+
+    async def _work(self) -> None:
+        batch: list[_Waiting[Asked, Answered]] = []
+        abandoned = Event()
+        try:
+            while self._waiting:
+                await self._settle()
+                batch = self._take()
+                asked = [waiting.asked for waiting in batch]
+                answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._run, asked, abandoned)
+                for waiting, answer in zip(batch, answers, strict=True):
+                    if waiting.answer.done():  # its task was cancelled meanwhile
+                        continue
+                    if isinstance(answer, Exception):
+                        waiting.answer.set_exception(answer)
+                    else:
+                        waiting.answer.set_result(answer)
+        except BaseException as error:
+            # Nobody is left waiting for ever: not where a whole batch fails, nor where this task is cancelled.
+            for waiting in [*batch, *self._waiting]:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error) if isinstance(error, Exception) else waiting.answer.cancel()
+            self._waiting.clear()
+            if not isinstance(error, Exception):
+                abandoned.set()
+                raise
+
+    async def _settle(self) -> None:
+        """Let the other tasks run until no new request arrives."""
+        count = -1
+        while count != len(self._waiting):
+            count = len(self._waiting)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    def _take(self) -> list[_Waiting[Asked, Answered]]:
+        self._waiting = [waiting for waiting in self._waiting if not waiting.answer.done()]
+        if not self._waiting:
+            return []
+        kind, _ = Counter(waiting.kind for waiting in self._waiting).most_common(1)[0]
+        batch = sorted((w for w in self._waiting if w.kind == kind), key=lambda w: w.length)
+        if len(batch) > self._batch_size and self._choose is not None:
+            batch = [batch[i] for i in self._choose([w.asked for w in batch], self._batch_size)]
+        batch = batch[-self._batch_size :]
+        taken = {id(waiting) for waiting in batch}
+        self._waiting = [waiting for waiting in self._waiting if id(waiting) not in taken]
+        return batch
+
+
+def bucket(max_tokens: int) -> int:
+    """Requests of one bucket share a batch: 1, up to 4, 16, 64, 256, 1024, ... tokens.
+
+    Finished rows leave the batch, so unequal limits cost little; but one long answer among many short ones would soon
+    be generated alone.
+    """
+    return (max(max_tokens - 1, 0).bit_length() + 1) // 2
+
 
 SCORED = -1
 """The kind of batch that is scored, not generated."""
@@ -73,17 +182,18 @@ class LocalLLM:
             logprobs=True,
             top_logprobs=top_logprobs,
             hidden=capture is not None,
-            json_schema=grammar.available(),
+            json_schema=has_grammars(),
             stream=True,
             loglikelihood=True,
         )
         self.model = model.eval()
-        """The transformers model; `replay_states` reads it too."""
+        """The transformers model; `StateReplay` reads it too."""
         self.tokenizer = tokenizer
         self.shareable = shareable(model)
         """Whether a beginning that prompts share may be read once for all of them."""
+        companions_of = lambda jobs, size: companions([job.prompt for job in jobs], size)  # noqa: E731
         self._queue = BatchQueue[_Job, Call](
-            self._answer, batch_size=batch_size, choose=_companions if self.shareable else None
+            self._answer, batch_size=batch_size, choose=companions_of if self.shareable else None
         )
         self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
@@ -177,12 +287,9 @@ class LocalLLM:
         """
         prompt = self._prompt(request)
         if not prompt:
-            beginning = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
-            prompt = [int(token) for token in beginning if token is not None][:1]
-            if not prompt:
-                raise LLMError(f"{self.name} has no token for the beginning of a text: give a message before it")
+            prompt = beginning_of_text(self.tokenizer, self.name)
         ids = encode_text(self.tokenizer, continuation)
-        self._check_room(request, len(prompt), len(ids), "a continuation of")
+        check_room(request, self.name, self.context, len(prompt), len(ids), "a continuation of")
         job = _Job(request, prompt, (continuation, ids))
         return await self._queue.submit(job, kind=SCORED, length=len(prompt) + len(ids))
 
@@ -195,7 +302,7 @@ class LocalLLM:
             raise LLMError(f"request {request.id}: max_tokens must be at least 1, got {sampling.max_tokens}")
         if not all(sampling.stop):
             raise LLMError(f"request {request.id}: a stop text must not be empty, got {sampling.stop!r}")
-        self._check_room(request, len(prompt), sampling.max_tokens + 1, "max_tokens + 1 =")
+        check_room(request, self.name, self.context, len(prompt), sampling.max_tokens + 1, "max_tokens + 1 =")
         if sampling.json_schema:
             self._grammars.matcher(sampling.json_schema)  # compiled here, so that a bad one fails alone
         job = _Job(request, prompt, on_token=on_token)
@@ -206,13 +313,6 @@ class LocalLLM:
 
     def _prompt(self, request: Request) -> list[int]:
         return self.encode(request.messages) if request.messages else []
-
-    def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
-        if prompt + more > self.context:
-            raise LLMError(
-                f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of "
-                f"{self.name} ({self.context} tokens): shorten one of them"
-            )
 
     def _answer(self, batch: Sequence[_Job], abandoned: Event) -> list[Call | Exception]:
         if not batch:
@@ -295,19 +395,20 @@ class LocalLLM:
             share_prefix=self.shareable,
         )
         latency_ms = (time.perf_counter() - started) * 1000
-        return [self._score_call(job, said, latency_ms) for job, said in zip(batch, scored, strict=True)]
+        return [self._score_call(job, one, latency_ms) for job, one in zip(batch, scored, strict=True)]
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _call(self, job: _Job, row: BatchRow, latency_ms: float) -> Call:
+        k = self.capabilities.top_logprobs
         return self._make_call(
             job,
             row.tokens,
             segments=marked(self.piece(token) for token in row.tokens),
             text=self._text(row.tokens) if row.text is None else row.text,
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
-            top_logprobs=self._stack(row.top),
+            top_logprobs=np.array(row.top, dtype=np.float32).reshape(-1, k) if k else None,
             finish_reason=row.finish_reason,
             usage=Usage(prompt_tokens=len(job.prompt), completion_tokens=len(row.tokens)),
             latency_ms=latency_ms,
@@ -327,10 +428,6 @@ class LocalLLM:
             latency_ms=latency_ms,
         )
 
-    def _stack(self, top: Sequence[Any]) -> Any:
-        k = self.capabilities.top_logprobs
-        return np.array(top, dtype=np.float32).reshape(-1, k) if k else None
-
     def _make_call(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:
         request = job.request
         return request.call(
@@ -343,10 +440,6 @@ class LocalLLM:
             logprobs_mode="raw",
             **answer,
         )
-
-
-def _companions(jobs: Sequence[_Job], size: int) -> list[int]:
-    return companions([job.prompt for job in jobs], size)
 
 
 @cache

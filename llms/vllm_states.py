@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from transformers import AutoConfig
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.chat_prompt import complete_tokenizer, encode_chat
 from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.readings import Reading, Readings, ReadStates, place_of, span_of
 from metaprobe.llms.vllm_engine import engine_options, import_vllm, on_cpu
-from metaprobe.llms.weights import resolve
+from metaprobe.llms.weights import complete_tokenizer, encode_chat, resolve
 from metaprobe.records.activations import to_float16
 from metaprobe.records.types import FloatArray, Hidden, Message
 
@@ -49,7 +48,8 @@ class StatesEngine:
                 "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(self.layers)}},
             },
             "kv_transfer_config": {
-                "kv_connector": _connector(),
+                # The stock connector asks for pinned memory and CUDA's streams, which a CPU has not.
+                "kv_connector": "CpuHiddenStatesConnector" if on_cpu() else "HiddenStatesConnector",
                 "kv_connector_module_path": CONNECTOR,
                 "kv_role": "kv_producer",
                 "kv_connector_extra_config": {"shared_storage_path": self._folder.name},
@@ -128,7 +128,6 @@ class EngineReplay(Readings):
         return [self._kept(reading, states) for reading, states in zip(readings, read, strict=True)]
 
     def said(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
-        """See `Readings`."""
         found = self._engine.logprobs([prompt + rest for prompt, rest in pairs])
         return [numbers[len(prompt) - 1 :] for (prompt, _), numbers in zip(pairs, found, strict=True)]
 
@@ -148,8 +147,3 @@ def _path(output: Any) -> str:
     if not given:
         raise LLMError("vLLM names no file of hidden states; expected kv_transfer_params['hidden_states_path']")
     return str(given)
-
-
-def _connector() -> str:
-    """The stock connector asks for pinned memory and CUDA's streams, which a CPU has not."""
-    return "CpuHiddenStatesConnector" if on_cpu() else "HiddenStatesConnector"

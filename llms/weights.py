@@ -10,12 +10,15 @@ import os
 import shutil
 import struct
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
-from metaprobe.llms.base import LLMError
+from metaprobe.llms.base import LLMError, Request
 from metaprobe.records.extras import require
+from metaprobe.records.types import Message
 
 NAMELESS = ("model", "ggml-model")
 MAGIC = b"GGUF"
@@ -172,3 +175,47 @@ def _fingerprint(folder: Path) -> str:
         if path.suffix in {".json", ".safetensors", ".bin"}:
             digest.update(f"{path.name}:{_sha256(path)};".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+# For base models that ship without a chat template.
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] | capitalize }}: {{ m['content'] }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+
+
+def complete_tokenizer(tokenizer: Any) -> Any:
+    """The tokenizer itself, with a plain chat template and a padding token where it has none."""
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = PLAIN_TEMPLATE
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """The prompt's token ids, up to where the answer begins."""
+    chat = [{"role": message.role, "content": message.content} for message in messages]
+    return encode_text(tokenizer, tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+
+
+def beginning_of_text(tokenizer: Any, name: str) -> list[int]:
+    """Returns the token for a text's beginning, else the one for its end. Raises `LLMError` where there is neither."""
+    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return [int(token)]
+    raise LLMError(f"{name} has no token for the beginning of a text: give a message before it")
+
+
+def check_room(request: Request, name: str, context: int, prompt: int, more: int, what: str) -> None:
+    """Raises `LLMError` where `prompt` tokens and `more` of `what` exceed the model's context."""
+    if prompt + more > context:
+        raise LLMError(
+            f"request {request.id}: a prompt of {prompt} tokens and {what} {more} exceed the context of {name} "
+            f"({context} tokens): shorten one of them"
+        )
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """The token ids of a text, without a token for its beginning or its end."""
+    return [int(token) for token in tokenizer(text, add_special_tokens=False).input_ids]

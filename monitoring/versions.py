@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 
 from metaprobe.checkpoints import CheckpointError, load_checkpoint
-from metaprobe.checkpoints.bundle import FOLDER, bundled_names
+from metaprobe.checkpoints.files import FOLDER, bundled_names
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import RecordError
 

@@ -15,7 +15,7 @@ from metaprobe.probes.signals import STATED, Signal, combine_probabilities, sign
 from metaprobe.probes.source import Replacement
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.actions import AGAIN, JUDGE, KEEP
+from metaprobe.routing.policy import AGAIN, JUDGE, KEEP
 from metaprobe.routing.review import EVEN, POINT
 
 HEADS = (*DIMENSIONS, CRITICAL)

@@ -23,8 +23,8 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.verifiable import check_argument
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.actions import AGAIN, JUDGE
 from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import AGAIN, JUDGE
 from metaprobe.routing.review import POINT
 
 ARGUMENT_STAGE = "argument"

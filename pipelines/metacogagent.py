@@ -32,7 +32,7 @@ from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.verbalized import parse_confidence
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Message, Run
-from metaprobe.routing.actions import ASK, COLLABORATE, EXECUTE
+from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE
 from metaprobe.routing.profiles import DIMENSION, DISPATCHED, PROFILE, UNKNOWN, experiences
 
 AGENTS = ("alpha", "beta", "gamma")

@@ -29,8 +29,7 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Decision, Item, Run
-from metaprobe.routing.actions import MONITOR, MONITOR_CONTROL, SYNTHESISE
-from metaprobe.routing.measured import measure_answers
+from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, measure_answers
 
 BRAINSTORM_TOKENS = 256
 MONITOR_TOKENS = 128

@@ -27,8 +27,7 @@ from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty
 from metaprobe.records.answers import find_choices, words
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.actions import AGAIN, GENERATE, STOP
-from metaprobe.routing.measured import measure_answers
+from metaprobe.routing.policy import AGAIN, GENERATE, STOP, measure_answers
 
 SCORES = ("coherence", "plausibility", "consistency", "goal_conduciveness")
 """The verifier's four scores, each stated under its name."""

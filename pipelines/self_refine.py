@@ -24,8 +24,7 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.actions import AGAIN, STOP
-from metaprobe.routing.measured import measure_answers
+from metaprobe.routing.policy import AGAIN, STOP, measure_answers
 
 TEMPERATURE = Constant("temperature", 0.3, "at which answers and critiques are drawn", low=0, high=2)
 ANSWER_TOKENS = 800

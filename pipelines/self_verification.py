@@ -33,7 +33,7 @@ from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.measured import measure_answers
+from metaprobe.routing.policy import measure_answers
 
 CANDIDATES = Constant("candidates", 3, "answers to choose from")
 VERIFICATIONS = Constant("verifications", 1, "how often each condition is verified, the paper's P")

@@ -17,8 +17,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, State
-from metaprobe.routing.profile_store import Carried
-from metaprobe.routing.profiles import Profiles
+from metaprobe.routing.profiles import Carried, Profiles
 
 UNREAD = "unread:"
 """Prefix of the label of a call that a checkpoint should have read and could not."""

@@ -20,7 +20,7 @@ from metaprobe.checkpoints import (
     Pretrained,
     load_checkpoint,
 )
-from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.contract import OnMismatch, check_choice, mismatch
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.terms import FREE, TERMS, terms
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import FloatArray

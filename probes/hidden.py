@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrained, load_checkpoint
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse
@@ -234,7 +234,7 @@ class HiddenProbe(Pretrained):
                 "gives: use a probe on answer_first, answer_last or answer_mean"
             )
         require("transformers", "train")
-        texts = require("metaprobe.llms.text_states", "train")  # another room, and heavy: this one does without
+        texts = require("metaprobe.llms.hidden_capture", "train")  # another room, and heavy: this one does without
         read = texts.text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
         if not len(read.answer) and self.position != "prompt_last":
             raise InvalidResponse(f"the answer has no tokens, and this probe reads {self.position}: give an answer")

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.files import BUNDLED
-from metaprobe.checkpoints.flag_options import FlagKeywords, FlagOptions
-from metaprobe.checkpoints.flagging import FLAG, threshold_of
-from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.flagging import FLAG, FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.features import Schema, features, features_one, schema

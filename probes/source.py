@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.checkpoint import load_verified
-from metaprobe.checkpoints.kinds import wrong_kind
+from metaprobe.checkpoints.checkpoint import load_verified, wrong_kind
 from metaprobe.probes import adapter, hidden, quality_contract
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.hidden import HiddenProbe

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
-from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.features import Schema, Series, features, schema
 from metaprobe.probes.incremental import PrefixReader

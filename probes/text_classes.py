@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
-from metaprobe.checkpoints.kinds import check_kind
 from metaprobe.probes.hashed_words import hashed_pieces
 
 KIND = "text-classes"

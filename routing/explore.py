@@ -10,9 +10,19 @@ import numpy as np
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.actions import AGAIN, ASK, MONITOR_CONTROL, STOP
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, learns, make_decision, without_failed
+from metaprobe.routing.policy import (
+    AGAIN,
+    ASK,
+    MONITOR_CONTROL,
+    STOP,
+    Outcome,
+    Policy,
+    State,
+    learns,
+    make_decision,
+    without_failed,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
-from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.contract import OnMismatch, check_choice
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.learned_budget import Alone, BudgetPlan, Point, plan_of

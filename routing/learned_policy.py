@@ -25,17 +25,16 @@ from statistics import NormalDist
 import numpy as np
 
 from metaprobe.checkpoints import ContractMismatch, load_checkpoint
-from metaprobe.checkpoints.kinds import check_kind
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.signals import Signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
 from metaprobe.routing import learned
-from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.learned import ALWAYS, LearnedRouter, Routed
 from metaprobe.routing.learned_state import AskedAgent, Known, Past, describe_mismatch
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State, make_decision, without_failed
+from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State, make_decision, without_failed
 
 DRAWS = 32
 """Of what the other agents may say, for the worth of asking them."""

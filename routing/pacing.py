@@ -14,8 +14,7 @@ from typing import ClassVar
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.actions import ASK, EXECUTE
-from metaprobe.routing.policy import Outcome, State, choose, make_decision, without_failed
+from metaprobe.routing.policy import ASK, EXECUTE, Outcome, State, choose, make_decision, without_failed
 
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
 """Under `State.features[""]`: what the question has cost so far, and what asking the other agent will about cost."""

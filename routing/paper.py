@@ -14,7 +14,7 @@ from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.actions import (
+from metaprobe.routing.policy import (
     AGAIN,
     ASK,
     COLLABORATE,
@@ -27,8 +27,12 @@ from metaprobe.routing.actions import (
     MONITOR_CONTROL,
     STOP,
     SYNTHESISE,
+    Outcome,
+    State,
+    choose,
+    make_decision,
+    without_failed,
 )
-from metaprobe.routing.policy import Outcome, State, choose, make_decision, without_failed
 
 TOLERANCE = 1e-9
 """Two numbers that differ by less are equal to a threshold: 0.8 - 0.5 does not exceed 0.3. Far above what adding a few

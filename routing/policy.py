@@ -1,15 +1,33 @@
 """The one shape of a decision: heuristics and learned models answer the same question, and see the same outcomes."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
 
+import numpy as np
+
 from metaprobe.probes.signals import Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Decision
-from metaprobe.routing.actions import COLLABORATE, KEEPS
+from metaprobe.records.response import answer_logprobs
+from metaprobe.records.types import Call, Decision
+
+EXECUTE, ASK, COLLABORATE = "execute", "ask", "collaborate"
+"""MetaCogAgent: answer alone or ask the others; then delegate (the action is the agent's name) or all vote."""
+SYNTHESISE, MONITOR, MONITOR_CONTROL = "synthesise", "monitor", "monitor+control"
+"""MetaCrit: which critics are heard before the answer is synthesised."""
+GENERATE = "generate"
+"""Monitor-Generate-Verify, point `budget`: a setting rather than a choice; the decision's scores hold it."""
+STOP, AGAIN = "stop", "again"
+KEEP, JUDGE = "keep", "judge"
+"""The essay debate, point `review`, beside `again`: what becomes of an argument."""
+KEEPS = frozenset({EXECUTE, KEEP, "accept"})
+"""Actions that take the answer of the agent whose turn it is as it stands; `accept` is one of `routing.ask_again`."""
+
+GOOD = 0.85
+"""The mean evaluation score from which Monitor-Generate-Verify stops, as its paper has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +48,7 @@ class State:
     candidates: Mapping[str, Signals] = field(default_factory=dict)
     """Answer -> its signals, of those that could be returned, in the order in which they were given."""
     features: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Answer -> what else was measured of it, and "" -> of the question, as `metaprobe.routing.measured` names it;
+    """Answer -> what else was measured of it, and "" -> of the question, as `metaprobe.routing.policy` names it;
     where there are no candidates, "0" is the answer of `signals`."""
     round: int = 0
     """Cycles that are finished."""
@@ -121,3 +139,31 @@ def make_decision(
         propensities={legal: float(legal == action) for legal in legal_actions},
         reason=reason,
     )
+
+
+QUESTION = ""
+"""Key of `State.features` for what is measured of the question itself."""
+
+
+def measure_answers(
+    question: str, calls: Sequence[Call] = (), answers: Sequence[str] = ()
+) -> dict[str, dict[str, float]]:
+    """Returns `State.features` of answers in the order in which they were given, and of the question.
+
+    `answers` is what each call answers, in a form in which equal answers are equal; "" where none can be read. Of an
+    answer: `cut` (1 where max_tokens ended it), `answered` (1 where an answer can be read from it), `last_logprob`
+    (mean of the last quarter of its tokens, at least 1), `agreeing` (share of the other answers that are the same). Of
+    the question: `log_question`, log(1 + characters).
+    """
+    found = {QUESTION: {"log_question": math.log1p(len(question))}}
+    for place, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+        features = {"cut": float(call.finish_reason == "length"), "answered": float(bool(answer))}
+        logprobs = answer_logprobs(call)
+        if logprobs is not None and len(logprobs):
+            last = np.asarray(logprobs[-max(1, len(logprobs) // 4) :], dtype=np.float64)
+            features["last_logprob"] = float(last.mean())
+        others = [other for at, other in enumerate(answers) if at != place]
+        if others:
+            features["agreeing"] = sum(bool(answer) and other == answer for other in others) / len(others)
+        found[str(place)] = features
+    return found

@@ -13,9 +13,8 @@ from typing import ClassVar
 from metaprobe.probes.signals import Signal
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.actions import AGAIN, JUDGE, KEEP
 from metaprobe.routing.paper import PaperRules, constants_of
-from metaprobe.routing.policy import Outcome, State, make_decision, without_failed
+from metaprobe.routing.policy import AGAIN, JUDGE, KEEP, Outcome, State, make_decision, without_failed
 
 POINT = "review"
 EVEN = 0.5

@@ -67,7 +67,7 @@ def main() -> None:
     assert not HEAVY & versions.keys(), f"the base install brought {sorted(HEAVY & versions.keys())}"
 
     from metaprobe.checkpoints import UntrustedCheckpoint, load_checkpoint
-    from metaprobe.checkpoints.bundle import FOLDER
+    from metaprobe.checkpoints.files import FOLDER
 
     assert "Usage" in metaprobe("--help")
     assert versions["metaprobe"] in metaprobe("--version")

@@ -23,10 +23,9 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.failed_responses import failure_of
 from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision
-from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State
+from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State
 from metaprobe.serving.scored import score
 
 POINT = "assess"

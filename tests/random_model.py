@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from metaprobe.llms.base import Request
-from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
 from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.weights import PLAIN_TEMPLATE
 from metaprobe.records.types import Call, Message, Sampling
 
 WORDS = ["<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwxyz", "User", ":", "Assistant"]

@@ -14,8 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from metaprobe.llms.base import Request
 from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import ReadStates
-from metaprobe.llms.replay_states import StateReplay
+from metaprobe.llms.readings import ReadStates, StateReplay
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, Call, Item, Message, Run, Sampling
 

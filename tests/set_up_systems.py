@@ -6,7 +6,7 @@ from pathlib import Path
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import collect
-from metaprobe.collecting.given_options import options_of
+from metaprobe.collecting.models import options_of
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.system_options import Options

@@ -72,7 +72,7 @@ def test_what_a_light_room_asks_for_by_name_is_known() -> None:
         for name in re.findall(r"(?:require|import_module)\(\"metaprobe\.(\S+?)\"", path.read_text(encoding="utf-8"))
         if FLOORS[name.split(".")[0]] >= FLOORS[room_of(path)]
     ]
-    upstairs = ["training.recipes.hidden", "llms.text_states", "training.rescale"]
+    upstairs = ["training.recipes.hidden", "llms.hidden_capture", "training.rescale"]
     assert sorted(asked) == sorted(("probes", name) for name in upstairs)
 
 

@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from metaprobe.llms.batching import BatchQueue, bucket
+from metaprobe.llms.local import BatchQueue, bucket
 
 
 def echo(batches: list[list[int]]) -> BatchQueue[int, int]:

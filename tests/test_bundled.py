@@ -14,8 +14,8 @@ from metaprobe.checkpoints import (
     find_bundled,
     load_checkpoint,
 )
-from metaprobe.checkpoints.bundle import FOLDER
-from metaprobe.checkpoints.kinds import TAKEN_BY
+from metaprobe.checkpoints.checkpoint import TAKEN_BY
+from metaprobe.checkpoints.files import FOLDER
 from metaprobe.probes.blend import TravellingBlend
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.probes.quality import QualityPredictor

@@ -30,7 +30,7 @@ from metaprobe.checkpoints import (
 from metaprobe.checkpoints.golden import largest_difference
 from metaprobe.checkpoints.graph_session import GraphSession, outputs_agree
 from metaprobe.checkpoints.manifest import TensorSpec
-from metaprobe.checkpoints.replacing import Replacing, pinned_in, replacing
+from metaprobe.checkpoints.save import Replacing, pinned_in, replacing
 
 # Most tests here load one that failed an audit.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -24,8 +24,7 @@ from metaprobe.checkpoints import (
     UnsafeModel,
     load_checkpoint,
 )
-from metaprobe.checkpoints.checkpoint import load_verified
-from metaprobe.checkpoints.kinds import TAKEN_BY
+from metaprobe.checkpoints.checkpoint import TAKEN_BY, load_verified
 from metaprobe.checkpoints.manifest import parse_manifest
 
 # Most tests here load one that failed an audit.

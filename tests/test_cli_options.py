@@ -12,7 +12,7 @@ import pytest
 from asked_library import ANSWERS, FOLDS, SAID, SAME, Asked, plain, run
 
 from metaprobe.checkpoints import FlagOptions
-from metaprobe.checkpoints.flag_options import FlagKeywords
+from metaprobe.checkpoints.flagging import FlagKeywords
 from metaprobe.cli import main
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.options import (

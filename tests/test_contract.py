@@ -24,11 +24,10 @@ from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.actions import AGAIN, ASK, STOP
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.learned_policy import load_policy
 from metaprobe.routing.paper import CONSTANTS, PaperRules
-from metaprobe.routing.policy import Outcome, Policy, State
+from metaprobe.routing.policy import AGAIN, ASK, STOP, Outcome, Policy, State
 from metaprobe.routing.review import ReviewRules
 
 # Whether a bundled checkpoint passes every audit is not the subject here.

@@ -9,8 +9,7 @@ import pytest
 from asked_endpoint import KEY
 
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.endpoint import public_address
-from metaprobe.llms.endpoint_errors import MAX_REASON, EndpointError, Redactor, endpoint_error, retry_after_s
+from metaprobe.llms.endpoint import MAX_REASON, EndpointError, Redactor, endpoint_error, public_address, retry_after_s
 from metaprobe.records.errors import InvalidResponse
 
 ASKED = httpx.Request("POST", "http://here/v1/chat/completions")

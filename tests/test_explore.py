@@ -7,10 +7,9 @@ import pytest
 
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.actions import AGAIN, ASK, EXECUTE, STOP
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, State
+from metaprobe.routing.policy import AGAIN, ASK, EXECUTE, STOP, Outcome, State
 from metaprobe.routing.review import ReviewRules
 
 SURE = Signals(confidence=Signal(0.95, "stated"), quality=Signal(0.99, "stated"))

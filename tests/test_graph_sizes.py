@@ -24,12 +24,16 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 )
 
 from metaprobe.checkpoints import UnsafeModel, load_checkpoint
-from metaprobe.checkpoints.graph_nodes import dims_for
 from metaprobe.checkpoints.graph_session import GraphSession
-from metaprobe.checkpoints.graph_sizes import check_growth, sizes_of
-from metaprobe.checkpoints.onnx_guard import checked_graph
-from metaprobe.checkpoints.onnx_operators import ADAPTER_OPERATORS, ALL_OPERATORS, MODEL_OPERATORS, RAW_OPERATORS
-from metaprobe.checkpoints.size_rules import RULES
+from metaprobe.checkpoints.graph_sizes import RULES, check_growth, sizes_of
+from metaprobe.checkpoints.onnx_guard import (
+    ADAPTER_OPERATORS,
+    ALL_OPERATORS,
+    MODEL_OPERATORS,
+    RAW_OPERATORS,
+    checked_graph,
+)
+from metaprobe.checkpoints.onnx_wire import dims_for
 from metaprobe.training.calibration import fit_beta, fit_isotonic, fit_platt
 from metaprobe.training.heads import linear_graph
 from metaprobe.training.rescale import map_outputs

@@ -28,7 +28,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
     push,
 )
-from metaprobe.checkpoints.hub import Repository, explain_errors, location_of
+from metaprobe.checkpoints.files import Repository, explain_errors, location_of
 from metaprobe.checkpoints.manifest import FileEntry, manifest_bytes, own_digest
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.routing.gate import StreamingGate

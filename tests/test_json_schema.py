@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
 from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.weights import PLAIN_TEMPLATE
 from metaprobe.records.types import Call, Message, Sampling
 
 pytest.importorskip("llguidance")

@@ -26,13 +26,12 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
 from metaprobe.routing import learned_policy
-from metaprobe.routing.actions import ASK, COLLABORATE, EXECUTE
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Policy, State
+from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE, Policy, State
 from metaprobe.training.router.data import outcomes_of as arrays_of
 from metaprobe.training.router.data import pasts_of
 from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_of

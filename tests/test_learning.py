@@ -13,9 +13,8 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels
+from metaprobe.collecting.labels import add_labels, find_unlabelled, fold_profiles, read_labels
 from metaprobe.collecting.launch import CollectionPlan, launch
-from metaprobe.collecting.profiles_of_runs import fold_profiles
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
@@ -25,8 +24,7 @@ from metaprobe.records.types import Call, Decision, Item, Label, Run
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, learns
-from metaprobe.routing.profile_store import ProfileStore
-from metaprobe.routing.profiles import read_correctness
+from metaprobe.routing.profiles import ProfileStore, read_correctness
 
 ITEMS = [
     Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")
@@ -282,15 +280,15 @@ def test_a_corrected_label_corrects_the_profile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nonsense", "line 1: expected"),
-        ('{"call": "c"}', "line 1: expected"),
+        ("nonsense", "labels.jsonl:1: not JSON"),
+        ('{"call": "c"}', "labels.jsonl:1: expected"),
         ('{"call": "c", "correct": 2}', "correct is 2"),
         ('{"call": "c", "correct": 1, "source": "program"}', "source is 'program'"),
         ('{"call": "c", "correct": 1}', "holds no call 'c'"),
-        ('\n{"call": "c", "correct": -0.1}', "line 2: correct is -0.1"),
+        ('\n{"call": "c", "correct": -0.1}', "labels.jsonl:2: correct is -0.1"),
         ('{"call": "c", "correct": "yes"}', "correct is 'yes'"),
-        ('{"call": 3, "correct": 1}', "line 1: expected"),
-        ('["call", "correct"]', "line 1: expected"),
+        ('{"call": 3, "correct": 1}', "labels.jsonl:1: expected"),
+        ('["call", "correct"]', "labels.jsonl:1: came"),
         ('{"call": "c", "correct": 1}\n{"call": "d", "correct": 0}\n{"call": "e", "correct": 0}', "(nor 2 others"),
     ],
 )
@@ -319,7 +317,7 @@ def test_labels_are_read_line_by_line_and_blank_and_open_ones_passed_over(tmp_pa
         "d": Label("d", "correct", 0.5, "judge:m"),
     }
     file.write_bytes('{"call": "\xe9", "correct": 1}'.encode("latin-1"))
-    with pytest.raises(RecordError, match="byte 11 is not UTF-8"):
+    with pytest.raises(RecordError, match=r"byte 11 .*is not UTF-8"):
         read_labels(file)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import metaprobe
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.checkpoints.bundle import FOLDER
-from metaprobe.checkpoints.kinds import TAKEN_BY
+from metaprobe.checkpoints.checkpoint import TAKEN_BY
+from metaprobe.checkpoints.files import FOLDER
 from metaprobe.loading import BY_KIND
 
 KINDS = {"quality": "QualityPredictor", "gate": "StreamingGate", "router": "LearnedRouter"}

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, teacher_forced
 
+from metaprobe.llms.forward import companions, count_shared, pad_rows, prefixes
 from metaprobe.llms.generation import generate
 from metaprobe.llms.hidden_capture import Capture
-from metaprobe.llms.prefix import companions, count_shared, pad_rows, prefixes
 
 network = random_model.network
 tokenizer = random_model.tokenizer

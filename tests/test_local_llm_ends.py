@@ -14,9 +14,9 @@ from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, req
 from transformers import GenerationConfig
 
 from metaprobe.llms.base import LLMError, Request, Token
+from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled
 from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.recorder import BatchRecorder, BatchRow, Cancelled
 from metaprobe.records.types import Call, Sampling
 
 network = random_model.network

@@ -10,12 +10,10 @@ import random_model
 import torch
 from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, request, teacher_forced
 
-from metaprobe.llms import grammar
 from metaprobe.llms.base import Capabilities, LLMError, Request
-from metaprobe.llms.continuations import score
+from metaprobe.llms.forward import Prefixes, pad_rows, score
+from metaprobe.llms.generation import has_grammars, nucleus
 from metaprobe.llms.hidden_capture import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
-from metaprobe.llms.prefix import Prefixes, pad_rows
-from metaprobe.llms.recorder import nucleus
 from metaprobe.records.types import Call
 
 network = random_model.network
@@ -158,7 +156,7 @@ def test_loglikelihood_is_that_of_a_plain_forward_pass(network, tokenizer, share
 def test_many_logits_are_computed_a_part_at_a_time(network, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([5, 6, 7][: 1 + i % 3], [8] * (i % 4)) for i in range(12)]
     whole = score(network, pairs, pad=0)
-    monkeypatch.setattr("metaprobe.llms.continuations.LOGITS_AT_ONCE", 600)
+    monkeypatch.setattr("metaprobe.llms.forward.LOGITS_AT_ONCE", 600)
     for one, other in zip(whole, score(network, pairs, pad=0), strict=True):
         torch.testing.assert_close(one.logprobs, other.logprobs, atol=TOLERANCE, rtol=0)
 
@@ -166,7 +164,7 @@ def test_many_logits_are_computed_a_part_at_a_time(network, monkeypatch: pytest.
 def test_it_says_what_it_can_do(network, tokenizer) -> None:
     can = llm_of(network, tokenizer, top_logprobs=4, capture=Capture((1,))).capabilities
     assert can == Capabilities(
-        logprobs=True, top_logprobs=4, hidden=True, json_schema=grammar.available(), stream=True, loglikelihood=True
+        logprobs=True, top_logprobs=4, hidden=True, json_schema=has_grammars(), stream=True, loglikelihood=True
     )
     assert not llm_of(network, tokenizer).capabilities.hidden
 

@@ -10,9 +10,8 @@ from metaprobe.llms.base import Request
 from metaprobe.pipelines.metacrit import SYSTEM, answer_form, yes_no
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.actions import MONITOR, MONITOR_CONTROL, SYNTHESISE
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import Outcome, State, make_decision
+from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, Outcome, State, make_decision
 
 ITEM = Item(id="i", question="Where did fortune cookies begin?", gold=("unclear",), check="exact")
 SAID = {

@@ -10,8 +10,7 @@ from asked_endpoint import complete, request, streamed, use
 from faulty_server import FaultyServer
 
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.llms.openai_answers import read_echo, token_ids
-from metaprobe.llms.openai_client import OpenAILLM, plain_prompt
+from metaprobe.llms.openai_client import OpenAILLM, plain_prompt, read_echo, token_ids
 from metaprobe.llms.pricing import Price
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.types import Call, Message, Sampling, Usage

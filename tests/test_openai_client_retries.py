@@ -10,7 +10,7 @@ from asked_endpoint import Sleep, complete, request, streamed, use
 from faulty_server import RETRY_AFTER, FaultyServer, mixed
 
 from metaprobe.llms.base import LLMError, Token
-from metaprobe.llms.endpoint_errors import retry_after_s
+from metaprobe.llms.endpoint import retry_after_s
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.records.types import Call
 

@@ -16,10 +16,9 @@ from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.signals import Signal, Signals, combine_probabilities
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision
-from metaprobe.routing.actions import AGAIN, ASK, COLLABORATE, EXECUTE, STOP
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import State
+from metaprobe.routing.policy import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, State
 from metaprobe.training.evidence import evaluations_of
 from metaprobe.training.thresholds import match_share, operating_points
 

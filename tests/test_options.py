@@ -12,13 +12,12 @@ from scripted import ScriptedLLM
 from set_up_systems import ESSAY, disagreeing, run_of, setup_of
 
 from metaprobe.collecting.collect import collect
-from metaprobe.collecting.given_options import options_of
+from metaprobe.collecting.models import options_of
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.system_options import Options
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Run
-from metaprobe.routing.actions import AGAIN
-from metaprobe.routing.policy import Outcome, State, make_decision
+from metaprobe.routing.policy import AGAIN, Outcome, State, make_decision
 
 environment = asked_endpoint.environment
 

@@ -6,7 +6,11 @@ from hypothesis import strategies as st
 
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.actions import (
+from metaprobe.routing.ask_again import StatedThreshold
+from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.pacing import AskAtRate
+from metaprobe.routing.paper import DEFAULTS, FRACTIONS, PaperRules
+from metaprobe.routing.policy import (
     AGAIN,
     ASK,
     COLLABORATE,
@@ -17,12 +21,9 @@ from metaprobe.routing.actions import (
     MONITOR_CONTROL,
     STOP,
     SYNTHESISE,
+    Policy,
+    State,
 )
-from metaprobe.routing.ask_again import StatedThreshold
-from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.pacing import AskAtRate
-from metaprobe.routing.paper import DEFAULTS, FRACTIONS, PaperRules
-from metaprobe.routing.policy import Policy, State
 from metaprobe.routing.review import ReviewRules
 
 RULES = PaperRules()

@@ -1,6 +1,6 @@
 """Small promises with known answers: prices, and what is read once."""
 
-from metaprobe.llms.prefix import prefixes
+from metaprobe.llms.forward import prefixes
 from metaprobe.llms.pricing import Price, price_of
 
 

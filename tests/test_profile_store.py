@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.profile_store import ProfileStore
-from metaprobe.routing.profiles import Observation
+from metaprobe.routing.profiles import Observation, ProfileStore
 
 BATCH = 3
 WRITER = """
 import sys
-from metaprobe.routing.profile_store import ProfileStore
+from metaprobe.routing.profiles import ProfileStore
 from metaprobe.routing.profiles import Observation
 
 path, name, batches, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from answer_formats import places
 
-from metaprobe.llms.openai_answers import token_ids
+from metaprobe.llms.openai_client import token_ids
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL
 from metaprobe.records.parse import parse_response

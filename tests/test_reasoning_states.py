@@ -12,7 +12,7 @@ from read_again import LAYERS, close, network
 from metaprobe.llms.base import Request
 from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_states import StateReplay
+from metaprobe.llms.readings import StateReplay
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.segments import marked, spoken_text
 from metaprobe.records.store import RunStore

@@ -16,10 +16,9 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
 from metaprobe.collecting.extract import extract
 from metaprobe.collecting.reread import RereadWatch, reread
-from metaprobe.llms import continuations
+from metaprobe.llms import forward as passes
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_logprobs import NO_MESSAGES, NO_TEXT, read_answers
-from metaprobe.llms.replay_states import StateReplay
+from metaprobe.llms.readings import NO_MESSAGES, NO_TEXT, StateReplay, read_answers
 from metaprobe.probes.features import schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError, StoreMismatch
@@ -67,7 +66,7 @@ def test_the_numbers_are_the_readers_for_the_text_that_was_answered(reader, call
 @pytest.mark.parametrize("logits", [32, 96, 400])
 def test_slices_of_a_long_answer_give_what_one_pass_gives(reader, calls, monkeypatch, logits) -> None:
     whole = read_answers(reader, calls, top_logprobs=2)
-    monkeypatch.setattr(continuations, "LOGITS_AT_ONCE", logits)
+    monkeypatch.setattr(passes, "LOGITS_AT_ONCE", logits)
     held = []
     forward = reader.model.forward
 
@@ -146,7 +145,7 @@ def test_calls_that_are_not_chosen_stay_as_they_were(reader, store, tmp_path) ->
         assert call.reader == ("reader@7" if call.stage == "answer" else "")
         if not call.reader:
             np.testing.assert_array_equal(call.logprobs, before.calls[0].logprobs)
-    with pytest.raises(RecordError, match="no call of stage judge by agent any; stages found: answer, difficulty"):
+    with pytest.raises(RecordError, match=r"no call of stage judge by agent any .*stages found: answer, difficulty"):
         reread(store, reader, RunStore(tmp_path / "none"), stage="judge")
 
 

@@ -7,9 +7,8 @@ import pytest
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Decision
-from metaprobe.routing.actions import AGAIN, JUDGE, KEEP, STOP
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import State
+from metaprobe.routing.policy import AGAIN, JUDGE, KEEP, STOP, State
 from metaprobe.routing.review import ReviewRules
 
 CRITICAL = {"critical": 0.3, "critical_sure": 0.8}

@@ -18,14 +18,13 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, WORDS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
 from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known, Past, agreement, content
-from metaprobe.routing.learned_text import WordScores, word_buckets
-from metaprobe.routing.policy import State
+from metaprobe.routing.learned_stored import WordScores, word_buckets
+from metaprobe.routing.policy import ASK, EXECUTE, State
 
 TEAM = ("a", "b", "c", "d", "e")
 PRICE = dict(zip(TEAM, (0.0, 0.0001, 0.0002, 0.0004, 0.0008), strict=True))

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import ANY
 from metaprobe.routing.learned_state import ROW, AskedAgent, Panel, agreement, content, rows
-from metaprobe.routing.learned_text import BUCKETS, WordScores, word_buckets
+from metaprobe.routing.learned_stored import BUCKETS, WordScores, word_buckets
 from metaprobe.training.router.data import outcomes_of, pasts_of
 from metaprobe.training.router.fit import Board
 from metaprobe.training.router.rows import Views, batch_rows, views_of

@@ -20,12 +20,11 @@ from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
-from metaprobe.routing.actions import ASK, EXECUTE
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_policy import AgentPolicy, check_sources
 from metaprobe.routing.learned_state import AskedAgent, Known
-from metaprobe.routing.policy import State
+from metaprobe.routing.policy import ASK, EXECUTE, State
 from metaprobe.training.router.confidence_sources import Confidences, sources_of
 from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_of
 from metaprobe.training.router.train import write_router

@@ -7,7 +7,7 @@ import pytest
 from routed_worlds import logged_outcomes, outcomes
 from sklearn.linear_model import Ridge
 
-from metaprobe.routing.learned_text import word_buckets
+from metaprobe.routing.learned_stored import word_buckets
 from metaprobe.training.router.data import Outcomes, outcomes_of
 from metaprobe.training.router.words import FEWEST_QUESTIONS, WORD_PENALTY, Words, normalise_rows, texts_of, word_scores
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.llms.stopping import StopTexts
+from metaprobe.llms.generation import StopTexts
 
 ALPHABET = "ab\n é€"  # characters of one, two and three bytes
 texts = st.text(ALPHABET, max_size=12)

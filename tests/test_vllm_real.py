@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from metaprobe.cli import main
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_states import StateReplay
+from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.weights import resolve
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate

@@ -14,9 +14,8 @@ from tiny_adapter import saved_base
 
 from metaprobe.llms import weights
 from metaprobe.llms.base import LLMError
-from metaprobe.llms.chat_prompt import PLAIN_TEMPLATE
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.weights import EMBEDDED, Embedded, Weights, cache_folder, resolve
+from metaprobe.llms.weights import EMBEDDED, PLAIN_TEMPLATE, Embedded, Weights, cache_folder, resolve
 from metaprobe.records.errors import MissingExtra
 
 

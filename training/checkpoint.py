@@ -28,7 +28,7 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import meaning_of, printable
-from metaprobe.checkpoints.replacing import InService, Replacing, pinned_in, replacing
+from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding

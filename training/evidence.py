@@ -18,7 +18,7 @@ from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, FloatArray, Run
-from metaprobe.routing.actions import AGAIN, GOOD, STOP
+from metaprobe.routing.policy import AGAIN, GOOD, STOP
 from metaprobe.training.checkpoint import answers_of, named_reader
 from metaprobe.training.folds import join_table
 from metaprobe.training.states import ANYTHING, States, Wanted, load_states

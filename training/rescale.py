@@ -34,8 +34,7 @@ from metaprobe.checkpoints import (
     Training,
     check_target,
 )
-from metaprobe.checkpoints.flag_options import USUAL_FLAGS
-from metaprobe.checkpoints.flagging import threshold_at, threshold_of
+from metaprobe.checkpoints.flagging import USUAL_FLAGS, threshold_at, threshold_of
 from metaprobe.checkpoints.manifest import GOLDEN, MODEL, RAW, Manifest
 from metaprobe.eval.compare import Judged, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference

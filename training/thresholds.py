@@ -20,7 +20,7 @@ from metaprobe.eval.metrics.bootstrap import NORMAL, Interval, cluster_weights, 
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.routing.actions import GOOD
+from metaprobe.routing.policy import GOOD
 from metaprobe.training.calibration import PARITY, Calibrator, fit_platt, sigmoid
 from metaprobe.training.folds import Rows, group_folds
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaprobe.records.types import Decision, Run
-from metaprobe.routing.actions import AGAIN, ASK, EXECUTE, STOP
+from metaprobe.routing.policy import AGAIN, ASK, EXECUTE, STOP
 
 FEWEST = 20
 """Free decisions below which it may be chance that all went one way."""

@@ -20,7 +20,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, ece_equal_width
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.actions import EXECUTE
+from metaprobe.routing.policy import EXECUTE
 from metaprobe.routing.profiles import PROFILE, executing, first_agent, read_classification, read_correctness
 
 ANSWER = "answer"

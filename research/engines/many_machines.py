@@ -11,7 +11,7 @@ import click
 import torch
 
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_states import StateReplay
+from metaprobe.llms.readings import StateReplay
 from metaprobe.records.store import RunStore
 
 ROOT = Path(__file__).parent.parent.parent

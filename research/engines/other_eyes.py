@@ -18,7 +18,7 @@ import numpy as np
 from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.replay_logprobs import read_answers
+from metaprobe.llms.readings import read_answers
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from metaprobe.checkpoints import load_checkpoint
-from metaprobe.checkpoints.bundle import FOLDER, bundled_names
+from metaprobe.checkpoints.files import FOLDER, bundled_names
 from metaprobe.checkpoints.golden import difference
 from metaprobe.checkpoints.manifest import GOLDEN, Manifest
 from research.blocks import write

@@ -14,9 +14,8 @@ from metaprobe.pipelines.answers import most_voted
 from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.actions import AGAIN, ASK, COLLABORATE, EXECUTE, STOP
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.policy import State
+from metaprobe.routing.policy import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, State
 from metaprobe.routing.profiles import UNKNOWN, Experience, Profiles, read_classification, read_correctness
 from metaprobe.training.thresholds import match_share
 

@@ -22,10 +22,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from metaprobe.checkpoints import Draft, Metric, Training, save_checkpoint
-from metaprobe.checkpoints.bundle import FOLDER
+from metaprobe.checkpoints.files import FOLDER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.llms.hidden_capture import text_states
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.text_states import text_states
 from metaprobe.probes.hashed_words import hashed_pieces
 from metaprobe.probes.text_classes import INPUT, KIND
 from metaprobe.records.store import RunStore

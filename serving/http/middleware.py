@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.flag_options import flag_options_of_environment
+from metaprobe.checkpoints.flagging import flag_options_of_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate

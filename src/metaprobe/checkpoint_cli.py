@@ -35,7 +35,7 @@ def inspect(checkpoint: str, sha256: str | None) -> None:
     if is_store(checkpoint):
         if sha256 is not None:
             raise click.UsageError(f"--sha256 is for checkpoints, and {checkpoint} is a run store")
-        from metaprobe.collecting.store_description import describe_store
+        from metaprobe.collecting.collection_summary import describe_store
 
         click.echo(describe_store(Path(checkpoint)))
         return

@@ -239,7 +239,7 @@ def score_store(
 ) -> Iterator[dict[str, Any]]:
     """A line for each answer of a run store: its verdict, or where a travelling blend sets it within its run."""
     from metaprobe.checkpoints import load_checkpoint
-    from metaprobe.checkpoints.kinds import check_kind
+    from metaprobe.checkpoints.checkpoint import check_kind
     from metaprobe.probes import blend, quality_contract
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_store import blend_lines, quality_lines

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, FlagOptions, load_checkpoint
-from metaprobe.checkpoints.flag_options import FlagKeywords
-from metaprobe.checkpoints.kinds import wrong_kind
+from metaprobe.checkpoints.checkpoint import wrong_kind
+from metaprobe.checkpoints.flagging import FlagKeywords
 
 if TYPE_CHECKING:
     from metaprobe.probes.adapter import AdapterProbe

@@ -40,6 +40,6 @@ def profiles(runs: tuple[Path, ...], out: Path, every_answer: bool) -> None:
 
     An outcome that is there already counts once; where its label was corrected, the new one takes its place.
     """
-    from metaprobe.collecting.profiles_of_runs import fold_profiles
+    from metaprobe.collecting.labels import fold_profiles
 
     click.echo(json.dumps(fold_profiles(runs, out, every=every_answer)))

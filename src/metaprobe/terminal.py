@@ -68,8 +68,7 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
         return names or [CompletionItem(incomplete, type="dir")]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from metaprobe.checkpoints.bundle import bundled_names
-        from metaprobe.checkpoints.files import BUNDLED
+        from metaprobe.checkpoints.files import BUNDLED, bundled_names
 
         text = str(value)
         if not text.startswith(_prefixes()) and not Path(text).is_dir():
@@ -93,8 +92,7 @@ class NamedLocation(Location):
 
 
 def _bundled() -> list[str]:
-    from metaprobe.checkpoints.bundle import bundled_names
-    from metaprobe.checkpoints.files import BUNDLED
+    from metaprobe.checkpoints.files import BUNDLED, bundled_names
 
     return [f"{BUNDLED}{name}" for name in bundled_names()]
 
@@ -198,7 +196,7 @@ def replacing_given(named: dict[str, Any], **more: Any) -> Any:
 def flags_given(named: dict[str, Any]) -> Any:
     """Returns the `FlagOptions` among a command's options, and takes them out. Two of them are a usage error."""
     from metaprobe.checkpoints import ContractMismatch
-    from metaprobe.checkpoints.flag_options import take_flag_options
+    from metaprobe.checkpoints.flagging import take_flag_options
 
     try:
         return take_flag_options(named)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
-from metaprobe.checkpoints.flag_options import USUAL_FLAGS
+from metaprobe.checkpoints.flagging import USUAL_FLAGS
 from metaprobe.eval.table import bare_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, POSITIONS

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
-from metaprobe.checkpoints.flag_options import USUAL_FLAGS
+from metaprobe.checkpoints.flagging import USUAL_FLAGS
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import beats_controls, free_controls
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa

@@ -29,7 +29,7 @@ from metaprobe.eval.routing_cascade import tune_cascade
 from metaprobe.eval.routing_performance import Matrix
 from metaprobe.records.extras import require
 from metaprobe.routing.learned_state import Past
-from metaprobe.routing.learned_text import WordScores
+from metaprobe.routing.learned_stored import WordScores
 from metaprobe.training.folds import group_folds
 from metaprobe.training.router.data import Floats, Ints, Outcomes, pasts_of
 from metaprobe.training.router.rows import Mask, Rates, Views, batch_rows, views_of

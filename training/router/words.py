@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from metaprobe.records.extras import require
-from metaprobe.routing.learned_text import BUCKETS, WordScores, word_buckets
+from metaprobe.routing.learned_stored import BUCKETS, WordScores, word_buckets
 from metaprobe.training.router.data import Floats, Ints, Outcomes, relative
 
 FEWEST_QUESTIONS = 3

@@ -12,7 +12,7 @@ from test_contract import SAID, Curious, Watching
 from test_what_is_asked import asked
 
 import metaprobe_writing_assistant
-from metaprobe.collecting.given_options import options_of
+from metaprobe.collecting.models import options_of
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, load_system
 from metaprobe.pipelines.named_systems import system_names
 from metaprobe.records.types import Item

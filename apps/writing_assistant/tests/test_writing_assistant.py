@@ -19,9 +19,8 @@ from metaprobe.pipelines.system_options import Options
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.actions import MONITOR, SYNTHESISE
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.policy import Outcome, State, make_decision
+from metaprobe.routing.policy import MONITOR, SYNTHESISE, Outcome, State, make_decision
 from metaprobe.tasks import load_task
 from metaprobe_writing_assistant.system.assistant import EMPTY_REPLY, SYSTEM, reply
 from metaprobe_writing_assistant.system.contract import CONDITIONS, Profile, Remark, item_of_turn, turn_of_item

@@ -8,8 +8,14 @@ from pathlib import Path
 
 from uvicorn import Config, Server
 
-from metaprobe.collecting.given_options import check_constants, check_limits, options_of
-from metaprobe.collecting.models import api_options, load_models, parse_models
+from metaprobe.collecting.models import (
+    api_options,
+    check_constants,
+    check_limits,
+    load_models,
+    options_of,
+    parse_models,
+)
 from metaprobe.llms.weights import EMBEDDED
 from metaprobe.pipelines.caelf import SYSTEM as CAELF
 from metaprobe.pipelines.prompting import Prompts

@@ -23,8 +23,8 @@ from pathlib import Path
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.actions import MONITOR
 from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.policy import MONITOR
 from metaprobe_writing_assistant.system import (
     classifiers,
     final_response,

@@ -12,8 +12,7 @@ from metaprobe.pipelines.metacrit import quote, yes_no
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.scans import AT_LINE, line_matches
 from metaprobe.records.types import Call, Decision
-from metaprobe.routing.actions import MONITOR, MONITOR_CONTROL, SYNTHESISE
-from metaprobe.routing.measured import measure_answers
+from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, measure_answers
 from metaprobe_writing_assistant.system.asking import Work
 from metaprobe_writing_assistant.system.contract import Remark, RemarkKind
 from metaprobe_writing_assistant.system.writing_assessor import plain
