@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.importer import read_log
-from metaprobe.records.logs.detect import format_of
+from metaprobe.records.importer import format_of, read_log
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.sample import LogOptions, Sample
 from metaprobe.records.types import Run

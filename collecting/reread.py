@@ -9,9 +9,8 @@ from pathlib import Path
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.replay_logprobs import ReadAnswer, read_answers, reader_name
 from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, RunWriter
 from metaprobe.records.types import Call, Run
-from metaprobe.records.writer import RunWriter
 
 SHARD_RUNS = 64
 """Runs that are read together and stored as one file: what a killed reading has to do again."""

@@ -16,8 +16,8 @@ from metaprobe.llms.hidden_capture import Capture, chosen_layers
 from metaprobe.llms.replay_logprobs import reader_name, without_numbers
 from metaprobe.records.logprobs import NO_LOGPROB
 from metaprobe.records.response import tokens_of
-from metaprobe.records.scans import last_place
 from metaprobe.records.segments import marked
+from metaprobe.records.spelling import last_place
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message
 
 CHECKED_TOKENS = 64

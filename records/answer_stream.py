@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from metaprobe.records.boundary import END_TOKEN
 from metaprobe.records.endings import SAID_BESIDE, TOOL_CALL, both_ends, end_of, refuse_error
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
 from metaprobe.records.openai_format import REASONING, content_text
 from metaprobe.records.reading import as_list, fields, first_keys, get, text
 from metaprobe.records.responses_format import begins_call, from_events, is_event
-from metaprobe.records.segments import SPACE, KindReader
+from metaprobe.records.segments import END_TOKEN, SPACE, KindReader
 from metaprobe.records.vllm_format import drawn_entry, is_vllm, likeliest, of_entry, positions
 
 Entry = Mapping[str, Any]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.lines import iter_json_lines
 
 LONGEST_ERROR = 200
 """Characters kept of an error: it may carry a whole page."""

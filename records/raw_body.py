@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metaprobe.records.boundary import ending_of
 from metaprobe.records.endings import REFUSAL, SAID_BESIDE, TOOL_CALL, once
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs, sample
@@ -20,6 +19,7 @@ from metaprobe.records.openai_format import content_text, read_ending, thinking_
 from metaprobe.records.parse import from_json, parse_response
 from metaprobe.records.reading import text, usage
 from metaprobe.records.response import ParsedResponse, first_of, settle, with_alternatives
+from metaprobe.records.segments import ending_of
 
 if TYPE_CHECKING:
     from metaprobe.records.raw_body_decoders import Decoders

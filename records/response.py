@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.boundary import Ending, Parts, locate
 from metaprobe.records.endings import REFUSAL, TOOL_CALL
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import (
@@ -24,7 +23,7 @@ from metaprobe.records.logprobs import (
     sample,
 )
 from metaprobe.records.reading import as_list, columns_of_each, fields, fields_of_each, text
-from metaprobe.records.segments import text_of
+from metaprobe.records.segments import Ending, Parts, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
 from metaprobe.records.types import Call, FloatArray, LogprobsMode, Segment, SegmentKind, Usage
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import STOP, TOOL_CALL, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
 from metaprobe.records.response import ParsedResponse, parse_entries, settle
+from metaprobe.records.segments import Ending
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _WORDS = ("message", "reasoning")

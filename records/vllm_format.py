@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.reading import as_list, get, text, usage
 from metaprobe.records.response import ParsedResponse, first_of, settle, with_alternatives
+from metaprobe.records.segments import Ending
 
 
 def is_vllm(response: object) -> bool:

@@ -18,7 +18,7 @@ from metaprobe.cli import main
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.logs.detect import format_of
+from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.sample import LogOptions, NoAnswer, answer_tokens
 from metaprobe.records.store import RunStore

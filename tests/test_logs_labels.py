@@ -17,9 +17,9 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import score_lines
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.logs.detect import format_of
+from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
-from metaprobe.records.logs.promptfoo_grades import CONTENT, ELSEWHERE, NEEDED, grade_of
+from metaprobe.records.logs.promptfoo import CONTENT, ELSEWHERE, NEEDED, grade_of
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run

@@ -15,8 +15,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
 from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.fingerprint import fingerprint
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.routing.actions import AGAIN, GOOD, STOP
 from metaprobe.training.checkpoint import answers_of, named_reader

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.line_fields import name_value
-from metaprobe.records.logs.document import elements
+from metaprobe.records.lines import name_value
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
     OTHER_TOKENS,
@@ -24,6 +23,7 @@ from metaprobe.records.logs.sample import (
     OtherTokens,
     Sample,
     completion,
+    elements,
     labels_from,
     mapping,
     number_of,

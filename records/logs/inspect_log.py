@@ -16,18 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.compressed import is_damage
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
 from metaprobe.records.label_state import MAXIMIZE, direction_of_name, may_be_bad, why_no_label
-from metaprobe.records.line_fields import name_value
-from metaprobe.records.logs.document import elements
+from metaprobe.records.lines import is_damage, name_value
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     OtherTokens,
     Sample,
     completion,
+    elements,
     labels_from,
     mapping,
     number_of,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.line_fields import name_value
+from metaprobe.records.lines import name_value, records_of
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
     LogOptions,
@@ -34,7 +34,6 @@ from metaprobe.records.logs.sample import (
     taken_of,
     words,
 )
-from metaprobe.records.logs.tables import records_of
 
 _NAME = re.compile(r"samples_(?P<task>.+?)_(?P<date>\d{4}-\d{2}-\d{2}T.+)")
 EQUAL = (
@@ -53,7 +52,7 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
     run = _run(path)
     taken = wanted
     filters = _Filters()
-    for number, record in records_of(path, options):
+    for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
         held = filters.name_of(record)
         taken = taken or held
         place = f"line {number}"

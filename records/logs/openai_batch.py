@@ -7,11 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from metaprobe.records.compressed import opened
 from metaprobe.records.endings import TOOL_CALL, read_end
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.json_lines import json_object
-from metaprobe.records.line_fields import name_value
+from metaprobe.records.lines import json_object, name_value, opened, records_of
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
@@ -23,7 +21,6 @@ from metaprobe.records.logs.sample import (
     short_name,
     words,
 )
-from metaprobe.records.logs.tables import records_of
 from metaprobe.records.responses_format import CALLS, is_response
 
 CALL = "the answer is a tool call"
@@ -35,7 +32,7 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
         raise ImportFileError(f"{path}: a batch has no scores, so there is none called {options.correct!r}")
     with TemporaryFile() as kept:
         requests = _Requests(options.requests, kept) if options.requests is not None else None
-        for number, record in records_of(path, options):
+        for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             custom_id = record.get("custom_id")
             place = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
             read = partial(_samples, place, number, record, requests)
