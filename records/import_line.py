@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from metaprobe.records.errors import ImportFileError, NoLogprobs
-from metaprobe.records.lines import OnBytes, OnError, at_line, iter_csv, name_value
+from metaprobe.records.lines import OnBytes, OnError, at_line, hand_over, iter_csv, name_value
 from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
 from metaprobe.records.openai_format import content_text
 from metaprobe.records.parse import from_json, parse_response, parse_text
@@ -283,10 +283,12 @@ def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedTe
         return parse_response(record["response"])
     except NoLogprobs as error:
         if record.get("verbalized_confidence") is None and not plain:
-            raise NoLogprobs(
+            bare = NoLogprobs(
                 f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone; with'
                 " --plain, for another model to read (metaprobe extract --logprobs MODEL)"
-            ) from error
+            )
+            bare.placeholders = error.placeholders
+            raise bare from error
         return text_of_line(record)
 
 
@@ -361,10 +363,7 @@ def csv_lines(
         try:
             yield number, _line(row)
         except ImportFileError as problem:
-            error = at_line(path, number, str(problem), row)
-            if on_error is None:
-                raise error from problem
-            on_error(error)
+            hand_over(at_line(path, number, str(problem), row), on_error, problem)
 
 
 def _of_mlflow(names: Set[str]) -> bool:

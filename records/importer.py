@@ -22,14 +22,14 @@ from metaprobe.records.import_line import (
     with_labels,
 )
 from metaprobe.records.label_state import why_not_right
-from metaprobe.records.lines import OnError, at_line, is_csv, is_table, records_of
+from metaprobe.records.lines import OnError, at_line, hand_over, is_csv, is_table, records_of
 from metaprobe.records.logs import helm
 from metaprobe.records.logs.helm import read_helm
 from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.lm_eval import read_lm_eval
 from metaprobe.records.logs.openai_batch import read_openai_batch
 from metaprobe.records.logs.promptfoo import read_promptfoo
-from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample, first_keys, without_zeros
+from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample, first_keys
 from metaprobe.records.types import Run
 
 
@@ -180,9 +180,7 @@ def read_log(
     for suffix in (".gz", ".zst", ".jsonl"):
         name = name.removesuffix(suffix)
     places: dict[str, str] = {}
-    for count, found in enumerate(form.read(path, options), 1):
-        # Lines in our own format say what their writer means.
-        sample = found if form.name == LINES.name else without_zeros(found)
+    for count, sample in enumerate(form.read(path, options), 1):
         if sample.line is None:
             on_left_out(sample, sample.left_out)
             continue
@@ -201,11 +199,12 @@ def read_log(
                 )
         except NoLogprobs as problem:
             if form.name == LINES.name and stated is None:
-                _hand(_at(path, sample, str(problem)), options, problem)
+                hand_over(_at(path, sample, str(problem)), options.on_error, problem)
             else:
-                on_left_out(sample, (sample.left_out or NO_LOGPROBS) + (NOT_STATED if stated is not None else ""))
+                why = sample.left_out or (ZEROS if problem.placeholders else NO_LOGPROBS)
+                on_left_out(sample, why + (NOT_STATED if stated is not None else ""))
         except (ImportFileError, InvalidResponse) as problem:
-            _hand(_at(path, sample, str(problem)), options, problem)
+            hand_over(_at(path, sample, str(problem)), options.on_error, problem)
         else:
             places[run.id] = sample.place
             yield Line(number, record, run, "" if sample.number else sample.place, taken)
@@ -241,12 +240,6 @@ def _at(path: Path, sample: Sample, what: str) -> ImportFileError:
     error = ImportFileError(f"{path}: {sample.place}: {what}")
     error.source = source
     return error
-
-
-def _hand(error: ImportFileError, options: LogOptions, problem: Exception) -> None:
-    if options.on_error is None:
-        raise error from problem
-    options.on_error(error)
 
 
 def _check_lowest(run: Run) -> None:

@@ -153,6 +153,13 @@ def at_line(path: Path, number: int, what: str, source: object = None) -> Import
     return error
 
 
+def hand_over(error: ImportFileError, on_error: OnError | None, cause: Exception | None = None) -> None:
+    """Hands the error to `on_error`, or raises it where that is None."""
+    if on_error is None:
+        raise error from cause
+    on_error(error)
+
+
 def iter_json_lines(
     path: str | Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -173,10 +180,7 @@ def iter_json_lines(
         try:
             record = json_object(raw)
         except ImportFileError as problem:
-            error = at_line(path, number, str(problem), raw)
-            if on_error is None:
-                raise error from problem
-            on_error(error)
+            hand_over(at_line(path, number, str(problem), raw), on_error, problem)
         else:
             yield number, record
 
@@ -265,10 +269,7 @@ def iter_csv(
                 what = (
                     f"the row has {len(cells)} cells, and the head has {len(head)}; expected as many: was it cut off?"
                 )
-                error = at_line(path, number, what, dict(zip(head, cells, strict=False)))
-                if on_error is None:
-                    raise error
-                on_error(error)
+                hand_over(at_line(path, number, what, dict(zip(head, cells, strict=False))), on_error)
     except UnicodeDecodeError as error:
         what = f"it is not UTF-8 ({error.reason}); save it as CSV UTF-8, or convert it with iconv"
         raise at_line(path, begun, what) from error
@@ -331,10 +332,7 @@ def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Ite
                     row = _row(batch.slice(index, 1))
                     yield number, _record(row)
                 except ValueError as problem:
-                    error = at_line(path, number, str(problem), row)
-                    if on_error is None:
-                        raise error from problem
-                    on_error(error)
+                    hand_over(at_line(path, number, str(problem), row), on_error, problem)
             if on_bytes is not None and total:
                 on_bytes(size * number // total)
 

@@ -188,10 +188,12 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
     """
     why = constant(logprobs, top) or (_bare(drawn, top) if drawn is not None and top is not None else "")
     if why:
-        raise NoLogprobs(
+        error = NoLogprobs(
             f"{why}; expected the log-probability of each drawn token: ask the server for real ones, or leave this"
             " response out"
         )
+        error.placeholders = True
+        raise error
 
 
 def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:

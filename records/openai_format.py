@@ -267,3 +267,34 @@ def _echoed(logprobs: Any, usage: Usage) -> int:
             " request the completion without echo"
         )
     return 0
+
+
+def completion(
+    said: str,
+    logprobs: Mapping[str, Any] | None,
+    *,
+    model: object = "",
+    finish_reason: str = "",
+    thinking: str = "",
+    called: bool = False,
+    used: tuple[object, object, object] = (None, None, None),
+    ended_by: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Returns the chat completion that says the same as an answer of another format.
+
+    `thinking`: the text of the thinking, where it is known. `used`: tokens of the prompt, of the answer, and of the
+    thinking. `ended_by`: `stop_reason`, as vLLM says it, where it is known what the answer ended with.
+    """
+    message = {"role": "assistant", "content": said} | ({"reasoning_content": thinking} if thinking else {})
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": TOOL_CALL if called else read_end(finish_reason),
+        "logprobs": logprobs,
+        **(ended_by or {}),
+    }
+    prompt, answer, thought = used
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
+    if thought:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return {"object": "chat.completion", "model": text(model), "choices": [choice], "usage": usage}

@@ -25,7 +25,6 @@ from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
-    completion,
     labels_from,
     mapping,
     number_of,
@@ -34,6 +33,7 @@ from metaprobe.records.logs.sample import (
     taken_of,
     words,
 )
+from metaprobe.records.openai_format import completion
 
 _NAME = re.compile(r"samples_(?P<task>.+?)_(?P<date>\d{4}-\d{2}-\d{2}T.+)")
 EQUAL = (
@@ -167,7 +167,7 @@ def _generated(
             "messages": [{"role": "user", "content": words(asked[0])}] if asked else [],
             "sampling": {key: value for key, value in sampling.items() if value is not None} or None,
             "labels": labels,
-            "response": completion(text, model=line["model"], logprobs=None),
+            "response": completion(text, None, model=line["model"]),
         }
         yield Sample(place, one, number=number, source=record, taken=taken)
 
@@ -221,7 +221,7 @@ def _chosen(
         "logprobs_mode": "processed",  # they are of the options alone
         "messages": [{"role": "user", "content": shared.pop()}] if len(shared) == 1 else [],
         "labels": _labels(record, score, "acc", only=True),
-        "response": completion(texts[best], model=line["model"], finish_reason="stop", logprobs={"content": [entry]}),
+        "response": completion(texts[best], {"content": [entry]}, model=line["model"], finish_reason="stop"),
     }
 
 

@@ -14,13 +14,13 @@ from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
-    completion,
     mapping,
     read_sample,
     sequence,
     short_name,
     words,
 )
+from metaprobe.records.openai_format import completion
 from metaprobe.records.responses_format import CALLS, is_response
 
 CALL = "the answer is a tool call"
@@ -131,11 +131,10 @@ def _spoken(body: Mapping[str, Any]) -> Mapping[str, Any]:
     reason = words(mapping(body.get("incomplete_details"), '"incomplete_details"').get("reason"))
     return completion(
         "".join(words(part.get("text")) for part in spoken),
-        model=words(body.get("model")),
-        finish_reason=read_end(reason or body.get("status")),
-        logprobs=None,
-        prompt_tokens=used.get("input_tokens"),
-        completion_tokens=used.get("output_tokens"),
+        None,
+        model=body.get("model"),
+        finish_reason=reason or words(body.get("status")),
+        used=(used.get("input_tokens"), used.get("output_tokens"), None),
     )
 
 

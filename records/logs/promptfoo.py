@@ -24,7 +24,6 @@ from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
-    completion,
     elements,
     first_keys,
     labels_from,
@@ -36,6 +35,7 @@ from metaprobe.records.logs.sample import (
     taken_of,
     words,
 )
+from metaprobe.records.openai_format import completion
 
 CONTENT = frozenset(
     "bertscore bleu contains contains-all contains-any ends-with equals factuality g-eval gleu icontains icontains-all"
@@ -311,11 +311,10 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
         "labels": labels,
         "response": completion(
             text,
+            {"token_logprobs": list(given)} if given else None,
             model=model,
             finish_reason=words(response.get("finishReason")),
-            logprobs={"token_logprobs": list(given)} if given else None,
-            prompt_tokens=used.get("prompt"),
-            completion_tokens=used.get("completion"),
+            used=(used.get("prompt"), used.get("completion"), None),
         ),
     }
     yield Sample(place, line, number=number, taken=taken)

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -16,8 +16,7 @@ from typing import IO, Any
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
-from metaprobe.records.lines import OnBytes, OnError, is_damage, name_value, opened
-from metaprobe.records.logprobs import FEW
+from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, name_value, opened
 
 MAX_VALUE = 256 << 20
 """Characters of one value. A sample of an agent with thousands of messages has some megabytes."""
@@ -208,7 +207,7 @@ class _Text:
 NO_LOGPROBS = "no log-probabilities"
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
 OTHER_TOKENS = "the tokens with the log-probabilities do not spell the answer, so they are of another"
-ZEROS = "every log-probability is 0, which stands for none here"
+ZEROS = "every log-probability is 0, or the same, which stands for none here"
 
 END_TOKENS = re.compile(
     r"<\|(im_end|endoftext|eot_id|eom_id|end_of_text|end|return|END_OF_TURN_TOKEN)\|>|</s>|<eos>|<end_of_turn>|<pad>"
@@ -275,39 +274,6 @@ class LogOptions:
     """Whether answers without log-probabilities are taken as they are, for another model to read."""
 
 
-def without_zeros(sample: Sample) -> Sample:
-    """Returns the sample without log-probabilities that are all 0, as servers write them that have none, or those
-    after a temperature of 0."""
-    line = sample.line or {}
-    response: Any = line.get("response")
-    choices = response.get("choices") if isinstance(response, Mapping) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
-        return sample
-    given = choices[0].get("logprobs")
-    if not isinstance(given, Mapping):
-        return sample
-    entries = given.get("content") or given.get("token_logprobs")
-    if not isinstance(entries, Sequence) or len(entries) < FEW:
-        return sample
-    # Numbers of the thinking, or of other tokens, show that the server had some.
-    thought = given.get("reasoning_content")
-    entries = [*entries, *(thought if isinstance(thought, list) else ())]
-    values = [value for entry in entries for value in _numbers_in(entry)]
-    if not all(type(value) in (int, float) and value == 0 for value in values):
-        return sample
-    bare = {**response, "choices": [{**choices[0], "logprobs": None}]}
-    return replace(sample, line={**line, "response": bare}, left_out=ZEROS)
-
-
-def _numbers_in(entry: object) -> Iterable[object]:
-    """A token's log-probability, and those of its alternatives."""
-    if not isinstance(entry, Mapping):
-        return (entry,)
-    others = entry.get("top_logprobs")
-    held = others if isinstance(others, list) else ()
-    return (entry.get("logprob"), *(other.get("logprob") for other in held if isinstance(other, Mapping)))
-
-
 def read_sample(
     path: Path, place: str, read: Callable[[], Iterable[Sample]], options: LogOptions, source: object
 ) -> list[Sample]:
@@ -319,9 +285,7 @@ def read_sample(
     except ImportFileError as problem:
         error = ImportFileError(f"{path}: {place}: {problem}")
         error.source = source
-        if options.on_error is None:
-            raise error from problem
-        options.on_error(error)
+        hand_over(error, options.on_error, problem)
         return []
 
 
@@ -365,24 +329,6 @@ def number_of(value: object) -> float | None:
             return None
         return number if math.isfinite(number) else None
     return None
-
-
-def completion(
-    text: str,
-    *,
-    model: str,
-    finish_reason: str = "",
-    logprobs: Mapping[str, Any] | None,
-    thinking: str = "",
-    **usage: object,
-) -> dict[str, Any]:
-    """Returns a chat completion that says this; `usage` may hold `prompt_tokens` and `completion_tokens`.
-
-    `thinking`: the words of the thinking, where the log-probabilities are of it too.
-    """
-    message = {"role": "assistant", "content": text} | ({"reasoning_content": thinking} if thinking else {})
-    choice = {"message": message, "finish_reason": finish_reason, "logprobs": logprobs}
-    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
 def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -> int:
