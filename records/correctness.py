@@ -80,8 +80,8 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
 
 def words(text: str, *, fold: bool = True) -> Words:
     """The words of a text: no punctuation, no articles (unless nothing else is there), number words as digits."""
-    found = [word.replace("'", "") for word in _WORD.findall(text)]
-    folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in found]
+    spelled = [word.replace("'", "") for word in _WORD.findall(text)]
+    folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in spelled]
     return tuple(word for word in folded if word.casefold() not in ARTICLES) or tuple(folded)
 
 
@@ -90,9 +90,9 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def is_hedged(found: Iterable[str], allowed: Iterable[str] = ()) -> bool:
+def is_hedged(said_words: Iterable[str], allowed: Iterable[str] = ()) -> bool:
     """Whether a word of `HEDGES` is among them that is not allowed."""
-    return not HEDGES.isdisjoint(set(found) - set(allowed))
+    return not HEDGES.isdisjoint(set(said_words) - set(allowed))
 
 
 def function_code(text: str) -> str | None:
@@ -123,14 +123,14 @@ def numbers(text: str) -> tuple[Fraction, ...]:
     """The numbers of a text in order: digits, thousands separators, decimals, proper fractions, words up to twenty."""
     text = re.sub(r"\b(?:minus|negative)\s+(?=\d)", "-", text, flags=re.I)
     text = re.sub(r"\b[A-Za-z]+\b", lambda m: NUMBER_WORDS.get(m.group().lower(), m.group()), text)
-    found = []
+    values = []
     for match in _NUMBER.findall(text):
         top, _, bottom = (part[:MOST_DIGITS] for part in match.replace(",", "").partition("/"))
         if bottom and (int(bottom) == 0 or Fraction(top) % int(bottom) == 0):
-            found += [Fraction(top), Fraction(bottom)]  # 10/2 is a sum to do, not the number 5
+            values += [Fraction(top), Fraction(bottom)]  # 10/2 is a sum to do, not the number 5
         else:
-            found.append(Fraction(top) / int(bottom or 1))
-    return tuple(found)
+            values.append(Fraction(top) / int(bottom or 1))
+    return tuple(values)
 
 
 def read_number(question: str, answer: str) -> Fraction | None:
@@ -151,23 +151,23 @@ def read_number(question: str, answer: str) -> Fraction | None:
     bare = [side for side in sides if len(set(numbers(side))) == 1 and not re.search(r"\d\s*[-+*/×x^]\s*\d", side)]
     if bare and len(sides) > 1:
         return numbers(bare[-1])[0]
-    found = set(numbers(first))
-    left = found - set(numbers(question)) or found
+    values = set(numbers(first))
+    left = values - set(numbers(question)) or values
     return left.pop() if len(left) == 1 else None
 
 
-def find_words(found: Words, wanted: Words) -> list[int]:
-    """Where `wanted` begins within `found`."""
-    places = range(len(found) - len(wanted) + 1)
-    return [i for i in places if found[i : i + 1] == wanted[:1] and found[i : i + len(wanted)] == wanted]
+def find_words(among: Words, wanted: Words) -> list[int]:
+    """Where `wanted` begins within `among`."""
+    places = range(len(among) - len(wanted) + 1)
+    return [i for i in places if among[i : i + 1] == wanted[:1] and among[i : i + len(wanted)] == wanted]
 
 
-def find_choices(found: Words, options: Mapping[str, Words]) -> list[str]:
+def find_choices(among: Words, options: Mapping[str, Words]) -> list[str]:
     """The choices that occur, the longest first, each word counted for one choice only."""
     taken: set[int] = set()
     named = []
     for choice, option in sorted(options.items(), key=lambda pair: -len(pair[1])):
-        spans = [set(range(place, place + len(option))) for place in find_words(found, option)]
+        spans = [set(range(place, place + len(option))) for place in find_words(among, option)]
         free = [span for span in spans if not span & taken]
         if free:
             named.append(choice)
@@ -199,7 +199,7 @@ def chosen(item: Item, answer: str) -> str | None:
     Where the question shows letters, one at the start ("B", "(b)", "B) ...", "option B is right") goes before words.
     """
     if {choice.casefold() for choice in item.choices} == {"true", "false"}:
-        answer = _NEGATED.sub(lambda found: " false" if (found[1] or "true").casefold() == "true" else " true", answer)
+        answer = _NEGATED.sub(lambda match: " false" if (match[1] or "true").casefold() == "true" else " true", answer)
     text = strip_decoration(answer)
     literal = {choice for choice in item.choices if _bare(choice) == _bare(text)}
     if len(literal) == 1 and not (shows_letters(item) and len(_bare(text)) == 1):
@@ -215,10 +215,10 @@ def chosen_letter(item: Item, answer: str) -> re.Match[str] | None:
     """The letter of an option with which an answer begins, where the question shows letters."""
     if not shows_letters(item):
         return None
-    found = _LETTER.match(answer)
-    if found and found.end() < len(answer) and answer[found.end()] == ":" and _place(found) == 0:
-        found = _LETTER.match(answer, found.end() + 1) or found  # "A: B" answers B
-    return found if found and _place(found) < len(item.choices) else None
+    letter = _LETTER.match(answer)
+    if letter and letter.end() < len(answer) and answer[letter.end()] == ":" and _place(letter) == 0:
+        letter = _LETTER.match(answer, letter.end() + 1) or letter  # "A: B" answers B
+    return letter if letter and _place(letter) < len(item.choices) else None
 
 
 def _bare(text: str) -> str:
@@ -238,20 +238,22 @@ def _of_letter(item: Item, rest: str, place: int) -> str | None:
     following = [*_NEXT_LETTER.findall(rest), *_LINE_LETTER.findall(rest)]
     if not known.isdisjoint(following) or _TAKEN_BACK.search(rest.replace(option, "")):
         return None
-    said = words(rest)
-    opening = [choice for choice in item.choices if words(choice) and find_words(said, words(choice))[:1] == [0]]
+    following_words = words(rest)
+    opening = [
+        choice for choice in item.choices if words(choice) and find_words(following_words, words(choice))[:1] == [0]
+    ]
     return option if not opening or option in opening else None
 
 
 def _of_words(item: Item, text: str) -> str | None:
-    found = words(text)
+    spoken = words(text)
     options = {choice: option for choice in item.choices if (option := words(strip_decoration(choice, lead=False)))}
-    if found and found[0] in POLAR and found[:1] in options.values():
-        return None if found[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == found[:1])
-    named = find_choices(found, options)
-    if len(named) == 2 and "than" in found:
+    if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
+        return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])
+    named = find_choices(spoken, options)
+    if len(named) == 2 and "than" in spoken:
         # "Ben is shorter than Anna" names both and answers "Who is shorter?" with the first.
-        left, right = found[: found.index("than")], found[found.index("than") + 1 :]
+        left, right = spoken[: spoken.index("than")], spoken[spoken.index("than") + 1 :]
         subject, other = find_choices(left, options), find_choices(right, options)
         beside = {word for word in left if all(word not in options[choice] for choice in subject)}
         asking = {"is", "are", "was"} | set(words(item.question.split(". ")[-1]))
@@ -259,18 +261,18 @@ def _of_words(item: Item, text: str) -> str | None:
     if shows_letters(item) and len(named) != 1:
         letters = {ord(letter) - ord("A") for letter in _ANY_LETTER.findall(text)}
         named = [item.choices[place] for place in letters if place < len(item.choices)]
-    elif not named and found:
-        content = {word for word in found if stem(word) not in FILLER} or set(found)
+    elif not named and spoken:
+        content = {word for word in spoken if stem(word) not in FILLER} or set(spoken)
         named = [choice for choice, option in options.items() if content <= set(option)]
     if len(named) != 1 or list(options.values()).count(options.get(named[0], ())) > 1:  # "p -> ~q" is not "~p -> q"
         return None
-    return None if _unsure(item, found, options.get(named[0], ())) else named[0]
+    return None if _unsure(item, spoken, options.get(named[0], ())) else named[0]
 
 
-def _unsure(item: Item, found: Words, option: Words) -> bool:
+def _unsure(item: Item, spoken: Words, option: Words) -> bool:
     """Whether an answer that names one option hedges or negates it."""
-    place = next(iter(find_words(found, option)), 0)
-    before, after = found[:place], found[place + len(option) :]
+    place = next(iter(find_words(spoken, option)), 0)
+    before, after = spoken[:place], spoken[place + len(option) :]
     if len(option) == 1 and option[0] in POLAR:
         return is_hedged(before) or is_hedged(after[:1], NEGATIONS)
     # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
@@ -315,7 +317,7 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
     if not sentences or not wanted:
         return False
     aside = _ASIDE.sub("", whole)
-    if words(aside) and not any(is_hedged(words(found)) for found in _ASIDE.findall(whole)):
+    if words(aside) and not any(is_hedged(words(inside)) for inside in _ASIDE.findall(whole)):
         whole = aside
     if _says(whole, wanted, question, fold=fold):
         return True
@@ -332,14 +334,14 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
 
 def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
     """Whether the text is `wanted`, or `wanted` and otherwise only words of the question and filler."""
-    found = words(text, fold=fold)
-    if found == wanted:
+    spoken = words(text, fold=fold)
+    if spoken == wanted:
         return True
-    places = find_words(found, wanted)
-    if not places or is_hedged(found, wanted):
+    places = find_words(spoken, wanted)
+    if not places or is_hedged(spoken, wanted):
         return False
     covered = {place + i for place in places for i in range(len(wanted))}
-    beside = {stem(word.casefold()) for i, word in enumerate(found) if i not in covered}
+    beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered}
     return beside <= _question_words(question) | FILLER
 
 

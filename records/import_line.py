@@ -28,7 +28,7 @@ LABEL_VALUES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("correct", "critical"), (0, 1)),
     **dict.fromkeys(("instruction", "justification", "evidence"), (1, 2, 3)),
 }
-"""What labels of these names may be. No training accepts another value, so none is stored."""
+"""Label name -> the values that it may have. No training accepts another value, so none is stored."""
 LABEL_BOUNDS = dict.fromkeys(("q", "quality"), (0.0, 9.0))
 
 _HUGE = 1e300
@@ -39,7 +39,7 @@ _PLACES = {
     **dict.fromkeys(("question", "prompt", "input", "query"), ("messages", '[{"role": "user", "content": "..."}]')),
     "confidence": ("verbalized_confidence", "0.8"),
 }
-"""The key, with an example, under which a line holds what others have under these."""
+"""Key that other programs use -> the key of a line for the same thing, with an example."""
 
 
 def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
@@ -82,7 +82,7 @@ def with_labels(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
-    """A label of null says that nobody knows, and is left out."""
+    """Returns the labels of a line. A label of null is not known, and is left out."""
     if labels is None:
         return ()
     if not isinstance(labels, dict):
@@ -113,7 +113,8 @@ def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def statements_of(record: dict[str, Any], call_id: str) -> tuple[Statement, ...]:
-    """A confidence of null says that the model was asked and stated nothing; without the key it was not asked."""
+    """Returns the confidence that a line states. With null the model was asked and stated none; without the key it was
+    not asked."""
     if "verbalized_confidence" not in record:
         return ()
     value = record["verbalized_confidence"]
@@ -152,7 +153,7 @@ def sampling_of(sampling: object) -> Sampling:
 
 
 def segments_of(record: dict[str, Any], tokens: int) -> dict[str, tuple[Segment, ...]]:
-    """The segments that a line states of its answer's tokens, by the call's own name; empty where it states none."""
+    """Returns {"segments": ...} where a line states segments of its answer's tokens; else an empty dictionary."""
     given = record.get("segments")
     if given is None:
         return {}
@@ -197,7 +198,7 @@ KEYS = (
 
 
 def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False) -> Run:
-    """The run that one line tells of. A bare completion or response, or a line of Batch output, will do as well.
+    """Returns the run of one line. A bare completion or response, or a line of Batch output, will do as well.
 
     With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
     Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
@@ -308,7 +309,7 @@ def _note_of(response: ParsedResponse | ParsedText) -> str:
 
 
 def id_of_line(record: dict[str, Any], default_id: str) -> str:
-    """The id that the run of this line has, or would have if the line were right."""
+    """Returns the id of a line's run, also where the rest of the line is wrong."""
     try:
         return _ids(record, default_id)[2]
     except ImportFileError:
@@ -344,7 +345,7 @@ MLFLOW = (
 def csv_lines(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, answer line) for each row of a CSV file.
+    """Yields (line number, answer line) for each row of a CSV file.
 
     `response` is the text of the answer where there is a column `logprobs`: a JSON list of numbers, with `tokens` as a
     JSON list of strings beside it, or of {token, logprob, top_logprobs}. Without that column it is a whole response as

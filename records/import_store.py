@@ -101,10 +101,10 @@ def import_file(
     """
     path = Path(path)
     _check_folder(store.path)
-    found = format_of(path, form)
+    log_format = format_of(path, form)
     _check_bad_target(path, bad_lines)
     with store.alone(), _bad_file(bad_lines) as bad:  # what is stored is not stored again by another process meanwhile
-        taken = _Import(path, store, found, skip=on_error == "skip" or bad_lines is not None, bad=bad)
+        taken = _Import(path, store, log_format, skip=on_error == "skip" or bad_lines is not None, bad=bad)
         options = LogOptions(
             correct,
             None if requests is None else Path(requests),
@@ -209,8 +209,8 @@ class _Import:
         [call] = line.run.calls
         self._bare += call.logprobs is None
         ended = doubt(call.finish_reason) if call.finish_reason else ""
-        for said in filter(None, (call.note, ended)):
-            self._doubts[_NUMBERS.sub("N", said)] += 1
+        for doubtful in filter(None, (call.note, ended)):
+            self._doubts[_NUMBERS.sub("N", doubtful)] += 1
         self._groups.add((line.run.item.task, line.run.item.group))
         if self._form.name == LINES.name:
             for key, note in notes_of(line.record):

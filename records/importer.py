@@ -311,60 +311,60 @@ def explain(
 
     Raises `ImportFileError` where the file as a whole cannot be read.
     """
-    found = Recognized()
+    counted = Recognized()
     format_found = format_of(path, form)
-    options = LogOptions(correct, requests, lambda error: found.bad.append(str(error)), plain=plain)
+    options = LogOptions(correct, requests, lambda error: counted.bad.append(str(error)), plain=plain)
 
     def count(_: object, reason: str) -> None:
-        found.left_out[reason] += 1
+        counted.left_out[reason] += 1
 
     lines = read_log(path, format_found, options, stated=stated, on_left_out=count)
     for line in islice(lines, answers):
-        found.add(line.run)
+        counted.add(line.run)
         if line.taken:
-            found.taken[line.taken] += 1
-    whole = "all" if found.answers < answers else f"the first {answers}"
+            counted.taken[line.taken] += 1
+    whole = "all" if counted.answers < answers else f"the first {answers}"
     return [
         f"recognised     {format_found.what} ({format_found.name}{'' if form != 'auto' else ', told by the content'})",
-        *_stored(found, whole),
-        *_missing(found),
+        *_stored(counted, whole),
+        *_missing(counted),
     ]
 
 
-def _stored(found: Recognized, whole: str) -> Iterator[str]:
-    yield f"would store    {found.answers} answers ({whole}) in {len(found.groups)} groups"
-    if found.answers:
-        lengths = np.array(found.tokens or [0])
+def _stored(counted: Recognized, whole: str) -> Iterator[str]:
+    yield f"would store    {counted.answers} answers ({whole}) in {len(counted.groups)} groups"
+    if counted.answers:
+        lengths = np.array(counted.tokens or [0])
         yield (
-            f"               {found.with_logprobs} with log-probabilities ({int(np.median(lengths))} tokens in the"
-            f" median, {lengths.max()} at most), {found.with_top} of them with alternatives"
+            f"               {counted.with_logprobs} with log-probabilities ({int(np.median(lengths))} tokens in the"
+            f" median, {lengths.max()} at most), {counted.with_top} of them with alternatives"
         )
-        yield f"               {found.with_prompt} with a prompt, {found.with_stated} with a stated confidence"
-        yield f"               models: {_counted(found.models)}"
-        yield f"               tasks: {_counted(found.tasks)}"
-        yield f"               ends: {_counted(found.ends)}"
-    for name, values in found.labels.items():
+        yield f"               {counted.with_prompt} with a prompt, {counted.with_stated} with a stated confidence"
+        yield f"               models: {_counted(counted.models)}"
+        yield f"               tasks: {_counted(counted.tasks)}"
+        yield f"               ends: {_counted(counted.ends)}"
+    for name, values in counted.labels.items():
         shown = ", ".join(f"{value:g}: {count}" for value, count in sorted(values.items())[:6])
         yield f"               label {name}: {shown}{', ...' if len(values) > 6 else ''}"
-    for what, count in found.taken.most_common():
+    for what, count in counted.taken.most_common():
         yield f"took           {count} x {what}"
-    for reason, count in found.left_out.most_common():
+    for reason, count in counted.left_out.most_common():
         yield f"left out       {count} x {reason}"
-    if found.bad:
-        yield f"bad            {len(found.bad)}, the first: {found.bad[0]}"
+    if counted.bad:
+        yield f"bad            {len(counted.bad)}, the first: {counted.bad[0]}"
 
 
-def _missing(found: Recognized) -> Iterator[str]:
-    if not found.answers:
+def _missing(counted: Recognized) -> Iterator[str]:
+    if not counted.answers:
         yield "there is nothing to train on, and nothing to compare"
         return
-    correct = found.labels.get("correct", Counter())
-    known = [name for name, values in found.labels.items() if set(values) == {0.0, 1.0}]
+    correct = counted.labels.get("correct", Counter())
+    known = [name for name, values in counted.labels.items() if set(values) == {0.0, 1.0}]
     lack = {
-        "log-probabilities": found.with_logprobs == 0,
-        f"labels of which some are 0 and some 1 (there are: {', '.join(found.labels) or 'none'})": not known,
-        "prompts (messages)": found.with_prompt == 0,
-        "texts": found.with_texts == 0,
+        "log-probabilities": counted.with_logprobs == 0,
+        f"labels of which some are 0 and some 1 (there are: {', '.join(counted.labels) or 'none'})": not known,
+        "prompts (messages)": counted.with_prompt == 0,
+        "texts": counted.with_texts == 0,
     }
     names = list(lack)
     needed = {
@@ -378,8 +378,8 @@ def _missing(found: Recognized) -> Iterator[str]:
         missing = [what for what in wanted if lack[what]]
         target = "" if "correct" in known or not known else f" with --target {known[0]}"
         yield f"{command:15}{'lacks ' + ' and '.join(missing) if missing else 'has what it needs' + target}"
-    if 0 < len(found.groups) < 100:
-        yield f"               {len(found.groups)} groups are few: a few hundred give intervals that say something"
+    if 0 < len(counted.groups) < 100:
+        yield f"               {len(counted.groups)} groups are few: a few hundred give intervals that say something"
     if correct and len(correct) == 1:
         yield f"               all answers are {'right' if 1.0 in correct else 'wrong'}: that teaches nothing"
 

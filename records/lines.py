@@ -17,11 +17,11 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-"""What compressed files begin with."""
+"""First bytes of files of gzip and of Zstandard."""
 BLOCK = 1 << 16
-"""Bytes that are read at once."""
+"""Bytes that are read at once of a file that is not Zstandard."""
 SMALL = 1 << 10
-"""The same of Zstandard, of which four bytes may unpack to 128 kB."""
+"""Bytes that are read at once of a Zstandard file: four of its bytes may unpack to 128 kB."""
 
 MOST_BYTES = 256 << 20
 """Bytes in memory that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
@@ -36,7 +36,7 @@ VALUES_RATIO = 30
 """Recorded stores hold at most 1.02 values a byte."""
 
 OnBytes = Callable[[int], object]
-"""Told how many bytes of the file, as it lies on the disk, are read so far."""
+"""Is called with the number of bytes read so far of the file on the disk, before they are unpacked."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
 
 
 def is_damage(error: Exception) -> bool:
-    """Returns whether it is what the unpackers raise for a compressed file that is damaged or cut off."""
+    """Returns whether the unpackers raise such an error for a compressed file that is damaged or cut off."""
     damaged = isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error))
     return damaged or type(error).__name__ == "ZstdError"
 
@@ -90,7 +90,7 @@ def check_memory(taken: int, size: int) -> None:
 
 
 class _Telling(io.RawIOBase):
-    """A file that tells how far it was read."""
+    """A file that calls `on_bytes` with the number of bytes read so far."""
 
     def __init__(self, file: IO[bytes], on_bytes: OnBytes) -> None:
         self._file, self._on_bytes = file, on_bytes
@@ -163,7 +163,7 @@ def hand_over(error: ImportFileError, on_error: OnError | None, cause: Exception
 def iter_json_lines(
     path: str | Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, object) for each line of a .jsonl file, also .gz or .zst; blank lines are passed over.
+    """Yields (line number from 1, object) for each line of a .jsonl file, also .gz or .zst. Blank lines are skipped.
 
     A bad line raises `ImportFileError`, or is handed to `on_error` and passed over. A file that is one JSON document,
     spread over its lines, always raises.
@@ -230,9 +230,9 @@ def json_object(raw: bytes) -> dict[str, Any]:
 
 
 ENDS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".zst"))
-"""How the names of CSV files end."""
+"""Endings of the names of CSV files."""
 _DELIMITERS = ",;\t"
-"""Which of them parts the cells is told by the head: the one that gives the most."""
+"""Signs that may separate cells. The head tells which one does: the sign that gives the most cells."""
 
 
 def is_csv(path: Path) -> bool:
@@ -243,7 +243,7 @@ def is_csv(path: Path) -> bool:
 def iter_csv(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number from 1 on which the row begins, cells by column) for each row.
+    """Yields (line number from 1 on which the row begins, cells by column) for each row.
 
     Cells are parted by commas, semicolons or tabs, and rows without any text are passed over. A row with more or fewer
     cells than the head raises `ImportFileError`, or is handed to `on_error` and passed over. A file that cannot be read
@@ -294,8 +294,9 @@ def _head(path: Path, cells: list[str]) -> list[str]:
 
 
 PARQUET, ARROW = b"PAR1", b"ARROW1"
-"""What such files begin with; an Arrow stream begins with four bytes of 255."""
+"""First bytes of files of Parquet and of Arrow."""
 STREAM = b"\xff\xff\xff\xff"
+"""First bytes of an Arrow stream."""
 _ROWS = 64
 _NESTED = ("labels", "messages", "sampling")
 """Columns that may hold JSON as text; so may `response`, which is read as such anyway."""
@@ -310,7 +311,7 @@ def is_table(path: Path) -> bool:
 def records_of(
     path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number from 1, object) for each line or row; bad lines go to `on_error`, or raise.
+    """Yields (number from 1, object) for each line or row; bad lines go to `on_error`, or raise.
 
     Of a row, columns without a value are left out, as keys are that a line does not have.
     """
@@ -341,8 +342,8 @@ def _row(one: Any) -> dict[str, Any]:
     """The one row of a batch. Raises `ValueError` where it is larger than a line may be."""
     if one.nbytes > MAX_LINE:
         raise ImportFileError(f"the row is larger than {MAX_LINE} bytes; expected one response a row")
-    found: dict[str, Any] = one.to_pylist()[0]
-    return found
+    row: dict[str, Any] = one.to_pylist()[0]
+    return row
 
 
 def _record(row: dict[str, Any]) -> dict[str, Any]:
@@ -394,7 +395,7 @@ def _check(metadata: Any, path: Path) -> None:
 
 
 def _small(batches: Any) -> Iterator[Any]:
-    """The same in batches of few rows, which hold what Arrow says of them: others could end the process."""
+    """Yields batches of at most `_ROWS` rows, validated: reading a damaged batch could crash the process."""
     for batch in batches:
         batch.validate(full=True)
         for start in range(0, batch.num_rows, _ROWS):
@@ -402,6 +403,6 @@ def _small(batches: Any) -> Iterator[Any]:
 
 
 def name_value(value: object) -> str:
-    """A value as it stands in the file, short, with what it is."""
+    """Returns a value as JSON, cut to 60 characters, with the name of its type, for messages."""
     text = json.dumps(value, ensure_ascii=False, default=str)  # a table may hold dates and bytes
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

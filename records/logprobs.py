@@ -226,11 +226,11 @@ def doubtful(logprobs: FloatArray) -> str:
     """Returns what a verdict must say of numbers that may stand for none and may be a model's own; else empty."""
     ordered = np.sort(logprobs)
     equal = len(ordered) < FEW or ordered[0] == ordered[-1]
-    said = [constant(logprobs) if equal else _mostly_one(ordered)]
+    doubts = [constant(logprobs) if equal else _mostly_one(ordered)]
     if ordered[0] <= NO_LOGPROB:
         unknown = ordered[0]
-        said.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
-    return "; ".join(filter(None, said))
+        doubts.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
+    return "; ".join(filter(None, doubts))
 
 
 def _mostly_one(ordered: FloatArray) -> str:

@@ -106,11 +106,11 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     parsed = parsed if top else replace(parsed, top_logprobs=None)
     if reason in (TOOL_CALL, REFUSAL):
         return parsed
-    said = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}
+    ended_by = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}
     drawn = len(chosen.token_ids) if isinstance(chosen.token_ids, list) else 0
     if not drawn and len(completion.choices) == 1 and completion.n == 1:
         drawn = parsed.usage.completion_tokens
-    return settle(parsed, None, ending_of(chosen.finish_reason, said), counted=drawn)
+    return settle(parsed, None, ending_of(chosen.finish_reason, ended_by), counted=drawn)
 
 
 @cache

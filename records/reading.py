@@ -90,8 +90,8 @@ def error_message(response: Mapping[str, Any]) -> str:
     """What a server says went wrong, cut to 200 characters; empty where that is not said."""
     error = response.get("error")
     held = response if response.get("object") == "error" else fields(error) or {}
-    said = text(held.get("message")) or text(held.get("code")) or text(error) or text(response.get("detail"))
-    return said[:200]
+    message = text(held.get("message")) or text(held.get("code")) or text(error) or text(response.get("detail"))
+    return message[:200]
 
 
 def read_temperature(value: object) -> float | None:

@@ -121,9 +121,9 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     if any(part.get("logprobs") for part in whole) or not joined:
         return known
     parts = [joined[place] for place in sorted(joined)]
-    if said := "".join(text(part.get("text")) for part in whole):  # the closing event has the text, and no numbers
+    if spoken := "".join(text(part.get("text")) for part in whole):  # the closing event has the text, and no numbers
         entries = [entry for part in parts for entry in part["logprobs"]]
-        parts = [{"type": "output_text", "text": said, "logprobs": entries}]
+        parts = [{"type": "output_text", "text": spoken, "logprobs": entries}]
     items = [item for item in each(known.get("output")) if item.get("type") != "message"]
     message = {"type": "message", "content": parts, "status": _state(known)}
     return {**known, "output": [*items, message]}

@@ -36,16 +36,16 @@ _PAIRS = {
     "<|START_THINKING|>": "<|END_THINKING|>",
     "<|channel>thought": "<channel|>",
 }
-"""What opens and closes thinking, of the models whose parsers vLLM and SGLang bring."""
+"""Marker that opens thinking -> marker that closes it, for the models that vLLM and SGLang have parsers for."""
 OPENINGS = (*_PAIRS, "<|channel|>", "<|start|>")
 CLOSINGS = tuple(_PAIRS.values())
 _AT_MARKS = re.compile("(" + "|".join(map(re.escape, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE))) + ")")
 _NO_SPACE = re.compile(f"[^{SPACE}]")
 _LONGEST = max(map(len, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE)))
-"""Characters of the longest marker; so many are looked at again, at most, when a token comes."""
+"""Characters of the longest marker. At most that many are read again when a token comes."""
 
 Kind = SegmentKind | Literal["marker"]
-"""What a token belongs to; a marker is of no segment."""
+"""The kind of segment that a token belongs to; a marker belongs to none."""
 
 
 class KindReader:
@@ -144,23 +144,23 @@ class KindReader:
 
     def _go_on(self, text: str, at: int) -> int:
         """Within thinking, or within a message of harmony's."""
-        found = _any_of(self._marks).search(text, at)
-        if found is None:
+        mark_match = _any_of(self._marks).search(text, at)
+        if mark_match is None:
             self._keep(text, at, self._marks, self._kind)
             return len(text)
-        body = len(text[at : found.start()].rstrip(SPACE))
+        body = len(text[at : mark_match.start()].rstrip(SPACE))
         if body:
             self._give(self._space + body, self._kind)
             self._space = 0
-        self._give(self._space + found.start() - at - body, "edge")
+        self._give(self._space + mark_match.start() - at - body, "edge")
         self._space = 0
-        mark = found[0]
+        mark = mark_match[0]
         self._give(len(mark), "marker")
         if mark in _HARMONY:
             self._open(mark)
         else:
             self._state, self._kind, self._edge = "rest", "answer", True
-        return found.end()
+        return mark_match.end()
 
     def _name(self, text: str, at: int) -> int:
         """Between the messages of harmony: nothing here is said to anybody, and it names the next channel."""
@@ -230,8 +230,8 @@ def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 def _skip_space(text: str, at: int) -> int:
     """Where the first character stands, from `at` on, that is no white space."""
-    found = _NO_SPACE.search(text, at)
-    return len(text) if found is None else found.start()
+    character = _NO_SPACE.search(text, at)
+    return len(text) if character is None else character.start()
 
 
 def _begun(text: str, at: int, marks: Iterable[str]) -> int:
@@ -241,7 +241,7 @@ def _begun(text: str, at: int, marks: Iterable[str]) -> int:
 
 
 def marked(pieces: Iterable[str], *, opened: bool = False) -> tuple[Segment, ...]:
-    """The segments that markers among the tokens tell; empty where all tokens are of the answer."""
+    """Returns the segments that markers among the tokens delimit; empty where all tokens are the answer's."""
     reader, kinds = KindReader(opened=opened), []
     for piece in pieces:
         kinds += reader.push(piece)
@@ -268,7 +268,7 @@ def spoken_text(shown: str) -> str:
 
 
 def text_of(shown: str, kind: SegmentKind) -> str:
-    """What of the text is of that kind; all of it is of the answer where it shows no thinking."""
+    """Returns the part of the text that is of that kind. Without thinking all of it is of the answer."""
     opened = ends_unopened(shown)
     if not opened and not shown.lstrip(SPACE).startswith(OPENINGS):
         return shown if kind == "answer" else ""
@@ -278,7 +278,7 @@ def text_of(shown: str, kind: SegmentKind) -> str:
 
 
 def runs_of(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
-    """The segments of tokens of these kinds; empty where all are of the answer."""
+    """Returns the segments of tokens of these kinds; empty where all are the answer's."""
     if all(kind == "answer" for kind in kinds):
         return ()
     counts = [(kind, len(list(run))) for kind, run in groupby(kinds)]
@@ -307,7 +307,7 @@ ONLY_ANSWER = "the thinking before the answer came without log-probabilities"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the tokens of one answer turned out to be."""
+    """Which tokens of one answer count, and to which segments they belong."""
 
     kept: int
     """How many tokens are the answer's, thinking and markers included; those after them only ended it."""
@@ -328,7 +328,7 @@ END_TOKEN = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text
 
 
 def ending_of(finish_reason: object, choice: Mapping[str, Any]) -> Ending:
-    """How the choice of a completion ended. vLLM (`stop_reason`) and SGLang (`matched_stop`) say by what."""
+    """Returns how the choice of a completion ended. vLLM (`stop_reason`) and SGLang (`matched_stop`) say by what."""
     if read_end(finish_reason) != STOP:
         return ""
     if "stop_reason" in choice:
@@ -338,7 +338,7 @@ def ending_of(finish_reason: object, choice: Mapping[str, Any]) -> Ending:
 
 
 def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, ending: Ending = "") -> Parts:
-    """What each of the tokens is of, by their texts.
+    """Returns the segment of each token, by the tokens' texts.
 
     `text`: the answer as the server shows it, with the thinking in it or without. `thinking`: what it shows of the
     thinking in a field of its own; None where nothing says that there was any, empty where there was some and its
@@ -405,11 +405,11 @@ def _after(pieces: Sequence[str], shown: str, space: str) -> int:
 
 def _checked(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
     """The parts, where the tokens of the answer are those of the answer that is shown; else with a note."""
-    said = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(SPACE)
+    spoken = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(SPACE)
     # A token that reaches into a marker is missing here, and a character that several tokens make up cannot be read.
-    if not shown or said in shown or said.startswith(shown) or "\ufffd" in said or "\\x" in said:
+    if not shown or spoken in shown or spoken.startswith(shown) or "\ufffd" in spoken or "\\x" in spoken:
         return parts
-    if not said.endswith(shown):
+    if not spoken.endswith(shown):
         return replace(parts, note="the tokens after the thinking are of other words than the answer that is shown")
     raw = "".join(pieces)
     cut = raw.rindex(shown)

@@ -35,13 +35,13 @@ def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.
     Lines before it that hold nothing but marks and blanks belong to it.
     """
     done = 0
-    for found in pattern.finditer(text):
-        before = text[done : found.start()]
+    for match in pattern.finditer(text):
+        before = text[done : match.start()]
         last = _WORD_CHARACTER.search(before[::-1])
         marks = done + len(before) - last.start() if last else done  # where they may begin
-        newline = marks - 1 if text[marks - 1 : marks] == "\n" else text.find("\n", marks, found.start())
-        yield (0 if not marks else newline + 1 if newline >= 0 else found.start()), found
-        done = found.end()
+        newline = marks - 1 if text[marks - 1 : marks] == "\n" else text.find("\n", marks, match.start())
+        yield (0 if not marks else newline + 1 if newline >= 0 else match.start()), match
+        done = match.end()
 
 
 def last_place(text: str, part: str) -> int:
@@ -100,7 +100,7 @@ class Spelled:
     other: str = ""
     """What the tokens spell in its place; empty where they only leave something out."""
     more: bool = False
-    """Whether the tokens spell all of the text, and more."""
+    """Whether the tokens spell all of the text, and words beyond it."""
 
     @property
     def all(self) -> bool:
@@ -114,21 +114,21 @@ def names_tokens(pieces: Iterable[str]) -> bool:
 
 
 def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] = ()) -> Spelled:
-    """How far the tokens spell the text: white space is not compared, and Unicode is compared in NFC, then NFKC.
+    """Returns how far the tokens spell the text. White space is not compared; Unicode is compared in NFC, then NFKC.
 
     `byte_rows`: the bytes of each token where the server gives them, else empty.
     """
     wanted = _bare(text)
     worst: Spelled | None = None
     for reading in _readings(pieces, byte_rows):
-        found = _compare(_bare(reading), wanted)
-        if found.all:
-            return found
+        compared = _compare(_bare(reading), wanted)
+        if compared.all:
+            return compared
         folded = _compare(_bare(normalize("NFKC", reading)), _bare(normalize("NFKC", text)))
         if folded.all:
             return folded
-        if worst is None or (found.more and not worst.more):
-            worst = found
+        if worst is None or (compared.more and not worst.more):
+            worst = compared
     assert worst is not None
     return worst
 
@@ -169,9 +169,9 @@ def _as_bytes(piece: str) -> bytes:
         return bytes((int(byte[1], 16),))
     if piece.startswith("bytes:"):
         raw = piece.removeprefix("bytes:").encode("utf-8", "surrogatepass")
-        return _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), raw)
-    said = piece.removeprefix("##") if len(piece) > 2 else piece
-    return said.removesuffix("</w>").replace("▁", " ").encode("utf-8", "replace")
+        return _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), raw)
+    bare = piece.removeprefix("##") if len(piece) > 2 else piece
+    return bare.removesuffix("</w>").replace("▁", " ").encode("utf-8", "replace")
 
 
 def _from_byte_level(piece: str) -> bytes:

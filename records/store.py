@@ -222,12 +222,12 @@ class RunStore:
 
     def shards_of_runs(self) -> dict[str, Path]:
         """Returns the file of each stored run, by id; empty where the folder is empty or does not exist yet."""
-        found: dict[str, Path] = {}
+        shards: dict[str, Path] = {}
         for shard in self._shards():
             with self._guard(shard):
                 for run_id in self._read(shard, columns=["id"]).column("id").to_pylist():
-                    found.setdefault(run_id, shard)
-        return found
+                    shards.setdefault(run_id, shard)
+        return shards
 
     def shards(self) -> list[Path]:
         """Returns the Parquet files, oldest first. Raises `RecordError` where there is no store to read."""
@@ -386,9 +386,9 @@ class RunStore:
     def _with_hidden(self, runs: list[Run], shard: Path) -> list[Run]:
         states: dict[str, Hidden] = {}
         for file in self._activation_files([shard]):
-            found = gather([file])
-            for call_id, values in zip(found.call_ids, found.values, strict=True):
-                states[call_id] = Hidden(values, found.layers, found.positions)
+            states_of_file = gather([file])
+            for call_id, values in zip(states_of_file.call_ids, states_of_file.values, strict=True):
+                states[call_id] = Hidden(values, states_of_file.layers, states_of_file.positions)
         return [
             replace(run, calls=tuple(replace(call, hidden=states.get(call.id)) for call in run.calls)) for run in runs
         ]

@@ -20,7 +20,7 @@ if sys.platform != "win32":
     import fcntl
 
 HELD = ".writer"
-"""Names its holder; it counts only while the operating system's lock is on it, so a leftover holds nobody up."""
+"""Ending of the lock file, which names its holder. Only the operating system's lock on it counts, not the file."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _counting = threading.Lock()
 
@@ -81,7 +81,7 @@ def _locked(path: Path, kept: Path) -> int:
         try:
             _lock(descriptor, kept)
             if _is_at(descriptor, path):
-                with suppress(OSError):  # a full disk: then it has no name, and is held all the same
+                with suppress(OSError):  # on a full disk the file stays empty, but the lock is held
                     os.ftruncate(descriptor, 0)
                     os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 return descriptor

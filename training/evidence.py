@@ -40,7 +40,7 @@ class Evidence:
     generator: Generator | None = None
     """Models that answered; None where one of them is not named."""
     fingerprint: str = ""
-    """SHA-256 of the runs, as `records.fingerprint` computes it."""
+    """SHA-256 of the runs, as `records.store.fingerprint` computes it."""
     labels_by_source: Mapping[str, Scores] = field(default_factory=dict)
     """Source -> its labels (n,), NaN where it gave none."""
     without_hidden: int = 0

@@ -165,8 +165,8 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
 
 def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions) -> Iterator[Sample]:
     if sample.get("error"):
-        said = mapping(sample.get("error"), "error").get("message")
-        raise NoAnswer(f"the sample ended in an error ({words(said).partition('(')[0][:60]})")
+        message = mapping(sample.get("error"), "error").get("message")
+        raise NoAnswer(f"the sample ended in an error ({words(message).partition('(')[0][:60]})")
     if _invalid(sample):
         held = sample.get("invalidation")
         why = words(held.get("reason"))[:60] if isinstance(held, Mapping) else ""

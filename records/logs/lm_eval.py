@@ -95,13 +95,15 @@ class _Filters:
 def _run(path: Path) -> dict[str, Any]:
     """Task, model and name of the run, from the file's name and the results beside it."""
     name = path.name.partition(".jsonl")[0].partition(".parquet")[0]
-    found = _NAME.fullmatch(name)
-    run = {"task": found["task"] if found else "", "run_id": name, "model": ""}
-    results = path.with_name(f"results_{found['date']}.json") if found else None
+    named = _NAME.fullmatch(name)
+    run = {"task": named["task"] if named else "", "run_id": name, "model": ""}
+    results = path.with_name(f"results_{named['date']}.json") if named else None
     if results is not None and results.is_file():
         try:
-            said = json.loads(results.read_bytes())
-            run["model"] = words(said.get("model_name")) or words(said["config"]["model_args"]["pretrained"])
+            results_held = json.loads(results.read_bytes())
+            run["model"] = words(results_held.get("model_name")) or words(
+                results_held["config"]["model_args"]["pretrained"]
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # it only names the model
     return run

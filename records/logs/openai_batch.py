@@ -77,8 +77,8 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     status = response.get("status_code", 200)
     if record.get("error") or body.get("error") or not response or status != 200:
         error = record.get("error") or body.get("error")
-        said = words(error.get("code")) if isinstance(error, Mapping) else words(error)
-        raise NoAnswer(f"the request failed ({said[:60] or f'status {status}'})")
+        message = words(error.get("code")) if isinstance(error, Mapping) else words(error)
+        raise NoAnswer(f"the request failed ({message[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     if is_response(body):
         body = _spoken(body)

@@ -65,7 +65,7 @@ _REASONS = {
     "context-faithfulness": re.compile(r"Faithfulness -?\d"),
     "model-graded-closedqa": re.compile(r"The submission (meets|does not meet) the criterion"),
 }
-"""How promptfoo itself begins the reason of assertions that call a model or another service, where that answered."""
+"""Assertion -> beginning of promptfoo's own reason, where the model or service that the assertion calls answered."""
 _UNREAD = re.compile(
     r"\s*(API (call )?error|(Could not|Cannot|Unable to|Failed to|Error) (extract|pars(e|ing)|perform)\b|Error:"
     r"|Invalid category value|LLM-proposed evaluation|LLM does not propose|G-Eval \S+ (call|response)"
@@ -73,7 +73,7 @@ _UNREAD = re.compile(
     r"|(Model grader|[\w:-]+) produced (a )?malformed response)",
     re.I,
 )
-"""How the reason begins where a model answered, and promptfoo could not read a grade in its words."""
+"""Beginning of the reason where a model answered and promptfoo could read no grade in its words."""
 _OWN = "--correct pass takes promptfoo's own verdict"
 
 Outcome = Literal["right", "wrong", "unknown", "nothing"]
@@ -117,8 +117,8 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | 
         checks = tuple(_checks(components, asked))
     else:  # which of several assertions failed is not said; all of them passed where the test did
         checks = tuple(_asked(one, True if passed and not weighed else None) for one in asked)
-        said = mapping(graded.get("metadata"), '"metadata"')
-        if why_no_label({}, said) or not all(_is_judged(leaf.kind, graded, said) for leaf in _leaves(checks)):
+        metadata = mapping(graded.get("metadata"), '"metadata"')
+        if why_no_label({}, metadata) or not all(_is_judged(leaf.kind, graded, metadata) for leaf in _leaves(checks)):
             passed = None
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
@@ -143,12 +143,12 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
         for _ in islice(left, len(parts)):
             pass
         kind = words(assertion.get("type"))
-        said = mapping(component.get("metadata"), '"metadata"')
+        metadata = mapping(component.get("metadata"), '"metadata"')
         passed = component.get("pass")
-        judged = not why_no_label({}, said) and _is_judged(kind, component, said)
+        judged = not why_no_label({}, metadata) and _is_judged(kind, component, metadata)
         passed = passed if isinstance(passed, bool) and judged else None
         if parts and not kind:
-            told = {**next(sets, {}), **mapping(said.get("assertionSet"), "a set of assertions")}
+            told = {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set of assertions")}
             inside, weighed = tuple(_checks(parts, ())), told.get("threshold") is not None
             yield _Check("", passed, told.get("weight") != 0, inside, weighed)
         else:
@@ -156,7 +156,7 @@ def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str
             yield _Check(kind or "an unnamed assertion", passed, counts)
 
 
-def _is_judged(kind: str, component: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
+def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     """Whether the outcome of a component is a judgement of the answer: what is graded elsewhere must show a grade.
 
     promptfoo passes an answer only where a grader answered; older versions turn a failure into a pass for `not-`.
@@ -169,7 +169,7 @@ def _is_judged(kind: str, component: Mapping[str, Any], said: Mapping[str, Any])
     reason = words(component.get("reason"))
     if bare in _REASONS:
         return bool(_REASONS[bare].match(reason))
-    if isinstance(said.get("renderedGradingPrompt"), str):
+    if isinstance(metadata.get("renderedGradingPrompt"), str):
         return True  # newer versions write it beside a grade only
     used = mapping(component.get("tokensUsed"), '"tokensUsed"')
     drawn = max(number_of(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))

@@ -29,7 +29,7 @@ _DECODER = json.JSONDecoder()
 def elements(
     path: Path, *where: str, on_bytes: OnBytes | None = None, absent: Callable[[dict[str, Any]], str] | None = None
 ) -> Iterator[tuple[dict[str, Any], Any]]:
-    """(what stands before the list, element) for each element of the list under these keys.
+    """Yields (what stands before the list, element) for each element of the list under these keys.
 
     With two keys, the list stands in the object under the first. Without one the document is the list. What stands
     before it are the members of all objects on the way, of all names the last. Raises `ImportFileError` where the
@@ -41,10 +41,10 @@ def elements(
         before: dict[str, Any] = {}
         try:
             for key in where:
-                found = text.enter(key, before)
-                if absent is not None and not (found and not text.is_null()):
+                is_there = text.enter(key, before)
+                if absent is not None and not (is_there and not text.is_null()):
                     raise ImportFileError(f"{path}: {absent(before)}")
-                if not found:
+                if not is_there:
                     raise text.error(f"there is no {key!r} in it")
             yield from ((before, element) for element in text.listed())
             text.rest(len(where))
@@ -74,23 +74,23 @@ def keys_at_the_top(head: str, inside: str = "") -> list[str]:
 
     `inside` as in `first_keys`.
     """
-    found: list[str] = []
+    keys: list[str] = []
     at = _skip(head, 0)
     if head[at : at + 1] != "{":
-        return found
+        return keys
     at += 1
     try:
         while True:
             key, at = _DECODER.raw_decode(head, _skip(head, at))
             if not isinstance(key, str):
-                return found
+                return keys
             if inside and key == inside:
                 return keys_at_the_top(head[_skip(head, _skip(head, at) + 1) :])
-            found.append(key)
+            keys.append(key)
             _, at = _DECODER.raw_decode(head, _skip(head, _skip(head, at) + 1))
             at = _skip(head, at) + 1  # the comma
     except (ValueError, RecursionError):
-        return [] if inside else found
+        return [] if inside else keys
 
 
 def _skip(text: str, at: int) -> int:
@@ -223,7 +223,7 @@ _BYTE_LETTERS = "\u0143"
 
 
 def without_end_tokens(text: str) -> str:
-    """The text without the end tokens that it ends with."""
+    """Returns the text without end tokens at its end."""
     end = len(text)
     while end and text[end - 1] == ">":
         begin = text.rfind("<", max(0, end - _LONGEST_END), end)
@@ -385,8 +385,8 @@ def spoken_tokens(tokens: Sequence[str], text: str, thinking: str, stops: Sequen
     count = len(tokens)
     while count and END_TOKENS.fullmatch(tokens[count - 1]):
         count -= 1
-    spelled, said, thought = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text, thinking))
-    if not said or not spelled.endswith(said) or thought not in spelled.removesuffix(said):
+    spelled, spoken, thought = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text, thinking))
+    if not spoken or not spelled.endswith(spoken) or thought not in spelled.removesuffix(spoken):
         raise OtherTokens(OTHER_TOKENS)
     return count, thinking
 
