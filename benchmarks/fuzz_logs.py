@@ -27,9 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import RecordError
-from metaprobe.records.importer import read_log
-from metaprobe.records.logs.detect import format_of
-from metaprobe.records.logs.inspect_log import read_inspect
+from metaprobe.records.importer import format_of, read_log
 from metaprobe.records.logs.sample import LogOptions, Sample
 from metaprobe.records.types import Run
 from research.blocks import markdown, write
@@ -196,10 +194,7 @@ def told(path: Path, form: str) -> dict[str, Told]:
     def skip(*_: object) -> None:
         pass
 
-    found = format_of(path, form)
-    if form == "inspect":  # ours, also where inspect_ai is installed
-        found = type(found)(found.name, found.what, lambda p, o: read_inspect(p, o, own_reader=False), found.keys)
-    lines = read_log(path, found, LogOptions(on_error=skip), on_left_out=skip)
+    lines = read_log(path, format_of(path, form), LogOptions(on_error=skip), on_left_out=skip)
     return {line.run.item.id: _told(line.run) for line in lines}
 
 

@@ -16,12 +16,11 @@ from metaprobe.pipelines import Session, Setup, System
 from metaprobe.pipelines.session import UNREAD
 from metaprobe.pipelines.suitability import check
 from metaprobe.probes.signals import STATED, Signal
-from metaprobe.records.atomic import atomic_write
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError, StoreMismatch, Unwritable
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, RunWriter, shard_paths
 from metaprobe.records.types import Item, Label, Run
-from metaprobe.records.writer import RunWriter, shard_paths
+from metaprobe.records.writing import atomic_write
 from metaprobe.routing.paper import THRESHOLDS, PaperRules
 from metaprobe.routing.policy import Outcome, Policy, learns
 from metaprobe.routing.profiles import Carried, Observation, Profiles, ProfileStore, run_observations

@@ -19,11 +19,11 @@ from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates, StateReplay
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
 from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
-from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
+from metaprobe.records.writing import atomic_write
 
 CHUNK = 64
 """Calls whose states are in memory at once, and in one file."""

@@ -14,8 +14,8 @@ from metaprobe.pipelines.answers import final_answer
 from metaprobe.probes.signals import Signal, measure_signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
-from metaprobe.records.importer import run_of_line
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.import_line import run_of_line
+from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Run

@@ -13,7 +13,7 @@ from typing import Any
 from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.named_systems import known_system
 from metaprobe.records.errors import RecordError
-from metaprobe.records.json_lines import at_line, iter_json_lines
+from metaprobe.records.lines import at_line, iter_json_lines
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Run, label_strength
 from metaprobe.routing.profiles import Observation, Profiles, ProfileStore, every_answer, run_observations

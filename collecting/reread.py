@@ -11,9 +11,8 @@ from metaprobe.collecting.extract import CallSelection
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import ReadAnswer, read_answers, reader_name
 from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, RunWriter
 from metaprobe.records.types import Run
-from metaprobe.records.writer import RunWriter
 
 SHARD_RUNS = 64
 """Runs that are read together and stored as one file: what a killed reading has to do again."""

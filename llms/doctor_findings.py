@@ -13,13 +13,13 @@ import numpy as np
 
 from metaprobe.llms.doctor import ALTERNATIVES, CUT_AT, HOT, PLAIN, PREFIX, TOOL_NAME, Interview
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.records.boundary import ONLY_ANSWER
 from metaprobe.records.endings import LENGTH, STOP, TOOL_CALL, error_of
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.logprobs import NO_LOGPROB, ROUNDING, doubtful
 from metaprobe.records.parse import parse_response, parse_text
 from metaprobe.records.reading import as_list, fields, text
 from metaprobe.records.response import ParsedResponse, ParsedText, answer_of, first_of
+from metaprobe.records.segments import ONLY_ANSWER
 from metaprobe.records.spelling import names_tokens
 
 _OWNERS = {

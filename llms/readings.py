@@ -21,8 +21,8 @@ from metaprobe.llms.weights import encode_text
 from metaprobe.records.activations import to_float16
 from metaprobe.records.logprobs import NO_LOGPROB
 from metaprobe.records.response import tokens_of
-from metaprobe.records.scans import last_place
 from metaprobe.records.segments import marked
+from metaprobe.records.spelling import last_place
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message
 
 CHECKED_TOKENS = 64

@@ -22,7 +22,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import Floats, LogColumns
 from metaprobe.monitoring.versions import version_names
 from metaprobe.records.errors import RecordError
-from metaprobe.records.one_writer import OneWriter
+from metaprobe.records.writing import OneWriter
 
 DRIFT = "drift"
 """The kind of the events."""

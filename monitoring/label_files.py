@@ -14,9 +14,8 @@ from metaprobe.monitoring.label_formats import FORMATS, IDS, NAMES, SHEET, Feedb
 from metaprobe.monitoring.label_meaning import Meaning, describe_kinds, read_meanings
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.monitoring.value_map import ValueMap
-from metaprobe.records.compressed import is_damage, opened
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.lines import is_damage, iter_json_lines, opened
 
 MOST_BYTES = 256 << 20
 """Of a file of labels, unpacked: it is read as a whole."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_rows import MAX_NOTE, text_of
 from metaprobe.records.errors import RecordError
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.lines import iter_json_lines
 
 Floats = NDArray[np.float64]
 NAMES = ("score", "label", "propensity", "time", "model", "group")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from metaprobe.monitoring.sampling import SheetRow
-from metaprobe.records.atomic import atomic_write
+from metaprobe.records.writing import atomic_write
 
 ANSWERED = "answered"
 """When the answer was given, in seconds since 1970."""

@@ -2,7 +2,7 @@
 
 import re
 
-from metaprobe.records.answers import (
+from metaprobe.records.correctness import (
     chosen,
     chosen_letter,
     function_code,

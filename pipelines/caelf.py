@@ -32,7 +32,7 @@ from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant, Need
 from metaprobe.records.errors import RecordError
-from metaprobe.records.scans import AT_LINE, read_int
+from metaprobe.records.spelling import AT_LINE, read_int
 from metaprobe.records.types import Call, Item, Run
 
 ASSISTANTS = {"kind": ("Sarah", "strengths"), "strict": ("Mike", "weaknesses")}

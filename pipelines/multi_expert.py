@@ -25,7 +25,7 @@ from metaprobe.pipelines.zero_shot_cot import (
     directive,
     monitor,
 )
-from metaprobe.records.scans import AT_LINE
+from metaprobe.records.spelling import AT_LINE
 from metaprobe.records.types import Call, Run
 
 EXPERTS = Constant("experts", 3, "how many answer")

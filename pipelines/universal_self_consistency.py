@@ -16,7 +16,7 @@ from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
-from metaprobe.records.scans import read_int
+from metaprobe.records.spelling import read_int
 from metaprobe.records.types import Call, Item, Run
 
 SAMPLES = Constant("samples", 8, "answers to choose from")

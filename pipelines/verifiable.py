@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from metaprobe.records.scans import normalize
+from metaprobe.records.spelling import normalize
 
 MIN_QUOTE_WORDS = 3
 """Shorter quotations are mostly terms and titles: they are neither evidence nor hallucinated."""

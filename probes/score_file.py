@@ -8,8 +8,8 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.importer import id_of_line, run_of_line
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.import_line import id_of_line, run_of_line
+from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.reading import error_message
 from metaprobe.records.types import Call, Run
 

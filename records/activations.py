@@ -276,12 +276,12 @@ def join_activations(
             continue
         if kept.width != values.shape[-1]:
             raise StoreMismatch(f"{file.path} has hidden states of width {kept.width}; others have {values.shape[-1]}")
-        found = file.read(
+        states = file.read(
             np.array([place for _, place in pairs], dtype=np.intp),
             [kept.layers.index(layers[i]) for i in into[1]],
             [kept.positions.index(positions[j]) for j in into[2]],
         )
-        values[cells] = np.where(lacking[cells][..., None], found, values[cells])
+        values[cells] = np.where(lacking[cells][..., None], states, values[cells])
         lacking[cells] = False
     if lacking.any():
         short = np.flatnonzero(lacking.any(axis=(1, 2)))
@@ -319,11 +319,11 @@ def _fitting(
     for file in files:
         kinds.setdefault((file.layout, file.model), file)
     if len(kinds) == 1:
-        [(have, found)] = kinds
+        [(have, reader)] = kinds
         _check_held(layers or (), have.layers, "layer")
         _check_held(positions or (), have.positions, "position")
-        if model not in (None, found):
-            read_by = found or "the model that answered"
+        if model not in (None, reader):
+            read_by = reader or "the model that answered"
             raise RecordError(f"no hidden states of the store were read by {model!r}; they were by {read_by}")
         return files  # then the calls are missing
     listed = "; ".join(

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from metaprobe.records.boundary import END_TOKEN
 from metaprobe.records.endings import SAID_BESIDE, TOOL_CALL, both_ends, end_of, refuse_error
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.native_formats import is_ollama_chunk, ollama_as_chunk
 from metaprobe.records.openai_format import REASONING, content_text
 from metaprobe.records.reading import as_list, fields, first_keys, get, text
 from metaprobe.records.responses_format import begins_call, from_events, is_event
-from metaprobe.records.segments import SPACE, KindReader
-from metaprobe.records.vllm_format import drawn_entry, is_vllm, likeliest, of_entry, positions
+from metaprobe.records.segments import END_TOKEN, SPACE, KindReader
+from metaprobe.records.vllm_format import entries_of, is_vllm
 
 Entry = Mapping[str, Any]
 """{token, logprob, top_logprobs} of one token."""
@@ -409,22 +408,8 @@ class _OutputSoFar:
 
 def _vllm_entries(ids: Sequence[Any], given: Any) -> list[dict[str, Any]]:
     """The drawn tokens and their alternatives, as a chunk has them."""
-    entries = []
-    for token, position in zip(ids, positions(given), strict=True):
-        drawn = drawn_entry(token, position)
-        if drawn is None:
-            raise InvalidResponse(
-                "a position of log-probabilities does not hold the drawn token; expected one for its id"
-            )
-        others = likeliest(list(position.values())) if len(position) > 1 else ()
-        entries.append(
-            {
-                "token": text(of_entry(drawn, "decoded_token")),
-                "logprob": of_entry(drawn, "logprob"),
-                "top_logprobs": [{"logprob": one} for one in others],
-            }
-        )
-    return entries
+    entries = entries_of(ids, given, alone=False)
+    return [entry | {"top_logprobs": [{"logprob": one} for one in entry["top_logprobs"]]} for entry in entries]
 
 
 def _sum(entries: Sequence[dict[str, Any]]) -> float:

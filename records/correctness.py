@@ -1,4 +1,6 @@
-"""Is an answer right? Exact match after normalisation, in the four forms of `Item.check`.
+"""Reads an answer's words, number, code or option, and tells whether it is right, in the four forms of `Item.check`.
+
+Systems that vote compare answers by the same parts by which task sets score them, so that votes and scores agree.
 
 An answer may be dressed: "Answer: **Paris**.", "the yen (JPY)", "$1,200", "3 + 4 = 7", "The capital is Paris.";
 beside the gold it may hold only words of the question's own sentence and words without content. It may not be hedged,
@@ -6,24 +8,277 @@ negated, or one of several: "not Paris", "Paris or London" and "Paris, London" a
 """
 
 import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
-from metaprobe.records.answers import (
-    FILLER,
-    SENTENCE_END,
-    Words,
-    chosen,
-    find_words,
-    function_code,
-    is_hedged,
-    numbers,
-    read_number,
-    stem,
-    strip_decoration,
-    words,
-)
 from metaprobe.records.errors import RecordError
 from metaprobe.records.sandbox import run_assertions
+from metaprobe.records.spelling import AT_LINE, MOST_DIGITS, normalize
 from metaprobe.records.types import Item
+
+Words = tuple[str, ...]
+
+
+_UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen twenty"""
+_HEDGES = """or either neither nor not no never isnt wasnt arent dont doesnt cannot cant unless maybe perhaps possibly
+    but and actually wait sorry instead incorrect wrong"""
+_FILLER = """is are was were be it its this that they there he she his her has have had in of to for on at by as with
+    will would now so then therefore thus answer result output print make do return equal call called known located
+    official officially spoken written mainly primarily typically usually correct value you we deep dark bright
+    pale light"""
+
+NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWENTY.split())}
+ARTICLES = frozenset(("a", "an", "the"))
+HEDGES = frozenset(_HEDGES.split())
+"""Words that make an answer no answer, unless they belong to the gold."""
+NEGATIONS = frozenset("not no never isnt wasnt arent dont doesnt cannot cant".split())
+FILLER = frozenset(_FILLER.split())
+"""Words that say nothing beside the gold (as stems), whatever the question."""
+POLAR = frozenset(("yes", "no", "true", "false"))
+"""Options that an explanation with a "not" in it may follow."""
+
+MOST_CODE = 100_000
+"""Characters of code that is compiled; a function that answers a question has hundreds."""
+MOST_CUTS = 20
+"""How often a text is compiled at most, each time without the line that did not parse and what follows it."""
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_LEAD = re.compile(
+    r"^\W*(?:(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|output)(?:\s+is\b\s*:?|\s*[:=])|a:)\s*", re.I
+)
+_FENCE = re.compile(r"```[\w+-]*[ \t]*\n?(.*?)(?:```|\Z)", re.S)
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+_NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?|(?<![\w.])-?\.\d+")
+_WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W_]+(?:'[^\W_]+)*")
+_SCALED = re.compile(r"\d\s*(?:(?:and\s+)?an?\s+)?(hundred|thousand|million|billion|dozen|half|third|quarter)", re.I)
+
+_TO_LETTER = r"""\W{0,8}(?:(?:so|therefore|thus|hence)\b\W{0,8})?
+    (?:i\s+(?:would\s+)?(?:choose|pick|say|select|think)\s+)?(?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:(?:option|choice|answer|letter)\b\s*(?:is\b)?\W{0,8})?
+    (?:option\s+)?\W{0,8}"""
+_LETTER = re.compile(
+    rf"(?i:{_TO_LETTER})(?:([A-Z])(?=\s*[).:,;/\n–—-]|\W*$|\s+(?:is|was|because|since|as|and|or)\b)"
+    r"|([a-z])(?=\s*[).:]|\W*$))(?!')",
+    re.X,
+)
+_ANY_LETTER = re.compile(r"\b(?i:option|choice|answer)\s+(?:(?i:is)\s+)?(?:(?i:option)\s+)?\(?([A-Z])(?![\w'])")
+_NEXT_LETTER = re.compile(r"^\W*?(?:,|/|;|&|\band\b|\bor\b)\s*(?:option\s*)?\(?([A-Z])(?![\w'])")
+_LINE_LETTER = re.compile(rf"{AT_LINE}([A-Z])[).:]", re.M)
+_TAKEN_BACK = re.compile(r"^\W*(?:is|was)(?:n't|\s+(?:not|wrong|incorrect))\b|\b(?:wait|actually|sorry)\b", re.I)
+
+
+def strip_decoration(text: str, *, lead: bool = True) -> str:
+    """The text without code fence, bold, \\boxed, outer quotes and accents; `lead`: without "Answer:" before it too."""
+    fence = _FENCE.search(text)
+    text = _BOXED.sub(r"\1", (fence.group(1) if fence else text)).replace("**", "").replace("`", "").strip()
+    text = _LEAD.sub("", text, count=1) if lead else text
+    text = normalize("NFKD", text.replace("−", "-").replace("’", "'"))
+    text = "".join(c for c in text if not unicodedata.combining(c))
+    return text.strip().strip("\"“”'").strip()
+
+
+def words(text: str, *, fold: bool = True) -> Words:
+    """The words of a text: no punctuation, no articles (unless nothing else is there), number words as digits."""
+    spelled = [word.replace("'", "") for word in _WORD.findall(text)]
+    folded = [NUMBER_WORDS.get(word.casefold(), word.casefold() if fold else word) for word in spelled]
+    return tuple(word for word in folded if word.casefold() not in ARTICLES) or tuple(folded)
+
+
+def stem(word: str) -> str:
+    """The word without the s of a plural or a verb."""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def is_hedged(said_words: Iterable[str], allowed: Iterable[str] = ()) -> bool:
+    """Whether a word of `HEDGES` is among them that is not allowed."""
+    return not HEDGES.isdisjoint(set(said_words) - set(allowed))
+
+
+def function_code(text: str) -> str | None:
+    """The Python code in a text: what is fenced, or else from the first line of code to the last that parses.
+
+    None also for code of more than `MOST_CODE` characters, and where more than `MOST_CUTS` ends of it do not parse.
+    """
+    fence = _FENCE.search(text)
+    lines = (fence.group(1) if fence else text).strip("\n").split("\n")
+    starts = [i for i, line in enumerate(lines) if re.match(r"(?:def|import|from|class)\b|@|\w+\s*=", line)]
+    lines = lines[starts[0] :] if starts else []
+    for _ in range(MOST_CUTS):
+        code = "\n".join(lines)
+        if not lines or len(code) > MOST_CODE:
+            return None
+        try:
+            compile(code, "answer", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+            # A beginning that holds the line of the error has the same error, so it is cut before that line.
+            line = getattr(error, "lineno", None) or len(lines)
+            lines = lines[: min(max(line, 1), len(lines)) - 1]
+            continue
+        return code
+    return None
+
+
+def numbers(text: str) -> tuple[Fraction, ...]:
+    """The numbers of a text in order: digits, thousands separators, decimals, proper fractions, words up to twenty."""
+    text = re.sub(r"\b(?:minus|negative)\s+(?=\d)", "-", text, flags=re.I)
+    text = re.sub(r"\b[A-Za-z]+\b", lambda m: NUMBER_WORDS.get(m.group().lower(), m.group()), text)
+    values = []
+    for match in _NUMBER.findall(text):
+        top, _, bottom = (part[:MOST_DIGITS] for part in match.replace(",", "").partition("/"))
+        if bottom and (int(bottom) == 0 or Fraction(top) % int(bottom) == 0):
+            values += [Fraction(top), Fraction(bottom)]  # 10/2 is a sum to do, not the number 5
+        else:
+            values.append(Fraction(top) / int(bottom or 1))
+    return tuple(values)
+
+
+def read_number(question: str, answer: str) -> Fraction | None:
+    """The one number that an answer gives, or None where it gives none or several, or hedges.
+
+    What stands alone on the last side of an equation counts, then what the question did not already give.
+    """
+    text = strip_decoration(answer)
+    # A sentence after the first may explain, unless it takes something back.
+    first = next((part for part in SENTENCE_END.split(text) if words(part)), "")
+    scales = {scale.lower() for scale in _SCALED.findall(first)}
+    # "7 dozen" is 7 where the question asks in dozens, and no plain number elsewhere.
+    if is_hedged(words(text), ("and", "but")) or any(scale not in question.lower() for scale in scales):
+        return None
+    conclusion = re.split(r"\b(?:so|therefore|thus|hence)\b", first)[-1]
+    first = conclusion if numbers(conclusion) else first
+    sides = [side for side in re.split(r"=|≈|\b(?:is|are|equals|makes)\b", first) if numbers(side)]
+    bare = [side for side in sides if len(set(numbers(side))) == 1 and not re.search(r"\d\s*[-+*/×x^]\s*\d", side)]
+    if bare and len(sides) > 1:
+        return numbers(bare[-1])[0]
+    values = set(numbers(first))
+    left = values - set(numbers(question)) or values
+    return left.pop() if len(left) == 1 else None
+
+
+def find_words(among: Words, wanted: Words) -> list[int]:
+    """Where `wanted` begins within `among`."""
+    places = range(len(among) - len(wanted) + 1)
+    return [i for i in places if among[i : i + 1] == wanted[:1] and among[i : i + len(wanted)] == wanted]
+
+
+def find_choices(among: Words, options: Mapping[str, Words]) -> list[str]:
+    """The choices that occur, the longest first, each word counted for one choice only."""
+    taken: set[int] = set()
+    named = []
+    for choice, option in sorted(options.items(), key=lambda pair: -len(pair[1])):
+        spans = [set(range(place, place + len(option))) for place in find_words(among, option)]
+        free = [span for span in spans if not span & taken]
+        if free:
+            named.append(choice)
+            taken.update(*free)
+    return named
+
+
+def letter_options(choices: Sequence[str]) -> str:
+    """The options one a line, with letters: `A) ...`."""
+    return "\n".join(f"{chr(ord('A') + place)}) {choice}" for place, choice in enumerate(choices))
+
+
+def shows_letters(item: Item) -> bool:
+    """Whether the question lists its options with letters: `A) ...`, `(A) ...`, `A. ...` or `A: ...`."""
+    letters = (chr(ord("A") + place) for place in range(len(item.choices)))
+    return bool(item.choices) and all(
+        any(f"{letter}{mark} {choice}" in item.question for mark in ").:")
+        for letter, choice in zip(letters, item.choices, strict=True)
+    )
+
+
+_NEGATED = re.compile(r"(?:(?<=\w)n't|(?<!\s)\s*+\bnot)\s+(true|false)\b|(?<!\s)\s*+\buntrue\b", re.IGNORECASE)
+"""What is not true is false: the one pair of options of which a negation names the other."""
+
+
+def chosen(item: Item, answer: str) -> str | None:
+    """The one option that an answer names, or None where it names none or several, hedges, or takes it back.
+
+    Where the question shows letters, one at the start ("B", "(b)", "B) ...", "option B is right") goes before words.
+    """
+    if {choice.casefold() for choice in item.choices} == {"true", "false"}:
+        answer = _NEGATED.sub(lambda match: " false" if (match[1] or "true").casefold() == "true" else " true", answer)
+    text = strip_decoration(answer)
+    literal = {choice for choice in item.choices if _bare(choice) == _bare(text)}
+    if len(literal) == 1 and not (shows_letters(item) and len(_bare(text)) == 1):
+        return literal.pop()
+    if shows_letters(item):
+        whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
+        if letter := chosen_letter(item, whole):
+            return _of_letter(item, whole[letter.end() :], _place(letter))
+    return _of_words(item, text)
+
+
+def chosen_letter(item: Item, answer: str) -> re.Match[str] | None:
+    """The letter of an option with which an answer begins, where the question shows letters."""
+    if not shows_letters(item):
+        return None
+    letter = _LETTER.match(answer)
+    if letter and letter.end() < len(answer) and answer[letter.end()] == ":" and _place(letter) == 0:
+        letter = _LETTER.match(answer, letter.end() + 1) or letter  # "A: B" answers B
+    return letter if letter and _place(letter) < len(item.choices) else None
+
+
+def _bare(text: str) -> str:
+    return strip_decoration(text).rstrip(". ")
+
+
+def _place(letter: re.Match[str]) -> int:
+    return ord((letter.group(1) or letter.group(2)).upper()) - ord("A")
+
+
+def _of_letter(item: Item, rest: str, place: int) -> str | None:
+    """The option of a letter, unless what follows it is another letter or another option, or takes it back."""
+    option = item.choices[place]
+    if _bare(rest.lstrip(").:,;/–— ")) == _bare(option):
+        return option
+    known = {chr(ord("A") + other) for other in range(len(item.choices)) if item.choices[other] != option}
+    following = [*_NEXT_LETTER.findall(rest), *_LINE_LETTER.findall(rest)]
+    if not known.isdisjoint(following) or _TAKEN_BACK.search(rest.replace(option, "")):
+        return None
+    following_words = words(rest)
+    opening = [
+        choice for choice in item.choices if words(choice) and find_words(following_words, words(choice))[:1] == [0]
+    ]
+    return option if not opening or option in opening else None
+
+
+def _of_words(item: Item, text: str) -> str | None:
+    spoken = words(text)
+    options = {choice: option for choice in item.choices if (option := words(strip_decoration(choice, lead=False)))}
+    if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
+        return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])
+    named = find_choices(spoken, options)
+    if len(named) == 2 and "than" in spoken:
+        # "Ben is shorter than Anna" names both and answers "Who is shorter?" with the first.
+        left, right = spoken[: spoken.index("than")], spoken[spoken.index("than") + 1 :]
+        subject, other = find_choices(left, options), find_choices(right, options)
+        beside = {word for word in left if all(word not in options[choice] for choice in subject)}
+        asking = {"is", "are", "was"} | set(words(item.question.split(". ")[-1]))
+        named = subject if len(subject) == len(other) == 1 and beside <= asking else named
+    if shows_letters(item) and len(named) != 1:
+        letters = {ord(letter) - ord("A") for letter in _ANY_LETTER.findall(text)}
+        named = [item.choices[place] for place in letters if place < len(item.choices)]
+    elif not named and spoken:
+        content = {word for word in spoken if stem(word) not in FILLER} or set(spoken)
+        named = [choice for choice, option in options.items() if content <= set(option)]
+    if len(named) != 1 or list(options.values()).count(options.get(named[0], ())) > 1:  # "p -> ~q" is not "~p -> q"
+        return None
+    return None if _unsure(item, spoken, options.get(named[0], ())) else named[0]
+
+
+def _unsure(item: Item, spoken: Words, option: Words) -> bool:
+    """Whether an answer that names one option hedges or negates it."""
+    place = next(iter(find_words(spoken, option)), 0)
+    before, after = spoken[:place], spoken[place + len(option) :]
+    if len(option) == 1 and option[0] in POLAR:
+        return is_hedged(before) or is_hedged(after[:1], NEGATIONS)
+    # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
+    in_question = NEGATIONS & set(words(item.question))
+    return is_hedged(before, option) or is_hedged(after, in_question | set(option))
+
 
 _ASIDE = re.compile(r"(?<!\s)\s*+\([^()]*\)")
 
@@ -62,7 +317,7 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
     if not sentences or not wanted:
         return False
     aside = _ASIDE.sub("", whole)
-    if words(aside) and not any(is_hedged(words(found)) for found in _ASIDE.findall(whole)):
+    if words(aside) and not any(is_hedged(words(inside)) for inside in _ASIDE.findall(whole)):
         whole = aside
     if _says(whole, wanted, question, fold=fold):
         return True
@@ -79,14 +334,14 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
 
 def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
     """Whether the text is `wanted`, or `wanted` and otherwise only words of the question and filler."""
-    found = words(text, fold=fold)
-    if found == wanted:
+    spoken = words(text, fold=fold)
+    if spoken == wanted:
         return True
-    places = find_words(found, wanted)
-    if not places or is_hedged(found, wanted):
+    places = find_words(spoken, wanted)
+    if not places or is_hedged(spoken, wanted):
         return False
     covered = {place + i for place in places for i in range(len(wanted))}
-    beside = {stem(word.casefold()) for i, word in enumerate(found) if i not in covered}
+    beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered}
     return beside <= _question_words(question) | FILLER
 
 

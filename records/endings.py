@@ -111,5 +111,5 @@ def error_of(held: Mapping[str, Any]) -> str:
     if not error:
         return ""
     inside = fields(error) or {}
-    said = ": ".join(filter(None, (text(inside.get("code")), text(inside.get("message"))))) or text(error)
-    return (said or repr(error))[:200]
+    message = ": ".join(filter(None, (text(inside.get("code")), text(inside.get("message"))))) or text(error)
+    return (message or repr(error))[:200]

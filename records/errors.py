@@ -24,6 +24,9 @@ class InvalidResponse(RecordError):
 class NoLogprobs(InvalidResponse):
     """A complete answer that came without log-probabilities."""
 
+    placeholders: bool = False
+    """Whether numbers came that stand for none, for example because all of them are 0."""
+
 
 class ImportFileError(RecordError):
     """A line of an import file cannot be imported; the error carries file and line."""

@@ -3,21 +3,23 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from metaprobe.records.compressed import OnBytes
+import numpy as np
+
 from metaprobe.records.endings import doubt
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.importer import Line, read_log
-from metaprobe.records.line_fields import notes_of
-from metaprobe.records.logs.detect import LINES, LogFormat, format_of
+from metaprobe.records.import_line import notes_of
+from metaprobe.records.importer import LINES, Line, LogFormat, format_of, read_log
+from metaprobe.records.lines import OnBytes
 from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample
-from metaprobe.records.relabel import relabel
+from metaprobe.records.schema import as_stored
 from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
 
 KEPT_MESSAGES = 1000
 """So many messages about bad lines are kept; all are counted, and all go to the file of bad lines."""
@@ -82,7 +84,7 @@ def import_file(
         >>> import_file("lines.jsonl", RunStore("imported")).imported
         1
 
-    `form` is one of `metaprobe.records.logs.detect.NAMES`, or `auto`, which recognises the format by the content.
+    `form` is one of `metaprobe.records.importer.NAMES`, or `auto`, which recognises the format by the content.
 
     With `stop` the first bad line raises `ImportFileError`; the lines before it are stored, and the import continues
     there when it is called again with a corrected line. With `skip`, or where `bad_lines` names a file for them, bad
@@ -99,10 +101,10 @@ def import_file(
     """
     path = Path(path)
     _check_folder(store.path)
-    found = format_of(path, form)
+    log_format = format_of(path, form)
     _check_bad_target(path, bad_lines)
     with store.alone(), _bad_file(bad_lines) as bad:  # what is stored is not stored again by another process meanwhile
-        taken = _Import(path, store, found, skip=on_error == "skip" or bad_lines is not None, bad=bad)
+        taken = _Import(path, store, log_format, skip=on_error == "skip" or bad_lines is not None, bad=bad)
         options = LogOptions(
             correct,
             None if requests is None else Path(requests),
@@ -207,8 +209,8 @@ class _Import:
         [call] = line.run.calls
         self._bare += call.logprobs is None
         ended = doubt(call.finish_reason) if call.finish_reason else ""
-        for said in filter(None, (call.note, ended)):
-            self._doubts[_NUMBERS.sub("N", said)] += 1
+        for doubtful in filter(None, (call.note, ended)):
+            self._doubts[_NUMBERS.sub("N", doubtful)] += 1
         self._groups.add((line.run.item.task, line.run.item.group))
         if self._form.name == LINES.name:
             for key, note in notes_of(line.record):
@@ -268,3 +270,76 @@ def _check_folder(folder: Path) -> None:
             f"{folder} is no run store: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}; expected"
             f" a run store, an empty folder, or a new one, such as {folder / 'runs'}"
         )
+
+
+_OF_RUN = {"labels": ("labels", "outcome"), "verbalized_confidence": ("statements",)}
+_OF_ITEM = {"group": ("group",), "task": ("task",), "messages": ("question",)}
+_OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
+"""Fields that the keys of a line fill."""
+
+
+def relabel(store: RunStore, lines: Sequence[Line], shards: Container[Path] | None = None) -> tuple[int, list[Line]]:
+    """(how many runs now say something else, the lines whose id is stored with another answer or prompt).
+
+    `shards`: the files that hold these runs, by default looked for in all.
+    """
+    if not lines:
+        return 0, []
+    left = {line.run.id: line for line in lines}
+    others: list[Line] = []
+    relabelled = 0
+
+    def told(stored: Run) -> Run:
+        nonlocal relabelled
+        line = left.pop(stored.id, None)
+        if line is None:
+            return stored
+        run = as_stored(line.run)  # a store mends broken characters, which must not count as another prompt
+        # A key of null or of nothing says nothing, but a confidence of null says that none was stated.
+        keys = {key for key, value in line.record.items() if value not in (None, "", [], {})}
+        keys |= line.record.keys() & {"verbalized_confidence"}
+        if all(not call.tokens for call in stored.calls):
+            keys -= {"messages"}  # a store kept without texts stays one
+        if not _same_answer(stored, run, keys):
+            others.append(line)
+            return stored
+        now = _updated(stored, run, keys)
+        relabelled += now is not stored
+        return now
+
+    store.rewrite(told, shards)
+    return relabelled, sorted(others, key=lambda line: line.number)
+
+
+def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:
+    """Hidden states stay with the call, so a prompt may come late, but not change."""
+    if stored.system != told.system or len(stored.calls) != 1:
+        return False
+    (old,), (new,) = stored.calls, told.calls
+    if "messages" in keys and old.messages and old.messages != new.messages:
+        return False
+    if old.logprobs is None or new.logprobs is None:
+        alike = old.text in ("", new.text)  # a store kept without texts does not know them
+        return old.logprobs is new.logprobs and alike
+    return np.array_equal(old.logprobs, new.logprobs)
+
+
+def _updated(stored: Run, told: Run, keys: Container[str]) -> Run:
+    """The stored run with what is told under these keys; itself where that is nothing new."""
+    (old,), (new,) = stored.calls, told.calls
+    of_run, of_item, of_call = (
+        {
+            field: getattr(now, field)
+            for key, filled in fields.items()
+            for field in filled
+            if key in keys and getattr(now, field) != getattr(was, field)
+        }
+        for fields, was, now in (
+            (_OF_RUN, stored, told),
+            (_OF_ITEM, stored.item, told.item),
+            (_OF_CALL, old, new),
+        )
+    )
+    if not (of_run or of_item or of_call):
+        return stored
+    return replace(stored, item=replace(stored.item, **of_item), calls=(replace(old, **of_call),), **of_run)

@@ -1,61 +1,128 @@
-"""Recorded OpenAI-format responses, one JSON object a line, as runs; and samples of other programs' logs.
+"""Reads a file of answers as runs: lines in our own format, or a log of another program, which its content tells.
 
-    {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
-     "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
-
-`correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
-`verbalized_confidence`.
+`FORMATS` lists all formats that `metaprobe import --from` takes. `explain` says what an import would make of a file.
 """
 
+import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
-from metaprobe.records.json_lines import OnError, at_line
-from metaprobe.records.label_state import why_not_right
-from metaprobe.records.line_fields import (
-    labels_of,
-    messages_of,
-    mode_of,
-    sampling_of,
-    segments_of,
-    statements_of,
-    string,
+from metaprobe.records.import_line import (
+    KEYS,
+    csv_lines,
+    run_of_line,
+    text_of_line,
     with_labels,
 )
-from metaprobe.records.logs.detect import LINES, LogFormat
-from metaprobe.records.logs.sample import NO_LOGPROBS, LogOptions, Sample, without_zeros
-from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
-from metaprobe.records.parse import from_json, parse_response, parse_text
-from metaprobe.records.response import ParsedResponse, ParsedText
-from metaprobe.records.segments import spoken_text
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.label_state import why_not_right
+from metaprobe.records.lines import OnError, at_line, hand_over, is_csv, is_table, records_of
+from metaprobe.records.logs import helm
+from metaprobe.records.logs.helm import read_helm
+from metaprobe.records.logs.inspect_log import read_inspect
+from metaprobe.records.logs.lm_eval import read_lm_eval
+from metaprobe.records.logs.openai_batch import read_openai_batch
+from metaprobe.records.logs.promptfoo import read_promptfoo
+from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample, first_keys
+from metaprobe.records.types import Run
+
+
+@dataclass(frozen=True, slots=True)
+class LogFormat:
+    """One format of logs."""
+
+    name: str
+    what: str
+    """What it is of, for people."""
+    read: Callable[[Path, LogOptions], Iterator[Sample]]
+    keys: tuple[frozenset[str], ...] = ()
+    """Keys at the top of its document or line, any of these sets of them."""
+
+
+def read_lines(path: Path, options: LogOptions) -> Iterator[Sample]:
+    """Yields each line of a file in the import format; of a Parquet, Arrow or CSV file each row."""
+    if options.correct:
+        raise ImportFileError(
+            f'{path}: answer lines have "labels" and no scores, so there is none called {options.correct!r}'
+        )
+    read = csv_lines if is_csv(path) else records_of
+    for number, record in read(path, on_error=options.on_error, on_bytes=options.on_bytes):
+        yield Sample(f"line {number}", record, number=number)
+
+
+LINES = LogFormat("lines", "answer lines of the import format", read_lines)
+FORMATS = (
+    LogFormat("inspect", "a log of Inspect", read_inspect, (frozenset({"eval", "status"}),)),
+    LogFormat("lm-eval", "samples of lm-evaluation-harness", read_lm_eval, (frozenset({"doc_id", "resps"}),)),
+    LogFormat("helm", "a run of HELM", read_helm, (frozenset({"adapter_spec", "request_states"}),)),
+    LogFormat(
+        "promptfoo",
+        "results of promptfoo",
+        read_promptfoo,
+        (
+            frozenset({"evalId", "results"}),
+            frozenset({"testIdx", "promptIdx"}),
+            frozenset({"version", "timestamp", "results"}),  # what `evaluate` of the Node package gives
+            frozenset({"version", "timestamp", "prompts"}),
+            frozenset({"createdAt", "config", "results"}),
+            frozenset({"results.version", "results.timestamp"}),  # older ones begin with the results
+        ),
+    ),
+    LogFormat(
+        "openai-batch",
+        "output of OpenAI's Batch API",
+        read_openai_batch,
+        (frozenset({"custom_id", "response", "error"}),),
+    ),
+    LINES,
+)
+"""The first whose keys are all there reads the file; what is none of the others are answer lines."""
+NAMES = tuple(form.name for form in FORMATS)
+
+
+def format_of(path: Path, name: str = "auto") -> LogFormat:
+    """Returns the format of that name, or the one that the content tells. Raises `ImportFileError` for neither."""
+    if name != "auto":
+        for form in FORMATS:
+            if form.name == name:
+                return form
+        raise ImportFileError(f"there is no format {name!r}; expected auto, {', '.join(NAMES)}")
+    if path.is_dir():
+        if (path / helm.STATE).is_file():
+            return format_of(path, "helm")
+        raise ImportFileError(f"{path} is a folder and no run of HELM; expected a file, or a folder with {helm.STATE}")
+    keys = _keys(path)
+    return next((form for form in FORMATS if any(wanted <= keys for wanted in form.keys)), LINES)
+
+
+def _keys(path: Path) -> set[str]:
+    """The keys at the top of the document, or of the first line or row; those of a header where it is an archive."""
+    if is_csv(path):
+        return set()  # no other format is a table of texts
+    keys = first_keys(path)  # says what is wrong with a file that cannot be opened
+    with path.open("rb") as file:
+        packed = file.read(2) == b"PK"
+    if packed:
+        if not zipfile.is_zipfile(path):
+            raise ImportFileError(f"{path} begins as a zip archive and is none; copy or make it again")
+        return {"eval", "status"}  # no other format is an archive; its reader says what is missing
+    if is_table(path):
+        first = next(iter(records_of(path)), None)
+        return set(first[1]) if first is not None else set()
+    return {*keys, *(f"results.{key}" for key in first_keys(path, "results"))}
+
 
 LOWEST = -9999.0
 """What OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that it drew;
 what is lower is a mask, as -1e9, -1e30 or the lowest float32."""
 
 NOT_STATED = ", and the answer states no confidence that can be read"
-
-KEYS = (
-    "id",
-    "group",
-    "run_id",
-    "model",
-    "task",
-    "stage",
-    "agent",
-    "logprobs_mode",
-    "messages",
-    "response",
-    "labels",
-    "verbalized_confidence",
-    "sampling",
-    "segments",
-)
 
 
 def read_openai_lines(path: str | Path, *, on_error: OnError | None = None) -> Iterator[Run]:
@@ -113,9 +180,7 @@ def read_log(
     for suffix in (".gz", ".zst", ".jsonl"):
         name = name.removesuffix(suffix)
     places: dict[str, str] = {}
-    for count, found in enumerate(form.read(path, options), 1):
-        # Lines in our own format say what their writer means.
-        sample = found if form.name == LINES.name else without_zeros(found)
+    for count, sample in enumerate(form.read(path, options), 1):
         if sample.line is None:
             on_left_out(sample, sample.left_out)
             continue
@@ -134,11 +199,12 @@ def read_log(
                 )
         except NoLogprobs as problem:
             if form.name == LINES.name and stated is None:
-                _hand(_at(path, sample, str(problem)), options, problem)
+                hand_over(_at(path, sample, str(problem)), options.on_error, problem)
             else:
-                on_left_out(sample, (sample.left_out or NO_LOGPROBS) + (NOT_STATED if stated is not None else ""))
+                why = sample.left_out or (ZEROS if problem.placeholders else NO_LOGPROBS)
+                on_left_out(sample, why + (NOT_STATED if stated is not None else ""))
         except (ImportFileError, InvalidResponse) as problem:
-            _hand(_at(path, sample, str(problem)), options, problem)
+            hand_over(_at(path, sample, str(problem)), options.on_error, problem)
         else:
             places[run.id] = sample.place
             yield Line(number, record, run, "" if sample.number else sample.place, taken)
@@ -159,7 +225,7 @@ def _run_of_sample(
     try:
         return run_of_line(line, default_id)
     except NoLogprobs:
-        value = stated(parse_text(_told(line["response"])).text) if stated is not None else None
+        value = stated(text_of_line(line).text) if stated is not None else None
         if value is not None:
             line = {**line, "verbalized_confidence": value}
         elif not plain:
@@ -176,12 +242,6 @@ def _at(path: Path, sample: Sample, what: str) -> ImportFileError:
     return error
 
 
-def _hand(error: ImportFileError, options: LogOptions, problem: Exception) -> None:
-    if options.on_error is None:
-        raise error from problem
-    options.on_error(error)
-
-
 def _check_lowest(run: Run) -> None:
     """A scored answer may hold such a number; fits on a few of them would learn nothing else."""
     logprobs = run.calls[0].logprobs
@@ -194,125 +254,136 @@ def _check_lowest(run: Run) -> None:
         )
 
 
-def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False) -> Run:
-    """The run that one line tells of. A bare completion or response, or a line of Batch output, will do as well.
+ANSWERS = 1000
+"""So many answers are looked at; a log of gigabytes is not read to its end."""
 
-    With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
-    Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
+
+@dataclass(slots=True)
+class Recognized:
+    """What the answers of a file hold, counted."""
+
+    answers: int = 0
+    with_logprobs: int = 0
+    with_top: int = 0
+    with_prompt: int = 0
+    with_stated: int = 0
+    with_texts: int = 0
+    tokens: list[int] = field(default_factory=list)
+    groups: set[tuple[str, str]] = field(default_factory=set)
+    labels: dict[str, Counter[float]] = field(default_factory=dict)
+    models: Counter[str] = field(default_factory=Counter)
+    tasks: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    taken: Counter[str] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+
+    def add(self, run: Run) -> None:
+        """Counts one answer."""
+        (call,) = run.calls
+        self.answers += 1
+        self.with_texts += bool(call.text)
+        self.with_prompt += bool(call.messages)
+        self.with_stated += run.stated("confidence") is not None
+        self.groups.add((run.item.task, run.item.group))
+        self.models[call.model or "(not named)"] += 1
+        self.tasks[run.item.task or "(not named)"] += 1
+        self.ends[call.finish_reason or "(not said)"] += 1
+        if call.logprobs is not None:
+            self.with_logprobs += 1
+            self.with_top += call.top_logprobs is not None
+            self.tokens.append(call.logprobs.size)
+        for label in run.labels:
+            self.labels.setdefault(label.name, Counter())[label.value] += 1
+
+
+def explain(
+    path: Path,
+    form: str = "auto",
+    *,
+    correct: str = "",
+    requests: Path | None = None,
+    stated: Callable[[str], float | None] | None = None,
+    plain: bool = False,
+    answers: int = ANSWERS,
+) -> list[str]:
+    """Returns lines for people: what would be made of the file. Nothing is stored.
+
+    Raises `ImportFileError` where the file as a whole cannot be read.
     """
-    record = with_labels(_checked(record))
-    response = _answer(record, plain=plain)
-    line_id, run_id, id = _ids(record, default_id)
-    messages = messages_of(record.get("messages"))
-    sampling = sampling_of(record.get("sampling"))
-    measured: dict[str, Any] = {}
-    if isinstance(response, ParsedResponse):
-        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs", "segments")}
-        measured |= segments_of(record, len(response.logprobs))
-        if response.temperature is not None and not record.get("sampling"):
-            sampling = replace(sampling, temperature=response.temperature)
-    labels = labels_of(record.get("labels"), id)
-    return Run(
-        id=id,
-        system="import",
-        variant=run_id,
-        item=Item(
-            id=line_id,
-            question=next((message.content for message in reversed(messages) if message.role == "user"), ""),
-            group=string(record, "group", number=True) or line_id,
-            task=string(record, "task"),
-        ),
-        calls=(
-            Call(
-                id=id,
-                stage=string(record, "stage"),
-                agent=string(record, "agent"),
-                model=string(record, "model") or response.model,
-                messages=messages,
-                text=response.text,
-                sampling=sampling,
-                logprobs_mode=mode_of(record.get("logprobs_mode"), getattr(response, "logprobs_mode", "unknown")),
-                finish_reason=response.finish_reason,
-                usage=response.usage,
-                note=_note_of(response),
-                **measured,
-            ),
-        ),
-        statements=statements_of(record, id),
-        labels=labels,
-        final_answer=spoken_text(response.text),
-        outcome=next((label.value for label in labels if label.name == "correct"), None),
-    )
+    counted = Recognized()
+    format_found = format_of(path, form)
+    options = LogOptions(correct, requests, lambda error: counted.bad.append(str(error)), plain=plain)
+
+    def count(_: object, reason: str) -> None:
+        counted.left_out[reason] += 1
+
+    lines = read_log(path, format_found, options, stated=stated, on_left_out=count)
+    for line in islice(lines, answers):
+        counted.add(line.run)
+        if line.taken:
+            counted.taken[line.taken] += 1
+    whole = "all" if counted.answers < answers else f"the first {answers}"
+    return [
+        f"recognised     {format_found.what} ({format_found.name}{'' if form != 'auto' else ', told by the content'})",
+        *_stored(counted, whole),
+        *_missing(counted),
+    ]
 
 
-def _checked(record: dict[str, Any]) -> dict[str, Any]:
-    """The line with its answer under `response`, however it came."""
-    if is_ollama_chunk(record) or ("response" not in record and is_native(record)):
-        own = {key: record[key] for key in (*KEYS, "correct") if key in record and key not in ("model", "response")}
-        record = {**own, "response": record}
-    if "response" not in record and ("choices" in record or record.get("object") == "response"):
-        record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
-    batch = record.get("response")
-    if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
-        # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
-        record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
-    for key in sorted(record.keys() - set(KEYS)):
-        # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
-        if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
-            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
-    if record.get("response") is None:
-        raise ImportFileError(
-            f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
+def _stored(counted: Recognized, whole: str) -> Iterator[str]:
+    yield f"would store    {counted.answers} answers ({whole}) in {len(counted.groups)} groups"
+    if counted.answers:
+        lengths = np.array(counted.tokens or [0])
+        yield (
+            f"               {counted.with_logprobs} with log-probabilities ({int(np.median(lengths))} tokens in the"
+            f" median, {lengths.max()} at most), {counted.with_top} of them with alternatives"
         )
-    return record
+        yield f"               {counted.with_prompt} with a prompt, {counted.with_stated} with a stated confidence"
+        yield f"               models: {_counted(counted.models)}"
+        yield f"               tasks: {_counted(counted.tasks)}"
+        yield f"               ends: {_counted(counted.ends)}"
+    for name, values in counted.labels.items():
+        shown = ", ".join(f"{value:g}: {count}" for value, count in sorted(values.items())[:6])
+        yield f"               label {name}: {shown}{', ...' if len(values) > 6 else ''}"
+    for what, count in counted.taken.most_common():
+        yield f"took           {count} x {what}"
+    for reason, count in counted.left_out.most_common():
+        yield f"left out       {count} x {reason}"
+    if counted.bad:
+        yield f"bad            {len(counted.bad)}, the first: {counted.bad[0]}"
 
 
-def _of_batch(record: dict[str, Any]) -> bool:
-    """Whether it is a line of OpenAI's Batch output, also of a request that failed."""
-    held = record.get("response")
-    if isinstance(held, dict):
-        return isinstance(held.get("body"), dict)
-    return held is None and "custom_id" in record
+def _missing(counted: Recognized) -> Iterator[str]:
+    if not counted.answers:
+        yield "there is nothing to train on, and nothing to compare"
+        return
+    correct = counted.labels.get("correct", Counter())
+    known = [name for name, values in counted.labels.items() if set(values) == {0.0, 1.0}]
+    lack = {
+        "log-probabilities": counted.with_logprobs == 0,
+        f"labels of which some are 0 and some 1 (there are: {', '.join(counted.labels) or 'none'})": not known,
+        "prompts (messages)": counted.with_prompt == 0,
+        "texts": counted.with_texts == 0,
+    }
+    names = list(lack)
+    needed = {
+        "train quality": names[:2],
+        "train gate": names[:2],
+        "train hidden": [names[1], names[2]],
+        "train adapter": [names[1], names[3]],
+        "compare": names[:2],
+    }
+    for command, wanted in needed.items():
+        missing = [what for what in wanted if lack[what]]
+        target = "" if "correct" in known or not known else f" with --target {known[0]}"
+        yield f"{command:15}{'lacks ' + ' and '.join(missing) if missing else 'has what it needs' + target}"
+    if 0 < len(counted.groups) < 100:
+        yield f"               {len(counted.groups)} groups are few: a few hundred give intervals that say something"
+    if correct and len(correct) == 1:
+        yield f"               all answers are {'right' if 1.0 in correct else 'wrong'}: that teaches nothing"
 
 
-def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
-    """What the line's response says; without log-probabilities only where it may be, or has a stated confidence."""
-    try:
-        return parse_response(record["response"])
-    except NoLogprobs as error:
-        if record.get("verbalized_confidence") is None and not plain:
-            raise NoLogprobs(
-                f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone; with'
-                " --plain, for another model to read (metaprobe extract --logprobs MODEL)"
-            ) from error
-        return parse_text(_told(record["response"]))
-
-
-def _told(response: Any) -> Any:
-    """The response as OpenAI's API would say it, for its text alone."""
-    if isinstance(response, (str, bytes)):
-        response = from_json(response)
-    return as_completion(response) if isinstance(response, Mapping) else response
-
-
-def _note_of(response: ParsedResponse | ParsedText) -> str:
-    """What a verdict on the answer must mention; empty for nothing."""
-    if isinstance(response, ParsedText):
-        return ""
-    return "; ".join(filter(None, (response.note, response.top_fault)))
-
-
-def id_of_line(record: dict[str, Any], default_id: str) -> str:
-    """The id that the run of this line has, or would have if the line were right."""
-    try:
-        return _ids(record, default_id)[2]
-    except ImportFileError:
-        return default_id
-
-
-def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
-    """(the line's id, its run_id, both together). In Batch output the user's own id is `custom_id`."""
-    own = "custom_id" if isinstance(record.get("custom_id"), str) and _of_batch(record) else "id"
-    line_id = string(record, own, number=True) or default_id
-    run_id = string(record, "run_id", number=True)
-    return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
+def _counted(counts: Counter[str]) -> str:
+    shown = ", ".join(f"{name} {count}" for name, count in counts.most_common(3))
+    return f"{shown}, ..." if len(counts) > 3 else shown

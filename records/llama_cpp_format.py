@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import LENGTH, STOP, read_end
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
 from metaprobe.records.response import ParsedResponse, parse_entries, settle
+from metaprobe.records.segments import Ending
 
 _ENDINGS: dict[str, Ending] = {"eos": "some", "word": "text", "limit": ""}
 """By `stop_type`. The end token comes with its log-probability and without text."""

@@ -188,10 +188,12 @@ def refuse_placeholders(logprobs: FloatArray, drawn: FloatArray | None = None, t
     """
     why = constant(logprobs, top) or (_bare(drawn, top) if drawn is not None and top is not None else "")
     if why:
-        raise NoLogprobs(
+        error = NoLogprobs(
             f"{why}; expected the log-probability of each drawn token: ask the server for real ones, or leave this"
             " response out"
         )
+        error.placeholders = True
+        raise error
 
 
 def constant(logprobs: FloatArray, top: FloatArray | None = None) -> str:
@@ -224,11 +226,11 @@ def doubtful(logprobs: FloatArray) -> str:
     """Returns what a verdict must say of numbers that may stand for none and may be a model's own; else empty."""
     ordered = np.sort(logprobs)
     equal = len(ordered) < FEW or ordered[0] == ordered[-1]
-    said = [constant(logprobs) if equal else _mostly_one(ordered)]
+    doubts = [constant(logprobs) if equal else _mostly_one(ordered)]
     if ordered[0] <= NO_LOGPROB:
         unknown = ordered[0]
-        said.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
-    return "; ".join(filter(None, said))
+        doubts.append(f"a log-probability is {unknown:g}, as servers write of a token whose own they do not know")
+    return "; ".join(filter(None, doubts))
 
 
 def _mostly_one(ordered: FloatArray) -> str:

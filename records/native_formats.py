@@ -4,14 +4,14 @@ Each is told as the chat completion that says the same, and read as that. One th
 answered with the option of its API that gives them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.records.endings import TOOL_CALL, read_end
+from metaprobe.records.endings import TOOL_CALL
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
-from metaprobe.records.openai_format import read_completion
-from metaprobe.records.reading import as_list, error_message, fields, first_keys, only_choice, text
+from metaprobe.records.openai_format import completion, read_completion
+from metaprobe.records.reading import as_list, each, error_message, fields, first_keys, only_choice, text
 from metaprobe.records.response import ParsedResponse
 
 RULED_OUT = -9999.0
@@ -61,36 +61,6 @@ def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> P
     return read_completion(told, 0, top)
 
 
-def _completion(
-    said: str,
-    entries: Sequence[Mapping[str, Any]],
-    *,
-    model: object = "",
-    finish_reason: str = "",
-    thinking: str = "",
-    called: bool = False,
-    used: tuple[object, object, object] = (None, None, None),
-    ended_by: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
-    """A chat completion; `used`: tokens of the prompt, of the answer, and of the thinking.
-
-    `ended_by`: `stop_reason`, as vLLM says it, where it is known what the answer ended with.
-    """
-    message = {"role": "assistant", "content": said} | ({"reasoning_content": thinking} if thinking else {})
-    choice = {
-        "index": 0,
-        "message": message,
-        "finish_reason": TOOL_CALL if called else read_end(finish_reason),
-        "logprobs": {"content": list(entries)},
-        **(ended_by or {}),
-    }
-    prompt, answer, thought = used
-    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
-    if thought:
-        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
-    return {"object": "chat.completion", "model": text(model), "choices": [choice], "usage": usage}
-
-
 def _entry(token: object, logprob: object, top: Iterable[tuple[object, object]] = ()) -> dict[str, Any]:
     """{token, logprob, top_logprobs}; alternatives that were ruled out are left out."""
     kept = [
@@ -99,10 +69,6 @@ def _entry(token: object, logprob: object, top: Iterable[tuple[object, object]] 
         if not isinstance(value, int | float) or value >= RULED_OUT
     ]
     return {"token": text(token), "logprob": logprob, "top_logprobs": kept}
-
-
-def _each(values: object) -> list[Mapping[str, Any]]:
-    return [held for held in map(fields, as_list(values) or ()) if held is not None]
 
 
 def _get(held: Mapping[str, Any], name: str) -> Any:
@@ -142,9 +108,9 @@ def ollama_as_chunk(part: Mapping[str, Any]) -> dict[str, Any]:
 def _ollama(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     only_choice(choice, "an answer of Ollama")
     message = fields(response.get("message")) or {"content": response.get("response"), **response}
-    return _completion(
+    return completion(
         text(message.get("content")),
-        _each(response.get("logprobs")),
+        {"content": each(response.get("logprobs"))},
         model=response.get("model"),
         finish_reason=text(response.get("done_reason")),
         thinking=text(message.get("thinking")),
@@ -159,14 +125,14 @@ def _ollama(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
 def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     only_choice(choice, "an answer of TGI")
     details = fields(response.get("details")) or {}
-    tokens, rows = _each(details.get("tokens")), as_list(details.get("top_tokens")) or ()
+    tokens, rows = each(details.get("tokens")), as_list(details.get("top_tokens")) or ()
     if rows and len(rows) != len(tokens):
         raise InvalidResponse(f"details has {len(tokens)} tokens and {len(rows)} top_tokens; expected as many")
     entries = [
         _entry(
             token.get("text"),
             token.get("logprob"),
-            [(other.get("text"), other.get("logprob")) for other in (_each(rows[place]) if rows else ())],
+            [(other.get("text"), other.get("logprob")) for other in (each(rows[place]) if rows else ())],
         )
         for place, token in enumerate(tokens)
     ]
@@ -174,9 +140,9 @@ def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     ended_by: dict[str, object] = {"stop_reason": ended} if ended == "stop_sequence" else {}
     if ended == "eos_token" and tokens and tokens[-1].get("special"):
         ended_by = {"stop_reason": None}  # the end token is the last of the tokens
-    return _completion(
+    return completion(
         text(response.get("generated_text")),
-        entries,
+        {"content": entries},
         finish_reason=ended,
         used=(None, details.get("generated_tokens"), None),
         ended_by=ended_by,
@@ -187,15 +153,15 @@ def _tgi(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
 
 
 def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
-    candidates = _each(response.get("candidates"))
+    candidates = each(response.get("candidates"))
     if not 0 <= choice < len(candidates):
         blocked = _get(fields(_get(response, "promptFeedback")) or {}, "blockReason")
         why = f", and the prompt was blocked ({_word(blocked)})" if blocked else ""
         raise InvalidResponse(f"the answer of Gemini has {len(candidates)} candidates{why}; expected number {choice}")
     candidate = candidates[choice]
-    parts = _each((fields(candidate.get("content")) or {}).get("parts"))
+    parts = each((fields(candidate.get("content")) or {}).get("parts"))
     given = fields(_get(candidate, "logprobsResult")) or {}
-    chosen, rows = _each(_get(given, "chosenCandidates")), _each(_get(given, "topCandidates"))
+    chosen, rows = each(_get(given, "chosenCandidates")), each(_get(given, "topCandidates"))
     if rows and len(rows) != len(chosen):
         raise InvalidResponse(
             f"logprobsResult has {len(chosen)} chosenCandidates and {len(rows)} topCandidates; expected as many"
@@ -204,7 +170,7 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         _entry(
             one.get("token"),
             _get(one, "logProbability"),
-            [(other.get("token"), _get(other, "logProbability")) for other in _each(rows[place].get("candidates"))]
+            [(other.get("token"), _get(other, "logProbability")) for other in each(rows[place].get("candidates"))]
             if rows
             else (),
         )
@@ -212,9 +178,9 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     ]
     counted = fields(_get(response, "usageMetadata")) or {}
     thought, spoken = _get(counted, "thoughtsTokenCount"), _get(counted, "candidatesTokenCount")
-    return _completion(
+    return completion(
         "".join(text(part.get("text")) for part in parts if not part.get("thought")),
-        entries,
+        {"content": entries},
         model=_get(response, "modelVersion"),
         finish_reason=_word(_get(candidate, "finishReason")),
         thinking="".join(text(part.get("text")) for part in parts if part.get("thought")),
@@ -224,7 +190,7 @@ def _gemini(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
 
 
 def _average(response: Mapping[str, Any]) -> bool:
-    return any(_get(candidate, "avgLogprobs") is not None for candidate in _each(response.get("candidates")))
+    return any(_get(candidate, "avgLogprobs") is not None for candidate in each(response.get("candidates")))
 
 
 def _word(value: object) -> str:
@@ -243,9 +209,9 @@ def _cohere(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
     only_choice(choice, "an answer of Cohere")
     message = fields(response.get("message")) or {}
     content = message.get("content")
-    parts = [{"text": content}] if isinstance(content, str) else _each(content)
+    parts = [{"text": content}] if isinstance(content, str) else each(content)
     entries: list[dict[str, Any]] = []
-    for number, chunk in enumerate(_each(response.get("logprobs"))):
+    for number, chunk in enumerate(each(response.get("logprobs"))):
         ids, values = as_list(chunk.get("token_ids")) or (), as_list(chunk.get("logprobs")) or ()
         if len(ids) != len(values):
             raise InvalidResponse(
@@ -255,9 +221,9 @@ def _cohere(response: Mapping[str, Any], choice: int) -> dict[str, Any]:
         entries.extend(_entry(chunk.get("text") if place == 0 else "", value) for place, value in enumerate(values))
     counted = fields((fields(response.get("usage")) or {}).get("tokens")) or {}
     ended = _word(response.get("finish_reason"))
-    return _completion(
+    return completion(
         "".join(text(part.get("text")) for part in parts),
-        entries,
+        {"content": entries},
         finish_reason=ended,
         thinking="".join(text(part.get("thinking")) for part in parts),
         called=bool(message.get("tool_calls")),

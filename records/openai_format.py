@@ -1,10 +1,9 @@
-"""Reads chat and text completions of OpenAI's format, from any server."""
+"""Reads chat and text completions of OpenAI's format, from any server, and tells those that hold no answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.records.boundary import ending_of
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, end_of, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.logprobs import ASK, check_logprobs
@@ -18,8 +17,52 @@ from metaprobe.records.response import (
     settle,
     with_alternatives,
 )
+from metaprobe.records.segments import ending_of
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Segment, Usage
+
+BROKEN_ENDS = frozenset(
+    "error abort aborted cancelled canceled failed failure timeout insufficient_system_resource".split()
+)
+"""Finish reasons of answers that the server did not finish, by any cause of its own."""
+
+
+def failure_of(response: object) -> str:
+    """Returns why a chat completion holds nothing that could be kept; empty where it holds an answer.
+
+    An answer is a text that is not blank, a call of a tool, a refusal, or sound. Never raises.
+    """
+    held = fields(response)
+    if held is None:
+        return f"a {type(response).__name__} came; expected a chat completion"
+    if held.get("error"):
+        return error_message(held) or "the response is an error without a message"
+    choices = as_list(held.get("choices")) or ()
+    choice = fields(choices[0]) if choices else None
+    if choice is None:
+        return error_message(held) or "the response holds no choice"
+    if choice.get("error"):
+        return error_message(choice) or "the choice is an error without a message"
+    end = text(choice.get("finish_reason"))
+    if end.lower() in BROKEN_ENDS:
+        return f"the answer ended with finish_reason {end!r}"
+    message = fields(choice.get("message")) or {}
+    kept = [message.get(name) for name in ("tool_calls", "function_call", "refusal", "audio")]
+    if any(kept) or _has_text(message.get("content")):
+        return ""
+    return "the answer is empty" + (f" (finish_reason {end!r})" if end else "")
+
+
+def _has_text(content: object) -> bool:
+    """Whether a message's content, a text or a list of parts, holds more than blanks."""
+    if isinstance(content, str):
+        return not content.isspace() and content != ""
+    for part in as_list(content) or ():
+        held = fields(part) or {}
+        if held.get("type", "text") != "text" or text(held.get("text")).strip() or (isinstance(part, str) and part):
+            return True
+    return False
+
 
 CALLED = (
     "the answer is a tool call, and how sure the model is of a call is not whether it is right; expected an answer in"
@@ -44,45 +87,48 @@ def content_text(content: object) -> str:
 
 def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
     """What a chat or text completion says, whichever of the two shapes its log-probabilities have."""
-    said, chosen = read_said(response, choice)
+    answer, chosen = read_said(response, choice)
     given = fields(chosen.get("logprobs")) or {}
     rest: dict[str, Any] = {
-        "text": said.text,
-        "finish_reason": said.finish_reason,
-        "model": said.model,
-        "usage": said.usage,
+        "text": answer.text,
+        "finish_reason": answer.finish_reason,
+        "model": answer.model,
+        "usage": answer.usage,
         "note": first_of(len(response["choices"]), choice),
     }
     if before := as_list(given.get("reasoning_content")):
         return _with_thinking(before, as_list(given.get("content")) or (), choice, top, rest)
     # Those of a refusal stand under a key of their own.
     entries = given.get("content") if given.get("content") is not None else given.get("refusal")
-    has_none = said.finish_reason in (TOOL_CALL, REFUSAL)
-    if said.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
+    has_none = answer.finish_reason in (TOOL_CALL, REFUSAL)
+    if answer.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
         raise InvalidResponse(CALLED)  # OpenAI gives none of a call, however they are asked for
-    counted = _counted(chosen, said, alone=len(response["choices"]) == 1 and response.get("n", 1) == 1)
+    counted = _counted(chosen, answer, alone=len(response["choices"]) == 1 and response.get("n", 1) == 1)
     if entries is not None:
         parsed = parse_entries(entries, f"choices[{choice}].logprobs.content", top=top, **rest)
         if has_none:
             return parsed
-        return settle(parsed, said.thinking, said.ending, as_list(entries) or (), counted=counted)
+        return settle(parsed, answer.thinking, answer.ending, as_list(entries) or (), counted=counted)
     if given.get("token_logprobs") is None:
         raise NoLogprobs(
             f"the response holds no log-probabilities (choices[{choice}].logprobs.content is missing); {ASK}"
         )
-    tokens, logprobs, rows = _read_columns(given, said.usage)
-    if len(logprobs) < len(given["token_logprobs"]) and spelled(list(map(text, given["tokens"] or ())), said.text).all:
+    tokens, logprobs, rows = _read_columns(given, answer.usage)
+    if (
+        len(logprobs) < len(given["token_logprobs"])
+        and spelled(list(map(text, given["tokens"] or ())), answer.text).all
+    ):
         rest["text"] = "".join(tokens)  # the prompt was echoed
     parsed = with_alternatives(ParsedResponse(tokens=tokens, logprobs=check_logprobs(logprobs), **rest), rows)
     parsed = parsed if top else replace(parsed, top_logprobs=None)
-    return parsed if has_none else settle(parsed, said.thinking, said.ending, counted=counted)
+    return parsed if has_none else settle(parsed, answer.thinking, answer.ending, counted=counted)
 
 
-def _counted(chosen: Mapping[str, Any], said: ParsedText, *, alone: bool) -> int:
+def _counted(chosen: Mapping[str, Any], answer: ParsedText, *, alone: bool) -> int:
     """How many tokens the server says that it drew for this answer; 0 where it does not say."""
     if ids := as_list(chosen.get("token_ids")):
         return len(ids)
-    return said.usage.completion_tokens if alone else 0  # the usage is of all choices together
+    return answer.usage.completion_tokens if alone else 0  # the usage is of all choices together
 
 
 def _with_thinking(
@@ -138,7 +184,7 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
     counted = fields(response.get("usage")) or {}
     spoken = content_text(message.get("content")) if message is not None else chosen["text"]
     logprobs = fields(chosen.get("logprobs")) or {}
-    said = ParsedText(
+    answer = ParsedText(
         text=spoken,
         finish_reason=read_ending(end_of(chosen), spoken, message or {}, logprobs),
         model=once(text(response.get("model"))),
@@ -146,7 +192,7 @@ def read_said(response: Mapping[str, Any], choice: int) -> tuple[ParsedText, Map
         thinking=thinking_of(message or {}, counted),
         ending=ending_of(chosen.get("finish_reason"), chosen),
     )
-    return said, chosen
+    return answer, chosen
 
 
 REASONING = ("reasoning_content", "reasoning")
@@ -224,3 +270,34 @@ def _echoed(logprobs: Any, usage: Usage) -> int:
             " request the completion without echo"
         )
     return 0
+
+
+def completion(
+    spoken: str,
+    logprobs: Mapping[str, Any] | None,
+    *,
+    model: object = "",
+    finish_reason: str = "",
+    thinking: str = "",
+    called: bool = False,
+    used: tuple[object, object, object] = (None, None, None),
+    ended_by: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Returns the chat completion that says the same as an answer of another format.
+
+    `thinking`: the text of the thinking, where it is known. `used`: tokens of the prompt, of the answer, and of the
+    thinking. `ended_by`: `stop_reason`, as vLLM says it, where it is known what the answer ended with.
+    """
+    message = {"role": "assistant", "content": spoken} | ({"reasoning_content": thinking} if thinking else {})
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": TOOL_CALL if called else read_end(finish_reason),
+        "logprobs": logprobs,
+        **(ended_by or {}),
+    }
+    prompt, answer, thought = used
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer}
+    if thought:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return {"object": "chat.completion", "model": text(model), "choices": [choice], "usage": usage}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.lines import iter_json_lines
 
 LONGEST_ERROR = 200
 """Characters kept of an error: it may carry a whole page."""
@@ -66,7 +66,7 @@ class QuestionOutcomes:
 
 def read_outcomes(path: str | Path) -> list[QuestionOutcomes]:
     """Every line of a `.jsonl` or `.jsonl.gz` file. Raises `ImportFileError`, naming file, line and field."""
-    found: list[QuestionOutcomes] = []
+    questions: list[QuestionOutcomes] = []
     seen: dict[str, int] = {}
     for line, record in iter_json_lines(Path(path)):
         try:
@@ -76,10 +76,10 @@ def read_outcomes(path: str | Path) -> list[QuestionOutcomes]:
         if question.id in seen:
             raise _at(path, line, ImportFileError(f"id {question.id!r} stands in line {seen[question.id]} too"))
         seen[question.id] = line
-        found.append(question)
-    if not found:
+        questions.append(question)
+    if not questions:
         raise ImportFileError(f"{path} holds no outcome; expected one JSON object a line")
-    return found
+    return questions
 
 
 def write_outcomes(path: str | Path, questions: Iterable[QuestionOutcomes]) -> None:
@@ -134,10 +134,10 @@ def _error(outcome: Mapping[str, Any], known: AgentOutcome, where: str) -> str |
     """Why the call failed; None where it did not. Raises `ImportFileError` for an error beside a right answer."""
     given = outcome.get("error")
     if given in (None, False, "", {}):
-        said = ANSWERED & outcome.keys()
+        answered = ANSWERED & outcome.keys()
         blank = not known.answer.strip() and known.confidence is None and not known.score
         paid = known.cost_usd is not None or known.latency_ms is not None
-        return "no answer" if blank and ("answer" in said or (paid and not said)) else None
+        return "no answer" if blank and ("answer" in answered or (paid and not answered)) else None
     if isinstance(given, dict):
         given = given.get("message") or json.dumps(given, default=str)
     if given is not True and not isinstance(given, str):

@@ -187,8 +187,8 @@ def _unknown(response: Mapping[str, Any]) -> str:
     for key in ("response", "body"):  # a line of an import file, or of Batch output
         if isinstance(response.get(key), (Mapping, list)):
             return f"{came}; expected what stands under its {key!r}: hand over that"
-    if said := error_message(response):
-        return f"the response is an error message ({said!r}); expected an answer: leave it out"
+    if message := error_message(response):
+        return f"the response is an error message ({message!r}); expected an answer: leave it out"
     return (
         f"{came}; expected a chat completion (choices), a response of the Responses API (output) or an engine's own"
         f" answer ({native_formats.NAMES}, vLLM, SGLang, llama.cpp): if this is an error message, leave it out"

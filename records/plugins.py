@@ -32,8 +32,8 @@ def load_plugin(name: str, group: str, kind: type[T], what: str) -> T | None:
     """
     if is_reference(name):
         return _load(name, name, kind, what)
-    found: list[EntryPoint] = [point for point in entry_points(group=group) if point.name == name]
-    if len(references := sorted({point.value for point in found})) > 1:
+    points: list[EntryPoint] = [point for point in entry_points(group=group) if point.name == name]
+    if len(references := sorted({point.value for point in points})) > 1:
         raise RecordError(
             f"{what} {name!r}: {len(references)} installed packages give this name in {group}; give one of them as "
             f"MODULE:NAME: {', '.join(references)}"
@@ -48,13 +48,13 @@ def _load(name: str, reference: str, kind: type[T], what: str) -> T:
     there = ", ".join(key for key, value in vars(module).items() if isinstance(value, kind)) or "none"
     if not hasattr(module, attribute):
         raise RecordError(f"{what} {name!r}: {path} has no {attribute!r}; of kind {kind.__name__} it has: {there}")
-    found = getattr(module, attribute)
-    if not isinstance(found, kind):
+    plugin = getattr(module, attribute)
+    if not isinstance(plugin, kind):
         raise RecordError(
-            f"{what} {name!r}: {attribute} in {path} is of type {type(found).__name__}; expected a "
+            f"{what} {name!r}: {attribute} in {path} is of type {type(plugin).__name__}; expected a "
             f"{kind.__module__}.{kind.__name__} (docs/own.md shows one). Of that kind {path} has: {there}"
         )
-    return found
+    return plugin
 
 
 def _imported(name: str, path: str, what: str) -> ModuleType:

@@ -56,7 +56,7 @@ def post_json(
     """
     data = json.dumps(body, allow_nan=False).encode()
     given = {"Content-Type": "application/json", "User-Agent": "metaprobe", **headers}
-    said: list[str] = ["no answer in time"]
+    failure: list[str] = ["no answer in time"]
     answered: list[bytes] = []
 
     def send() -> None:
@@ -64,21 +64,21 @@ def post_json(
             asked = urllib.request.Request(url, data, given, method="POST")
             with urllib.request.build_opener(_NoRedirect).open(asked, timeout=timeout_s) as answer:
                 answered.append(answer.read(MOST_BYTES))
-            said[0] = ""
+            failure[0] = ""
         except urllib.error.HTTPError as error:
-            said[0] = f"status {error.code}"
+            failure[0] = f"status {error.code}"
         except Exception as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            said[0] = type(reason).__name__
+            failure[0] = type(reason).__name__
 
     # Each read has a timeout of its own: a server that sends a byte now and then would hold us for ever.
     sending = threading.Thread(target=send, daemon=True)
     sending.start()
     sending.join(timeout_s)
-    if said[0]:
-        raise NotPosted(said[0])
+    if failure[0]:
+        raise NotPosted(failure[0])
     try:
-        found = json.loads(answered[0] or b"{}")
+        held = json.loads(answered[0] or b"{}")
     except (ValueError, RecursionError):
-        found = {}
-    return found if isinstance(found, dict) else {}
+        held = {}
+    return held if isinstance(held, dict) else {}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metaprobe.records.boundary import ending_of
 from metaprobe.records.endings import REFUSAL, SAID_BESIDE, TOOL_CALL, once
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import check_logprobs, sample
@@ -20,6 +19,7 @@ from metaprobe.records.openai_format import content_text, read_ending, thinking_
 from metaprobe.records.parse import from_json, parse_response
 from metaprobe.records.reading import text, usage
 from metaprobe.records.response import ParsedResponse, first_of, settle, with_alternatives
+from metaprobe.records.segments import ending_of
 
 if TYPE_CHECKING:
     from metaprobe.records.raw_body_decoders import Decoders
@@ -106,11 +106,11 @@ def _parsed(completion: Any, choice: int, top: bool) -> ParsedResponse | None:
     parsed = parsed if top else replace(parsed, top_logprobs=None)
     if reason in (TOOL_CALL, REFUSAL):
         return parsed
-    said = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}
+    ended_by = {name: getattr(chosen, name) for name in SAID_BESIDE if getattr(chosen, name) is not ...}
     drawn = len(chosen.token_ids) if isinstance(chosen.token_ids, list) else 0
     if not drawn and len(completion.choices) == 1 and completion.n == 1:
         drawn = parsed.usage.completion_tokens
-    return settle(parsed, None, ending_of(chosen.finish_reason, said), counted=drawn)
+    return settle(parsed, None, ending_of(chosen.finish_reason, ended_by), counted=drawn)
 
 
 @cache

@@ -145,9 +145,9 @@ def _joined(chunks: list[PlainChunk[Entry]]) -> Completion[Entry]:
     ends = [choice for choice in choices if choice.finish_reason]
     if not ends:
         raise ValueError("the answer has no end")
-    said = {name: getattr(ends[-1], name) for name in ("finish_reason", *SAID_BESIDE)}
+    ended_by = {name: getattr(ends[-1], name) for name in ("finish_reason", *SAID_BESIDE)}
     named = {
         name: next((value for chunk in reversed(chunks) if (value := getattr(chunk, name)) is not None), None)
         for name in ("model", "usage")
     }
-    return Completion([Choice(RawMessage(spoken), Logprobs(entries), **said)], **named)
+    return Completion([Choice(RawMessage(spoken), Logprobs(entries), **ended_by)], **named)

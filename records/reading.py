@@ -71,6 +71,11 @@ def as_list(value: object) -> Sequence[Any] | None:
     return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)) else None
 
 
+def each(values: object) -> list[Mapping[str, Any]]:
+    """Returns the mappings and clients' objects of a list, as `fields` reads them; nothing for what is no list."""
+    return [held for held in map(fields, as_list(values) or ()) if held is not None]
+
+
 def text(value: object) -> str:
     """The value where it is text, else empty: what only describes a response is never a reason to refuse it."""
     return value if isinstance(value, str) else ""
@@ -85,8 +90,8 @@ def error_message(response: Mapping[str, Any]) -> str:
     """What a server says went wrong, cut to 200 characters; empty where that is not said."""
     error = response.get("error")
     held = response if response.get("object") == "error" else fields(error) or {}
-    said = text(held.get("message")) or text(held.get("code")) or text(error) or text(response.get("detail"))
-    return said[:200]
+    message = text(held.get("message")) or text(held.get("code")) or text(error) or text(response.get("detail"))
+    return message[:200]
 
 
 def read_temperature(value: object) -> float | None:

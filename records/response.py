@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.records.boundary import Ending, Parts, locate
 from metaprobe.records.endings import REFUSAL, TOOL_CALL
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import (
@@ -24,7 +23,7 @@ from metaprobe.records.logprobs import (
     sample,
 )
 from metaprobe.records.reading import as_list, columns_of_each, fields, fields_of_each, text
-from metaprobe.records.segments import text_of
+from metaprobe.records.segments import Ending, Parts, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
 from metaprobe.records.types import Call, FloatArray, LogprobsMode, Segment, SegmentKind, Usage
 
@@ -101,12 +100,12 @@ def answer_logprobs(call: Call) -> FloatArray | None:
 def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -> ParsedResponse:
     """A response from its entries {token, logprob, top_logprobs}, one a token; `rest`: its other fields."""
     values = as_list(given)
-    found = columns_of_each(values, ("token", "logprob", "top_logprobs")[: 2 + top]) if values is not None else None
-    if found is None:
+    columns = columns_of_each(values, ("token", "logprob", "top_logprobs")[: 2 + top]) if values is not None else None
+    if columns is None:
         raise InvalidResponse(
             f"{where} is not a list of objects; expected {{token, logprob, top_logprobs}} for each token"
         )
-    tokens, logprobs = found[:2]
+    tokens, logprobs = columns[:2]
     checked = float_list(logprobs)
     parsed = ParsedResponse(
         tokens=tuple(tokens if _are_texts(tokens) else map(text, tokens)),
@@ -115,7 +114,7 @@ def parse_entries(given: object, where: str, *, top: bool = True, **rest: Any) -
     )
     assert values is not None
     if top:
-        return with_alternatives(parsed, found[2], values)
+        return with_alternatives(parsed, columns[2], values)
     few = [entry or {} for entry in map(fields, sample(values, logprobs))]
     return replace(with_alternatives(parsed, [entry.get("top_logprobs") for entry in few], few), top_logprobs=None)
 
@@ -210,25 +209,25 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
         pieces = [piece or (row or b"").decode("utf-8", "replace") for piece, row in zip(pieces, rows, strict=True)]
     if not names_tokens(pieces):
         if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(at)):
-            said = of_all or f"log-probabilities came for {len(at)} tokens of {len(parsed.text.split())} words"
-            raise InvalidResponse(f"{said}, and name no tokens; {_WHOLE}")
+            came_short = of_all or f"log-probabilities came for {len(at)} tokens of {len(parsed.text.split())} words"
+            raise InvalidResponse(f"{came_short}, and name no tokens; {_WHOLE}")
         return parsed
     shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
     if "".join(pieces) == shown:
         return _noted(parsed, of_all)
     if not shown.strip():
         return _noted(parsed, "the response shows no text, so whether the tokens are the whole answer is not known")
-    found = spelled(pieces, shown, rows)
-    if parsed.segments and not found.all:  # a server that leaves out the markers may show the thinking as text
+    reading = spelled(pieces, shown, rows)
+    if parsed.segments and not reading.all:  # a server that leaves out the markers may show the thinking as text
         whole = spelled(parsed.tokens, parsed.text)
-        found = whole if whole.all else found
-    if found.missing or found.other:
-        where = f"they say {found.other[:30]!r} where the text says" if found.other else "they leave out"
+        reading = whole if whole.all else reading
+    if reading.missing or reading.other:
+        where = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
         raise InvalidResponse(
             f"{of_all or 'the log-probabilities are not of the tokens of this answer'}: {where}"
-            f" {found.missing[:30]!r}; {_WHOLE}"
+            f" {reading.missing[:30]!r}; {_WHOLE}"
         )
-    more = "the tokens hold more than the text that is shown, and all are scored" if found.more else ""
+    more = "the tokens hold more than the text that is shown, and all are scored" if reading.more else ""
     return _noted(parsed, of_all or ("" if parsed.note else more))
 
 
@@ -276,7 +275,7 @@ def answer_of(parsed: ParsedResponse) -> ParsedResponse:
         )
     if parsed.tokens:
         refuse_placeholders(answer, answer, top)
-    said = f"scored are the answer's {len(answer)} tokens, not the {len(thinking)} of the thinking before it"
+    note = f"scored are the answer's {len(answer)} tokens, not the {len(thinking)} of the thinking before it"
     return replace(
         parsed,
         tokens=tuple(parsed.tokens[i] for i in at) if parsed.tokens else (),
@@ -284,7 +283,7 @@ def answer_of(parsed: ParsedResponse) -> ParsedResponse:
         top_logprobs=top,
         segments=(),
         thinking=thinking,
-        note="; ".join(filter(None, (parsed.note, said if len(thinking) else ""))),
+        note="; ".join(filter(None, (parsed.note, note if len(thinking) else ""))),
     )
 
 
@@ -301,7 +300,7 @@ def parts_of(
         pieces = [_from_bytes(entry) for entry in fields_of_each(entries)] if entries else [None]
         if None in pieces:
             raise
-        shown, thought = (_bytewise(said or "") for said in (spoken, thinking))
+        shown, thought = (_bytewise(written or "") for written in (spoken, thinking))
         return locate([piece for piece in pieces if piece is not None], shown, thought, ending=ending)
 
 
@@ -313,5 +312,5 @@ def _from_bytes(entry: Mapping[str, Any] | None) -> str | None:
     return bytes(given).decode("latin-1")
 
 
-def _bytewise(said: str) -> str:
-    return said.encode("utf-8", "surrogatepass").decode("latin-1")
+def _bytewise(written: str) -> str:
+    return written.encode("utf-8", "surrogatepass").decode("latin-1")

@@ -1,13 +1,13 @@
 """Reads what OpenAI's Responses API gives, whole or as a list of its stream's events."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import STOP, TOOL_CALL, once, read_end, refuse_error
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
+from metaprobe.records.reading import as_list, each, fields, only_choice, read_temperature, text, usage
 from metaprobe.records.response import ParsedResponse, parse_entries, settle
+from metaprobe.records.segments import Ending
 
 _ASK = 'request it with include=["message.output_text.logprobs"] (and top_logprobs=k for the alternatives)'
 _WORDS = ("message", "reasoning")
@@ -84,14 +84,14 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
 
 def _state(response: Mapping[str, Any]) -> str:
     """The first state of a message that is not completed; empty where all are."""
-    states = [text(item.get("status")) for item in _each(response.get("output")) if item.get("type") == "message"]
+    states = [text(item.get("status")) for item in each(response.get("output")) if item.get("type") == "message"]
     return next((state for state in states if state not in ("", "completed")), "")
 
 
 def _thinking(response: Mapping[str, Any], counted: Mapping[str, Any]) -> str | None:
     """The text of the reasoning, empty where only a summary of it or its length is known, None where there was none."""
-    items = [item for item in _each(response.get("output")) if item.get("type") == "reasoning"]
-    texts = [text(part.get("text")) for item in items for part in _each(item.get("content"))]
+    items = [item for item in each(response.get("output")) if item.get("type") == "reasoning"]
+    texts = [text(part.get("text")) for item in items for part in each(item.get("content"))]
     spent = (fields(counted.get("output_tokens_details")) or {}).get("reasoning_tokens")
     return "".join(texts) if items or (type(spent) is int and spent > 0) else None
 
@@ -121,10 +121,10 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     if any(part.get("logprobs") for part in whole) or not joined:
         return known
     parts = [joined[place] for place in sorted(joined)]
-    if said := "".join(text(part.get("text")) for part in whole):  # the closing event has the text, and no numbers
+    if spoken := "".join(text(part.get("text")) for part in whole):  # the closing event has the text, and no numbers
         entries = [entry for part in parts for entry in part["logprobs"]]
-        parts = [{"type": "output_text", "text": said, "logprobs": entries}]
-    items = [item for item in _each(known.get("output")) if item.get("type") != "message"]
+        parts = [{"type": "output_text", "text": spoken, "logprobs": entries}]
+    items = [item for item in each(known.get("output")) if item.get("type") != "message"]
     message = {"type": "message", "content": parts, "status": _state(known)}
     return {**known, "output": [*items, message]}
 
@@ -133,18 +133,13 @@ def _text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:
     """(the parts that are text, the kinds of everything else)."""
     parts: list[Mapping[str, Any]] = []
     other: set[str] = set()
-    for item in _each(output):
+    for item in each(output):
         if item.get("type") != "message":
             other.add(text(item.get("type"))[:40] or "an item of no type")
             continue
-        for part in _each(item.get("content")):
+        for part in each(item.get("content")):
             if part.get("type") == "output_text":
                 parts.append(part)
             else:
                 other.add(text(part.get("type"))[:40] or "a part of no type")
     return parts, other
-
-
-def _each(values: object) -> Iterator[Mapping[str, Any]]:
-    given: Sequence[Any] = as_list(values) or ()
-    return (held for held in map(fields, given) if held is not None)

@@ -62,8 +62,8 @@ def run_assertions(
         except BaseException:  # Ctrl-C must not leave it running
             _kill(process)
             raise
-    said = report.decode(errors="replace")
-    return Trial(True, "") if said == token else Trial(False, said or "it ended before the assertions were done")
+    told = report.decode(errors="replace")
+    return Trial(True, "") if told == token else Trial(False, told or "it ended before the assertions were done")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

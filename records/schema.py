@@ -129,17 +129,17 @@ def run_to_batch(run: Run) -> Any:
         ) from error
 
 
-def _check_fields(found: Any, expected: Any, name: str) -> None:
+def _check_fields(given: Any, expected: Any, name: str) -> None:
     """Raises `ValueError` where a type has fields, or is one, that are not as expected; older shards lack some."""
-    if pa.types.is_struct(found) and pa.types.is_struct(expected):
-        for field in found:
+    if pa.types.is_struct(given) and pa.types.is_struct(expected):
+        for field in given:
             if expected.get_field_index(field.name) < 0:
                 raise ValueError(f"{name} has a field {field.name!r}, which it should not have")
             _check_fields(field.type, expected.field(field.name).type, f"{name}.{field.name}")
-    elif pa.types.is_list(found) and pa.types.is_list(expected):
-        _check_fields(found.value_type, expected.value_type, f"{name}[]")
-    elif found != expected:
-        raise ValueError(f"{name} is of type {found}; expected {expected}")
+    elif pa.types.is_list(given) and pa.types.is_list(expected):
+        _check_fields(given.value_type, expected.value_type, f"{name}[]")
+    elif given != expected:
+        raise ValueError(f"{name} is of type {given}; expected {expected}")
 
 
 def _check_values(array: Any, name: str) -> None:

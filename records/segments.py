@@ -1,18 +1,22 @@
-"""Where thinking ends and the answer begins, in the tokens of a reasoning model.
+"""Tells which tokens of an answer are thinking, which are the answer, and which only end it.
 
-Boundaries are found by markers among the tokens (`<think>`, `</think>`, harmony's channels), or by the texts that a
-server has separated. A token that holds part of a marker belongs to neither side, and so does white space beside one:
-servers strip it or do not, and the same tokens must have the same segments behind every server.
+Boundaries are found by markers among the tokens (`<think>`, `</think>`, harmony's channels), or by laying the tokens
+along the texts that a server has separated. A token that holds part of a marker belongs to neither side, and so does
+white space beside a marker: servers strip it or do not, and the same tokens must have the same segments behind every
+server. Where neither tells and the score would hang on it, the response is refused.
 """
 
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, groupby
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.spelling import last_place
 from metaprobe.records.types import Segment, SegmentKind
 
 SPACE = " \t\r\n"
@@ -32,16 +36,16 @@ _PAIRS = {
     "<|START_THINKING|>": "<|END_THINKING|>",
     "<|channel>thought": "<channel|>",
 }
-"""What opens and closes thinking, of the models whose parsers vLLM and SGLang bring."""
+"""Marker that opens thinking -> marker that closes it, for the models that vLLM and SGLang have parsers for."""
 OPENINGS = (*_PAIRS, "<|channel|>", "<|start|>")
 CLOSINGS = tuple(_PAIRS.values())
 _AT_MARKS = re.compile("(" + "|".join(map(re.escape, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE))) + ")")
 _NO_SPACE = re.compile(f"[^{SPACE}]")
 _LONGEST = max(map(len, (*_PAIRS, *CLOSINGS, *_HARMONY, MESSAGE)))
-"""Characters of the longest marker; so many are looked at again, at most, when a token comes."""
+"""Characters of the longest marker. At most that many are read again when a token comes."""
 
 Kind = SegmentKind | Literal["marker"]
-"""What a token belongs to; a marker is of no segment."""
+"""The kind of segment that a token belongs to; a marker belongs to none."""
 
 
 class KindReader:
@@ -140,23 +144,23 @@ class KindReader:
 
     def _go_on(self, text: str, at: int) -> int:
         """Within thinking, or within a message of harmony's."""
-        found = _any_of(self._marks).search(text, at)
-        if found is None:
+        mark_match = _any_of(self._marks).search(text, at)
+        if mark_match is None:
             self._keep(text, at, self._marks, self._kind)
             return len(text)
-        body = len(text[at : found.start()].rstrip(SPACE))
+        body = len(text[at : mark_match.start()].rstrip(SPACE))
         if body:
             self._give(self._space + body, self._kind)
             self._space = 0
-        self._give(self._space + found.start() - at - body, "edge")
+        self._give(self._space + mark_match.start() - at - body, "edge")
         self._space = 0
-        mark = found[0]
+        mark = mark_match[0]
         self._give(len(mark), "marker")
         if mark in _HARMONY:
             self._open(mark)
         else:
             self._state, self._kind, self._edge = "rest", "answer", True
-        return found.end()
+        return mark_match.end()
 
     def _name(self, text: str, at: int) -> int:
         """Between the messages of harmony: nothing here is said to anybody, and it names the next channel."""
@@ -226,8 +230,8 @@ def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 def _skip_space(text: str, at: int) -> int:
     """Where the first character stands, from `at` on, that is no white space."""
-    found = _NO_SPACE.search(text, at)
-    return len(text) if found is None else found.start()
+    character = _NO_SPACE.search(text, at)
+    return len(text) if character is None else character.start()
 
 
 def _begun(text: str, at: int, marks: Iterable[str]) -> int:
@@ -237,7 +241,7 @@ def _begun(text: str, at: int, marks: Iterable[str]) -> int:
 
 
 def marked(pieces: Iterable[str], *, opened: bool = False) -> tuple[Segment, ...]:
-    """The segments that markers among the tokens tell; empty where all tokens are of the answer."""
+    """Returns the segments that markers among the tokens delimit; empty where all tokens are the answer's."""
     reader, kinds = KindReader(opened=opened), []
     for piece in pieces:
         kinds += reader.push(piece)
@@ -264,7 +268,7 @@ def spoken_text(shown: str) -> str:
 
 
 def text_of(shown: str, kind: SegmentKind) -> str:
-    """What of the text is of that kind; all of it is of the answer where it shows no thinking."""
+    """Returns the part of the text that is of that kind. Without thinking all of it is of the answer."""
     opened = ends_unopened(shown)
     if not opened and not shown.lstrip(SPACE).startswith(OPENINGS):
         return shown if kind == "answer" else ""
@@ -274,7 +278,7 @@ def text_of(shown: str, kind: SegmentKind) -> str:
 
 
 def runs_of(kinds: Sequence[Kind]) -> tuple[Segment, ...]:
-    """The segments of tokens of these kinds; empty where all are of the answer."""
+    """Returns the segments of tokens of these kinds; empty where all are the answer's."""
     if all(kind == "answer" for kind in kinds):
         return ()
     counts = [(kind, len(list(run))) for kind, run in groupby(kinds)]
@@ -295,3 +299,169 @@ def check_segments(given: Sequence[Segment], tokens: int) -> tuple[Segment, ...]
             )
         end = segment.end
     return tuple(given)
+
+
+ONLY_ANSWER = "the thinking before the answer came without log-probabilities"
+"""The note on an answer whose thinking is known to have been, and nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which tokens of one answer count, and to which segments they belong."""
+
+    kept: int
+    """How many tokens are the answer's, thinking and markers included; those after them only ended it."""
+    segments: tuple[Segment, ...] = ()
+    """Empty where all that is kept is the answer."""
+    note: str = ""
+
+
+_SPELLED_SPACE = "▁ĠĊĉč"
+"""Space, line break, tab and carriage return as SentencePiece and byte-level BPE spell them."""
+
+Ending = Literal["", "token", "text", "some"]
+"""How an answer ended, as far as that says what its last tokens are: by an end token that is the last of them, by a
+stop text, by one of these, or (empty) by none of them, as where a limit cut it."""
+
+END_TOKEN = re.compile(r"<[|｜]\S+[|｜]>|</s>|<eos>|<end_of_turn>|<end_of_text>")
+"""End tokens by their look, which a text never shows."""
+
+
+def ending_of(finish_reason: object, choice: Mapping[str, Any]) -> Ending:
+    """Returns how the choice of a completion ended. vLLM (`stop_reason`) and SGLang (`matched_stop`) say by what."""
+    if read_end(finish_reason) != STOP:
+        return ""
+    if "stop_reason" in choice:
+        return "text" if isinstance(choice["stop_reason"], str) else "token"
+    matched = choice.get("matched_stop")
+    return "some" if matched is None else "text" if isinstance(matched, str) else "token"
+
+
+def locate(pieces: Sequence[str], text: str, thinking: str | None = None, *, ending: Ending = "") -> Parts:
+    """Returns the segment of each token, by the tokens' texts.
+
+    `text`: the answer as the server shows it, with the thinking in it or without. `thinking`: what it shows of the
+    thinking in a field of its own; None where nothing says that there was any, empty where there was some and its
+    words are not known. Raises `InvalidResponse` where there was thinking and the tokens do not tell where it ends.
+    """
+    kept = len(pieces) - _end_tokens(pieces, text, ending)
+    pieces = pieces[:kept]
+    raw = "".join(pieces)
+    if thinking is None and raw == text and "<" not in raw and "[" not in raw:  # most answers: no marker can be there
+        return Parts(kept)
+    begun = raw.lstrip(SPACE).startswith(OPENINGS)
+    closed = not begun and any(mark in raw for mark in CLOSINGS)
+    opened = closed and (bool(thinking) or ends_unopened(raw))
+    if begun or opened:
+        return _checked(pieces, Parts(kept, marked(pieces, opened=opened)), text_of(text, "answer").strip(SPACE))
+    if MESSAGE in raw:  # the prompt ended within a header of harmony's
+        shifted = marked(("<|channel|>", *pieces))
+        return Parts(kept, tuple(Segment(s.kind, s.start - 1, s.end - 1) for s in shifted))
+    if text.lstrip(SPACE).startswith(OPENINGS) or (not closed and ends_unopened(text)):
+        return _aligned(pieces, kept, text_of(text, "answer"), text_of(text, "thinking"))
+    if thinking is not None:
+        return _aligned(pieces, kept, text, thinking)
+    if closed:
+        return Parts(kept, note="an end of thinking stands within a line and is taken for words of the answer")
+    if ending == "text" and text.strip(SPACE) not in raw:
+        return Parts(kept, note="which of the last tokens are of the stop text is not known, and all are scored")
+    return _shown_only(pieces, kept, text) if raw != text and raw else Parts(kept)
+
+
+def _end_tokens(pieces: Sequence[str], text: str, ending: Ending) -> int:
+    """How many tokens at the end are none of the text's: an end token, or those of a stop text."""
+    if not pieces:
+        return 0
+    last, shown = pieces[-1], text.strip(SPACE)
+    if END_TOKEN.fullmatch(last) and not text.endswith(last):
+        return 1
+    if not ending:
+        return 0
+    if ending == "text":
+        return _after(pieces, shown, text[len(text.rstrip(SPACE)) :])
+    if last and text.endswith(last):
+        return 0
+    if last and (ending == "token" or not last.strip(SPACE)):
+        return int(ending == "token")
+    before = next((piece for piece in reversed(pieces[:-1]) if piece.strip(SPACE)), "").rstrip(SPACE)
+    return int(bool(before) and shown.endswith(before))
+
+
+def _after(pieces: Sequence[str], shown: str, space: str) -> int:
+    """How many tokens at the end begin after the text that is shown, and the white space behind it."""
+    raw = "".join(pieces)
+    lead = len(raw) - len(raw.lstrip(SPACE))
+    place = lead if raw.startswith(shown, lead) else last_place(raw, shown)
+    if not shown or place < 0:
+        return 0
+    end = place + len(shown)
+    end += len(space) if raw.startswith(space, end) else 0
+    count, begin = 0, len(raw)
+    while count < len(pieces) and begin - len(pieces[-1 - count]) >= end:
+        count += 1
+        begin -= len(pieces[-count])
+    return count
+
+
+def _checked(pieces: Sequence[str], parts: Parts, shown: str) -> Parts:
+    """The parts, where the tokens of the answer are those of the answer that is shown; else with a note."""
+    spoken = "".join("".join(pieces[s.start : s.end]) for s in parts.segments if s.kind == "answer").strip(SPACE)
+    # A token that reaches into a marker is missing here, and a character that several tokens make up cannot be read.
+    if not shown or spoken in shown or spoken.startswith(shown) or "\ufffd" in spoken or "\\x" in spoken:
+        return parts
+    if not spoken.endswith(shown):
+        return replace(parts, note="the tokens after the thinking are of other words than the answer that is shown")
+    raw = "".join(pieces)
+    cut = raw.rindex(shown)
+    [answer] = _spans(pieces, (0, 0), (cut, cut + len(shown))) or [Segment("answer", 0, parts.kept)]
+    before = [s for s in parts.segments if s.kind != "answer" and s.end <= answer.start]
+    return Parts(parts.kept, (*before, answer), "tokens before the answer that is shown are not scored")
+
+
+def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Parts:
+    """By the texts alone: there was thinking, and no marker is among the tokens."""
+    raw, answer, thought = "".join(pieces), text.strip(SPACE), thinking.strip(SPACE)
+    shown = raw.strip(SPACE)
+    start = len(raw) - len(raw.lstrip(SPACE))
+    if shown and shown == answer:
+        return Parts(kept, (Segment("answer", 0, kept),), ONLY_ANSWER)
+    if shown and thought and shown == thought:
+        return Parts(kept, _spans(pieces, (start, start + len(thought)), (0, 0)))
+    if answer and shown.endswith(answer):
+        cut = raw.rindex(answer)
+        before = raw[:cut].strip(SPACE)
+        if before and before in thought:  # all of it, or what a stream kept of it
+            return Parts(kept, _spans(pieces, (start, start + len(before)), (cut, cut + len(answer))))
+    raise InvalidResponse(
+        f"the answer came after thinking, and its {len(pieces)} log-probabilities"
+        f" {'name no tokens' if not shown else 'are of other words than thinking and answer'}, so where the thinking"
+        " ends is not known; expected tokens that make up the answer, or thinking and answer: ask the server for their"
+        " texts, switch its reasoning parser off, or leave this response out"
+    )
+
+
+def _shown_only(pieces: Sequence[str], kept: int, text: str) -> Parts:
+    """Where nothing is said of thinking: the tokens of the text that is shown, where others stand around it."""
+    raw, shown = "".join(pieces), text.strip(SPACE)
+    lead = len(raw) - len(raw.lstrip(SPACE))
+    if not shown or not (raw.startswith(shown, lead) or raw.rstrip(SPACE).endswith(shown)):
+        return Parts(kept)
+    start = lead if raw.startswith(shown, lead) else raw.rfind(shown)
+    stop, ends = start + len(shown), list(accumulate(map(len, pieces)))
+    outside = [piece for piece, end in zip(pieces, ends, strict=True) if end <= start or end - len(piece) >= stop]
+    if not "".join(outside).strip(SPACE + _SPELLED_SPACE):
+        return Parts(kept)
+    spans = _spans(pieces, (0, 0), (start, stop))
+    return Parts(kept, spans, "tokens before or after the text that is shown are not scored")
+
+
+def _spans(pieces: Sequence[str], thinking: tuple[int, int], answer: tuple[int, int]) -> tuple[Segment, ...]:
+    """The tokens of these stretches of their text; a token that reaches into both is of neither."""
+    ends = list(accumulate(map(len, pieces)))
+    kinds: list[Kind] = []
+    for piece, end in zip(pieces, ends, strict=True):
+        begin = end - len(piece)
+        in_thinking = begin < thinking[1] and end > thinking[0]
+        in_answer = begin < answer[1] and end > answer[0]
+        kinds.append("marker" if in_thinking == in_answer else "thinking" if in_thinking else "answer")
+    return runs_of(kinds)

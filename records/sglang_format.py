@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.reading import as_list, fields, only_choice, text, usage
-from metaprobe.records.response import ParsedResponse, settle, with_alternatives, without_last
+from metaprobe.records.response import ParsedResponse, parse_entries, settle, without_last
+from metaprobe.records.segments import Ending
 
 
 def is_sglang(response: object) -> bool:
@@ -40,15 +39,22 @@ def read_sglang(response: Mapping[str, Any], choice: int, top: bool = True) -> P
             " expected as many: was the answer edited?"
         )
     reason = fields(info.get("finish_reason"))
-    parsed = ParsedResponse(
+    entries = [
+        {
+            "token": text(triple[2]) if len(triple) > 2 else "",
+            "logprob": triple[0],
+            "top_logprobs": _firsts(rows[number], number) if rows else (),
+        }
+        for number, triple in enumerate(triples)
+    ]
+    parsed = parse_entries(
+        entries,
+        "meta_info.output_token_logprobs",
         text=text(response.get("text")),
-        tokens=tuple(text(triple[2]) if len(triple) > 2 else "" for triple in triples),
-        logprobs=check_logprobs([triple[0] for triple in triples]),
         finish_reason=read_end(info.get("finish_reason")),
         usage=usage(info.get("prompt_tokens"), info.get("completion_tokens")),
         logprobs_mode="processed",
     )
-    parsed = with_alternatives(parsed, [_firsts(row, number) for number, row in enumerate(rows)])
     parsed = parsed if top else replace(parsed, top_logprobs=None)
     matched = reason.get("matched") if reason else None
     stopped = parsed.finish_reason == STOP

@@ -1,4 +1,4 @@
-"""Whether the tokens of an answer spell its text.
+"""Reads texts in time that grows with the text and not with its square; tells whether tokens spell an answer's text.
 
 Servers drop, shift and replace log-probabilities. Then a number comes out that is of other words than the answer's, so
 tokens are laid along the text before they are scored. Several spellings of the same token are in use, and all are read:
@@ -7,11 +7,70 @@ its text; its UTF-8 bytes; byte-level BPE (`Ġ`, GPT-2's table); SentencePiece (
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from metaprobe.records.scans import normalize
+AT_LINE = r"^[^\w\n]*+"
+"""Begins a pattern (with `re.MULTILINE`) whose first word is the first of its line. `^\\W*` would find the same, and
+try again from every empty line before it."""
+
+MOST_DIGITS = 1000
+"""Digits of a number that are read. Python refuses to read more than 4,300, and none that is meant has so many."""
+
+MOST_MARKS = 30
+"""Combining marks that one letter may bear, as in Unicode's stream-safe text; sorting more takes the square of their
+number."""
+
+_WORD_CHARACTER = re.compile(r"\w")
+_MAY_BE_MARKS = re.compile(rf"[^\w\x00-\x7f]{{{MOST_MARKS + 1}}}")
+_SPLIT_INTO_MARKS = "\u0f73\u0f75\u0f81"
+"""Letters of no combining class that consist of marks alone."""
+
+
+def line_matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """The matches of a pattern that begins with `AT_LINE`, each with where it begins.
+
+    Lines before it that hold nothing but marks and blanks belong to it.
+    """
+    done = 0
+    for match in pattern.finditer(text):
+        before = text[done : match.start()]
+        last = _WORD_CHARACTER.search(before[::-1])
+        marks = done + len(before) - last.start() if last else done  # where they may begin
+        newline = marks - 1 if text[marks - 1 : marks] == "\n" else text.find("\n", marks, match.start())
+        yield (0 if not marks else newline + 1 if newline >= 0 else match.start()), match
+        done = match.end()
+
+
+def last_place(text: str, part: str) -> int:
+    """Where `part` stands last in the text; -1 where it does not.
+
+    `str.rfind` takes the product of both lengths for a part such as "ab" and many a's; `str.find` does not.
+    """
+    place = text[::-1].find(part[::-1])
+    return place if place < 0 else len(text) - place - len(part)
+
+
+def read_int(digits: str) -> int:
+    """The whole number that the first `MOST_DIGITS` of these digits make, those without leading zeros."""
+    return int(digits.lstrip("0")[:MOST_DIGITS] or "0")
+
+
+def normalize(form: "unicodedata._NormalizationForm", text: str) -> str:
+    """The text in a normal form of Unicode, with `MOST_MARKS` combining marks a letter at most."""
+    if text.isascii():
+        return text
+    if not _MAY_BE_MARKS.search(text):  # of marks alone no letter consists
+        return unicodedata.normalize(form, text)
+    kept, marks = [], 0
+    for character in text:
+        marks = marks + 1 if unicodedata.combining(character) or character in _SPLIT_INTO_MARKS else 0
+        if marks <= MOST_MARKS:
+            kept.append(character)
+    return unicodedata.normalize(form, "".join(kept))
+
 
 UNSAID = "\ufffd"
 """Stands for a part of a character, as decoders write it."""
@@ -41,7 +100,7 @@ class Spelled:
     other: str = ""
     """What the tokens spell in its place; empty where they only leave something out."""
     more: bool = False
-    """Whether the tokens spell all of the text, and more."""
+    """Whether the tokens spell all of the text, and words beyond it."""
 
     @property
     def all(self) -> bool:
@@ -55,21 +114,21 @@ def names_tokens(pieces: Iterable[str]) -> bool:
 
 
 def spelled(pieces: Sequence[str], text: str, byte_rows: Sequence[bytes | None] = ()) -> Spelled:
-    """How far the tokens spell the text: white space is not compared, and Unicode is compared in NFC, then NFKC.
+    """Returns how far the tokens spell the text. White space is not compared; Unicode is compared in NFC, then NFKC.
 
     `byte_rows`: the bytes of each token where the server gives them, else empty.
     """
     wanted = _bare(text)
     worst: Spelled | None = None
     for reading in _readings(pieces, byte_rows):
-        found = _compare(_bare(reading), wanted)
-        if found.all:
-            return found
+        compared = _compare(_bare(reading), wanted)
+        if compared.all:
+            return compared
         folded = _compare(_bare(normalize("NFKC", reading)), _bare(normalize("NFKC", text)))
         if folded.all:
             return folded
-        if worst is None or (found.more and not worst.more):
-            worst = found
+        if worst is None or (compared.more and not worst.more):
+            worst = compared
     assert worst is not None
     return worst
 
@@ -110,9 +169,9 @@ def _as_bytes(piece: str) -> bytes:
         return bytes((int(byte[1], 16),))
     if piece.startswith("bytes:"):
         raw = piece.removeprefix("bytes:").encode("utf-8", "surrogatepass")
-        return _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), raw)
-    said = piece.removeprefix("##") if len(piece) > 2 else piece
-    return said.removesuffix("</w>").replace("▁", " ").encode("utf-8", "replace")
+        return _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), raw)
+    bare = piece.removeprefix("##") if len(piece) > 2 else piece
+    return bare.removesuffix("</w>").replace("▁", " ").encode("utf-8", "replace")
 
 
 def _from_byte_level(piece: str) -> bytes:

@@ -1,10 +1,18 @@
 """The run store: a folder of Parquet shards with one row for each run, which DuckDB, Polars and `datasets` can read."""
 
+import hashlib
+import json
+import re
+import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from threading import Lock
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import numpy as np
 
 from metaprobe.records.activations import (
     STATES,
@@ -12,20 +20,145 @@ from metaprobe.records.activations import (
     TOKENS,
     ActivationFile,
     Activations,
+    Layout,
     TokenFile,
     TokenStates,
+    activation_bytes,
+    check_layout,
     gather,
+    layout_of,
 )
-from metaprobe.records.compressed import check_memory, check_values
-from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
+from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch, Unwritable
 from metaprobe.records.extras import require
-from metaprobe.records.one_writer import OneWriter
+from metaprobe.records.lines import check_memory, check_values
 from metaprobe.records.schema import check_format, run_to_batch, table_to_runs
-from metaprobe.records.types import Hidden, Run
-from metaprobe.records.writer import RunWriter, shard_paths, write_shard
+from metaprobe.records.types import Call, Hidden, Run
+from metaprobe.records.writing import OneWriter, atomic_write
 
 pa = require("pyarrow", "fit")
 pq = require("pyarrow.parquet", "fit")
+
+_SHARD = re.compile(r"runs-(\d{5,})-[0-9a-f]{8}\.parquet")
+
+
+def shard_paths(folder: Path) -> list[Path]:
+    """The shards of a folder, oldest first. Other files, and leftovers of a kill, are passed over."""
+    numbered = [(int(match[1]), path.name, path) for path in folder.iterdir() if (match := _SHARD.fullmatch(path.name))]
+    return [path for _, _, path in sorted(numbered)]
+
+
+def write_shard(path: Path, batches: Sequence[Any]) -> None:
+    """A shard of these rows, whole or not at all; one of that name is replaced."""
+    with atomic_write(path) as file:
+        table = pa.Table.from_batches(batches).combine_chunks()
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+
+
+class RunWriter:
+    """Gathers runs and writes a shard whenever `shard_runs` are together, and at the end of the `with` block.
+
+    The end may be an exception or Ctrl-C: what was added is written all the same. Threads may share a writer. From the
+    beginning of the block to its end no other process writes into the folder: `StoreHeld` names the one that does.
+    """
+
+    def __init__(
+        self, folder: Path, layout: Layout | None, *, shard_runs: int, text: bool, only: OneWriter | None = None
+    ) -> None:
+        """`only`: what keeps others out, where it is held already."""
+        if shard_runs < 1:
+            raise ValueError(f"shard_runs is {shard_runs}; expected at least 1")
+        self._folder = folder
+        self._layout = layout
+        self._shard_runs = shard_runs
+        self._text = text
+        self._only = only or OneWriter(folder)
+        self._path: Path | None = None
+        self._batches: list[Any] = []
+        self._hidden: dict[str, Hidden] = {}
+        self._lock = Lock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        self._only.__enter__()
+        for leftover in self._folder.glob(".runs-*.tmp"):  # of a kill: nobody writes it any more
+            leftover.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed = True
+        try:
+            self.flush()
+        finally:
+            self._only.__exit__(kind, error, traceback)
+
+    def add(self, run: Run) -> None:
+        """Takes one run. Raises `RecordError` for one that cannot be stored; the others are not harmed by it.
+
+        Raises `Unwritable` where the shard that it completes cannot be written, as on a full disk; the end of the block
+        tries once more.
+        """
+        if self._closed:
+            raise RecordError(f"run {run.id!r} came after the writer was closed; add runs inside the `with` block")
+        batch = run_to_batch(run if self._text else drop_text(run))
+        with self._lock:
+            layout = self._layout
+            hidden = {call.id: call.hidden for call in run.calls if call.hidden is not None}
+            for call_id, states in hidden.items():
+                own = layout_of(states, call_id)
+                layout = layout or own
+                check_layout(own, layout, f"call {call_id!r}")
+            self._layout = layout
+            for call_id, states in hidden.items():
+                self._hidden.setdefault(call_id, states)  # a call that comes twice: the first one, as everywhere
+            self._batches.append(batch)
+            if len(self._batches) >= self._shard_runs:
+                self._write_shard()
+
+    def flush(self) -> None:
+        """Writes what was added and is not yet on the disk, as a shard of its own."""
+        with self._lock:
+            if self._batches:
+                self._write_shard()
+
+    def _write_shard(self) -> None:
+        try:
+            # One name until it is written: an interrupted write is made good under it, and no run is there twice.
+            self._path = path = self._path or self._next_path()
+            if self._hidden:
+                with atomic_write(path.with_suffix(SUFFIX)) as file:
+                    file.write(activation_bytes(self._hidden))
+            write_shard(path, self._batches)
+        except OSError as error:
+            raise Unwritable(
+                f"{len(self._batches)} runs cannot be written to {self._folder}: {error.strerror or error}"
+            ) from error
+        self._path, self._batches, self._hidden = None, [], {}
+
+    def _next_path(self) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        last = shard_paths(self._folder)[-1:]
+        count = int(last[0].name.split("-")[1]) + 1 if last else 0
+        # The count sorts shards by time; the random part keeps writers apart where the folder cannot be locked.
+        return self._folder / f"runs-{count:05d}-{secrets.token_hex(4)}.parquet"
+
+
+def drop_text(run: Run) -> Run:
+    """The run without anything that was said: log-probabilities, labels and stated values stay, and so do all ids."""
+    return replace(
+        run,
+        item=replace(run.item, question="", gold=(), choices=(), fields={}),
+        calls=tuple(_call_without_text(call) for call in run.calls),
+        final_answer="",
+    )
+
+
+def _call_without_text(call: Call) -> Call:
+    # Servers repeat the prompt in their errors; that there was one is kept.
+    error = None if call.error is None else "left out"
+    return replace(call, text="", tokens=(), messages=(), prompt_token_ids=None, token_ids=None, error=error)
+
 
 T = TypeVar("T")
 
@@ -89,12 +222,12 @@ class RunStore:
 
     def shards_of_runs(self) -> dict[str, Path]:
         """Returns the file of each stored run, by id; empty where the folder is empty or does not exist yet."""
-        found: dict[str, Path] = {}
+        shards: dict[str, Path] = {}
         for shard in self._shards():
             with self._guard(shard):
                 for run_id in self._read(shard, columns=["id"]).column("id").to_pylist():
-                    found.setdefault(run_id, shard)
-        return found
+                    shards.setdefault(run_id, shard)
+        return shards
 
     def shards(self) -> list[Path]:
         """Returns the Parquet files, oldest first. Raises `RecordError` where there is no store to read."""
@@ -253,9 +386,9 @@ class RunStore:
     def _with_hidden(self, runs: list[Run], shard: Path) -> list[Run]:
         states: dict[str, Hidden] = {}
         for file in self._activation_files([shard]):
-            found = gather([file])
-            for call_id, values in zip(found.call_ids, found.values, strict=True):
-                states[call_id] = Hidden(values, found.layers, found.positions)
+            states_of_file = gather([file])
+            for call_id, values in zip(states_of_file.call_ids, states_of_file.values, strict=True):
+                states[call_id] = Hidden(values, states_of_file.layers, states_of_file.positions)
         return [
             replace(run, calls=tuple(replace(call, hidden=states.get(call.id)) for call in run.calls)) for run in runs
         ]
@@ -285,3 +418,32 @@ class RunStore:
 def _token_states(call_id: str, file: TokenFile, row: int, layers: Sequence[int] | None) -> TokenStates:
     chosen = file.layers if layers is None else tuple(layers)
     return TokenStates(call_id, file.read(row, [file.layers.index(layer) for layer in chosen]), chosen)
+
+
+def fingerprint(runs: Iterable[Run]) -> str:
+    """SHA-256 (hex) over ids, groups, log-probabilities, labels and statements of the runs or of a run store.
+
+    The order of runs, and so of shards, does not matter; texts do not either: a store kept without them has the same.
+    """
+    digests = sorted((run.id, _digest(run)) for run in runs)
+    return hashlib.sha256(b"".join(digest for _, digest in digests)).hexdigest()
+
+
+def _digest(run: Run) -> bytes:
+    """Lengths stand before values, so that no two runs write the same bytes."""
+    facts = [
+        [run.id, run.item.id, run.item.group],
+        [[call.id, -1 if call.logprobs is None else len(call.logprobs)] for call in run.calls],
+        [[label.call_id, label.name, float(label.value), label.source] for label in run.labels],
+        [[s.call_id, s.kind, None if s.value is None else float(s.value)] for s in run.statements],
+    ]
+    if any(call.segments for call in run.calls):  # so that runs without them have the fingerprint that they always had
+        facts.append([[[s.kind, s.start, s.end] for s in call.segments] for call in run.calls])
+    if readers := [call.reader for call in run.calls if call.reader]:
+        facts.append(readers)
+    content = json.dumps(facts).encode()
+    digest = hashlib.sha256(len(content).to_bytes(8, "little") + content)
+    for call in run.calls:
+        if call.logprobs is not None:
+            digest.update(np.ascontiguousarray(call.logprobs, dtype="<f4").tobytes())
+    return digest.digest()

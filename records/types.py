@@ -220,5 +220,5 @@ class Run:
         A person's label goes before a program's, for who labels what a program had checked corrects it. A program's
         goes before a judge's, which is a model's opinion.
         """
-        found = [label for label in self.labels if label.name == name and label.call_id == call_id]
-        return min(reversed(found), key=label_strength).value if found else None
+        labels = [label for label in self.labels if label.name == name and label.call_id == call_id]
+        return min(reversed(labels), key=label_strength).value if labels else None

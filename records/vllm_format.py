@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from metaprobe.records.boundary import Ending
 from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.reading import as_list, get, text, usage
-from metaprobe.records.response import ParsedResponse, first_of, settle, with_alternatives
+from metaprobe.records.response import ParsedResponse, first_of, parse_entries, settle
+from metaprobe.records.segments import Ending
 
 
 def is_vllm(response: object) -> bool:
@@ -43,28 +42,16 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
             f"the vLLM output has {came} of log-probabilities and {'no' if ids is None else len(ids)} token_ids;"
             " expected as many of both: was the output edited?"
         )
-    drawn, rows = [], []
-    for number, (token, position) in enumerate(zip(ids, positions(given), strict=True)):
-        entry = drawn_entry(token, position)
-        if entry is None:
-            raise InvalidResponse(
-                f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
-                " token_ids: was the output edited?"
-            )
-        drawn.append(entry)
-        rows.append(likeliest(list(position.values())))
-    parsed = ParsedResponse(
+    parsed = parse_entries(
+        entries_of(ids, given),
+        "the vLLM output",
         text=text(get(response, "text")),
-        tokens=tuple(text(of_entry(entry, "decoded_token")) for entry in drawn),
-        logprobs=check_logprobs([of_entry(entry, "logprob") for entry in drawn]),
         finish_reason=read_end(get(response, "finish_reason")),
         usage=usage(len(prompt), len(ids)),
         logprobs_mode="raw",
         note=note,
     )
-    ended = _ending(response, parsed)
-    parsed = with_alternatives(parsed, rows)
-    return settle(parsed if top else replace(parsed, top_logprobs=None), None, ended)
+    return settle(parsed if top else replace(parsed, top_logprobs=None), None, _ending(response, parsed))
 
 
 def _ending(response: object, parsed: ParsedResponse) -> Ending:
@@ -75,34 +62,43 @@ def _ending(response: object, parsed: ParsedResponse) -> Ending:
     return "token" if reason is None or type(reason) is int else ""
 
 
-def positions(given: Any) -> list[Mapping[Any, Any]]:
-    """Token id to its entry, for each position of a list or of a `FlatLogprobs`, which builds its entries when read."""
+def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[dict[str, Any]]:
+    """Returns {token, logprob, top_logprobs} of each drawn token; `top_logprobs` holds the numbers alone.
+
+    `given` is a list of mappings from token id to `Logprob`, or a `FlatLogprobs`, which builds them when it is read.
+    `alone`: whether the drawn token is listed where it is the only one of its position.
+    Raises `InvalidResponse` where a position cannot be read or does not hold its drawn token.
+    """
     try:
-        found = [given[number] for number in range(len(given))]
+        positions = [given[number] for number in range(len(given))]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidResponse(f"the vLLM log-probabilities cannot be read ({type(error).__name__}: {error})") from error
-    for number, position in enumerate(found):
+    entries = []
+    for number, (token, position) in enumerate(zip(ids, positions, strict=True)):
         if not isinstance(position, Mapping):
             raise InvalidResponse(
                 f"the log-probabilities of token {number} came as {type(position).__name__};"
                 " expected a mapping from token id to Logprob, as vLLM gives it"
             )
-    return found
+        # In JSON the token's id is text.
+        drawn = position.get(token, position.get(str(token))) if isinstance(token, int) else None
+        if drawn is None:
+            raise InvalidResponse(
+                f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
+                " token_ids: was the output edited?"
+            )
+        bare = isinstance(drawn, (int, float))  # older versions gave the number alone
+        entries.append(
+            {
+                "token": "" if bare else text(get(drawn, "decoded_token")),
+                "logprob": drawn if bare else get(drawn, "logprob"),
+                "top_logprobs": _likeliest(list(position.values())) if alone or len(position) > 1 else [],
+            }
+        )
+    return entries
 
 
-def drawn_entry(token: object, position: Mapping[Any, Any]) -> Any:
-    """The entry of the token that was drawn, None where there is none. In JSON its id is text."""
-    return position.get(token, position.get(str(token))) if isinstance(token, int) else None
-
-
-def of_entry(entry: object, name: str) -> Any:
-    """A field of a `Logprob`; older versions gave the bare number."""
-    if isinstance(entry, (int, float)):
-        return entry if name == "logprob" else None
-    return get(entry, name)
-
-
-def likeliest(entries: list[Any]) -> list[Any]:
+def _likeliest(entries: list[Any]) -> list[Any]:
     """The likeliest k of a position: without the drawn token where its rank says that it is none of them."""
     kind = type(entries[0])  # looked at once, for there may be thousands of them
     if any(type(entry) is not kind for entry in entries):

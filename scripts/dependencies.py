@@ -72,7 +72,7 @@ FOR = {
     "opentelemetry-api": "verdicts as events",
     "ray": "extraction over a cluster",
     "zstandard": "reads logs that are compressed with Zstandard",
-    "inspect-ai": "reads logs of Inspect, and writes verdicts into them",
+    "inspect-ai": "writes verdicts into logs of Inspect",
     "distributed": "training on several machines",
     "dask": "training on several machines",
 }

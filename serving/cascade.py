@@ -20,7 +20,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.signals import Signals
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.failed_responses import failure_of
+from metaprobe.records.openai_format import failure_of
 from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision
 from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from metaprobe.eval.metrics.bias import ambiguous_bias_score, bias_score
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.ranked import MetricFunction
-from metaprobe.records.answers import chosen
-from metaprobe.records.correctness import is_correct
+from metaprobe.records.correctness import chosen, is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks.task import (
     Record,

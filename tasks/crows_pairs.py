@@ -12,7 +12,7 @@ import numpy as np
 
 from metaprobe.eval.metrics.bias import stereotype_score
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.records.answers import chosen
+from metaprobe.records.correctness import chosen
 from metaprobe.records.types import Item
 from metaprobe.tasks.task import Record, Row, Scores, Task, pair_answers, question_with_options, shuffle_options
 

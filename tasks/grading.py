@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
-from metaprobe.records.answers import read_number
+from metaprobe.records.correctness import read_number
 from metaprobe.records.types import Item
 from metaprobe.tasks.task import Scores, accuracy, guess_accuracy, pair_answers
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from metaprobe.records.answers import numbers
+from metaprobe.records.correctness import numbers
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
 from metaprobe.tasks.task import Record, Row, Task

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from metaprobe.eval.metrics.bias import Classifier
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
-from metaprobe.records.answers import words
+from metaprobe.records.correctness import words
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.types import Item
 from metaprobe.tasks.task import Row, Scores, Task, pair_answers

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from metaprobe.records.csv_rows import is_csv, iter_csv
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines
 from metaprobe.records.types import Check, Item
 
 _LISTS = ("gold", "choices")

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from metaprobe.records.csv_rows import is_csv
 from metaprobe.records.errors import RecordError
+from metaprobe.records.lines import is_csv
 from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.records.types import Item
 from metaprobe.tasks.arithmetic import TASK as ARITHMETIC

@@ -7,7 +7,7 @@ from typing import Any
 
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.lines import iter_json_lines
 from metaprobe.tasks.task import Record, Row, Task
 
 VARIABLE = "METAPROBE_DATA"

@@ -10,8 +10,7 @@ from typing import Any, get_args
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.records.answers import letter_options
-from metaprobe.records.correctness import is_correct
+from metaprobe.records.correctness import is_correct, letter_options
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.types import Check, Item
 

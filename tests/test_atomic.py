@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metaprobe.records.atomic import atomic_write
+from metaprobe.records.writing import atomic_write
 
 
 def test_a_full_disk_names_the_file_and_leaves_what_was_there(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_was_written_is_on_the_disk_before_it_takes_the_name(
         done.append("name")
         return replaced(self, target)
 
-    monkeypatch.setattr("metaprobe.records.atomic.os.fsync", sync)
+    monkeypatch.setattr("metaprobe.records.writing.os.fsync", sync)
     monkeypatch.setattr(Path, "replace", replace)
     with atomic_write(path) as file:
         file.write(b"whole")

@@ -208,7 +208,7 @@ def test_a_better_order_is_not_bought_with_worse_probabilities(made, held_out, t
 
 
 def test_runs_that_a_version_was_trained_on_and_too_few_groups_are_refused(made, held_out, tmp_path):
-    from metaprobe.records.fingerprint import fingerprint
+    from metaprobe.records.store import fingerprint
 
     training = dataclasses.replace(made.manifest.training, fingerprint=fingerprint(runs()))
     trained_here = load_reader(tiny_quality(tmp_path / "t", training=training).path)

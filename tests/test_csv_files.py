@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError
+from metaprobe.records.import_line import run_of_line
 from metaprobe.records.import_store import import_file
-from metaprobe.records.importer import read_openai_lines, run_of_line
+from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.tasks import load_task

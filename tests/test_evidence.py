@@ -10,8 +10,7 @@ from test_states_of import OTHER, OWN, answers, read
 from metaprobe.checkpoints import Generator
 from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.fingerprint import fingerprint
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training import states as module
 from metaprobe.training.evidence import (

@@ -11,10 +11,10 @@ from answer_formats import CORPUS
 from import_lines import FULL, RESPONSE, changed, write_lines
 
 from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.import_line import LABEL_VALUES, run_of_line
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.importer import Line, read_openai_lines, run_of_line
-from metaprobe.records.json_lines import iter_json_lines
-from metaprobe.records.line_fields import LABEL_VALUES
+from metaprobe.records.importer import Line, read_openai_lines
+from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
@@ -125,7 +125,7 @@ def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
 def test_a_line_that_unpacks_without_end_is_refused_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.records.json_lines.MAX_LINE", 1000)
+    monkeypatch.setattr("metaprobe.records.lines.MAX_LINE", 1000)
     path = tmp_path / "calls.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"id": "a"}\n' + b" " * 5000))
     with pytest.raises(ImportFileError, match=r"calls.jsonl.gz:2: the line is longer than 1000 bytes"):

@@ -10,9 +10,8 @@ import pytest
 from import_lines import FULL, RESPONSE, changed, lines_of, write_lines
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.import_store import ImportReport, import_file
+from metaprobe.records.import_store import ImportReport, import_file, relabel
 from metaprobe.records.importer import Line, read_openai_lines
-from metaprobe.records.relabel import relabel
 from metaprobe.records.store import RunStore
 
 

@@ -17,12 +17,11 @@ from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError, MissingExtra
-from metaprobe.records.import_store import import_file
+from metaprobe.records.import_store import import_file, relabel
 from metaprobe.records.importer import read_openai_lines
-from metaprobe.records.json_lines import iter_json_lines
-from metaprobe.records.logs import document
-from metaprobe.records.logs.document import elements, keys_at_the_top
-from metaprobe.records.relabel import relabel
+from metaprobe.records.lines import iter_json_lines
+from metaprobe.records.logs import sample
+from metaprobe.records.logs.sample import elements, keys_at_the_top
 from metaprobe.records.store import RunStore
 
 LOGS = Path(__file__).parent / "logs"
@@ -132,7 +131,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 def test_few_bytes_that_unpack_without_end_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaprobe.records.json_lines.MAX_LINE", 4 << 20)
+    monkeypatch.setattr("metaprobe.records.lines.MAX_LINE", 4 << 20)
     path = tmp_path / "bomb.jsonl.zst"
     path.write_bytes(zstandard.ZstdCompressor().compress(bytes(32 << 20)))
     assert path.stat().st_size < 100_000
@@ -151,7 +150,7 @@ def test_a_table_that_unpacks_without_end_does_not_fill_the_memory(tmp_path: Pat
 
 
 def test_blank_lines_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.records.json_lines.MAX_BLANK", 1000)
+    monkeypatch.setattr("metaprobe.records.lines.MAX_BLANK", 1000)
     path = tmp_path / "blank.jsonl"
     path.write_bytes(b"\n" * 1000 + json.dumps(line(0)).encode())
     assert len(told(path)) == 1
@@ -310,7 +309,7 @@ def test_elements_are_those_of_the_document_wherever_a_block_ends(
     path = tmp_path / "d.json"
     path.write_text(json.dumps(DOCUMENT, indent=indent, ensure_ascii=False))
     for block in (1, 2, 3, 5, 7, 64):
-        monkeypatch.setattr(document, "_BLOCK", block)
+        monkeypatch.setattr(sample, "_BLOCK", block)
         found = list(elements(path, "list", "rows"))
         assert [element for _, element in found] == DOCUMENT["list"]["rows"]  # type: ignore[index]
         assert found[0][0] == {key: DOCUMENT[key] for key in ("a", "é", "n")}

@@ -20,11 +20,9 @@ from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.pipelines.self_report import extract_answer
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.records.answers import function_code, numbers
-from metaprobe.records.boundary import locate
-from metaprobe.records.correctness import is_correct
+from metaprobe.records.correctness import function_code, is_correct, numbers
 from metaprobe.records.logs.sample import without_end_tokens
-from metaprobe.records.segments import marked, spoken_text
+from metaprobe.records.segments import locate, marked, spoken_text
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.learned_state import content

@@ -17,9 +17,9 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import score_lines
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.logs.detect import format_of
+from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
-from metaprobe.records.logs.promptfoo_grades import CONTENT, ELSEWHERE, NEEDED, grade_of
+from metaprobe.records.logs.promptfoo import CONTENT, ELSEWHERE, NEEDED, grade_of
 from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
@@ -295,16 +295,13 @@ def as_archive(log: Mapping[str, Any], path: Path) -> Path:
 
 
 @pytest.mark.parametrize("archive", [False, True])
-@pytest.mark.parametrize("own", [False, True])
-def test_an_invalidated_sample_of_inspect_keeps_no_score(archive: bool, own: bool, tmp_path: Path) -> None:
-    if own:
-        pytest.importorskip("inspect_ai")
+def test_an_invalidated_sample_of_inspect_keeps_no_score(archive: bool, tmp_path: Path) -> None:
     path = changed(LOGS / "inspect" / "graded.json", lambda log: invalid(log, 0, 3), tmp_path)
     held = json.loads(path.read_text())
     if archive:
         path = as_archive(held, tmp_path / "log.eval")
     names = {f"{held['samples'][n]['id']}-epoch-{held['samples'][n]['epoch']}" for n in (0, 3)}
-    samples = list(read_inspect(path, LogOptions(), own_reader=own))
+    samples = list(read_inspect(path, LogOptions()))
     assert not names & {sample.line["id"] for sample in samples if sample.line is not None}
     assert sum(sample.left_out == "the sample was invalidated (the sandbox was broken)" for sample in samples) == 2
 
@@ -339,7 +336,7 @@ def scored(**scores: Any) -> tuple[dict[str, float], str]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "log.json"
         path.write_text(json.dumps(log))
-        [sample] = read_inspect(path, LogOptions(plain=True), own_reader=False)
+        [sample] = read_inspect(path, LogOptions(plain=True))
     assert sample.line is not None
     return sample.line["labels"], sample.taken
 
@@ -400,7 +397,7 @@ def test_a_failed_output_of_inspect_is_no_answer(tmp_path: Path) -> None:
         log["samples"][1]["output"]["error"] = None
 
     path = changed(LOGS / "inspect" / "graded.json", change, tmp_path)
-    first, second = list(read_inspect(path, LogOptions(plain=True), own_reader=False))[:2]
+    first, second = list(read_inspect(path, LogOptions(plain=True)))[:2]
     assert (first.line, "content was filtered" in first.left_out) == (None, True)
     assert second.line is not None
 

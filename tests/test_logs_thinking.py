@@ -15,9 +15,7 @@ from metaprobe.records.logs.sample import (
     ZEROS,
     NoAnswer,
     OtherTokens,
-    Sample,
     answer_tokens,
-    without_zeros,
 )
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
@@ -219,24 +217,32 @@ def test_an_answer_whose_numbers_are_of_another_text_is_kept_for_another_model_t
     assert (call.text.strip(), call.logprobs) == ("Something else.", None)
 
 
+def zeros_in_batch(folder: Path, **more: Any) -> Path:
+    """A batch whose one answer has six log-probabilities that are 0; `more` stands beside them."""
+    top = {"top_logprobs": more.pop("top_logprobs", [])}
+    logprobs = {"content": [{"token": "a", "logprob": 0.0, **top}] * 6, **more}
+    choice = {"index": 0, "message": {"content": "aaaaaa"}, "finish_reason": "stop", "logprobs": logprobs}
+    return of_batch(folder, response={"status_code": 200, "body": {"object": "chat.completion", "choices": [choice]}})
+
+
 @pytest.mark.parametrize(
     "more",
-    [{"top_logprobs": [{"token": "x", "logprob": -19.25}]}, {}],
+    [
+        {"top_logprobs": [{"token": "x", "logprob": -19.25}]},
+        {"reasoning_content": [{"token": "t", "logprob": -0.7}]},
+    ],
     ids=["numbers of other tokens", "numbers of the thinking"],
 )
-def test_zeros_beside_numbers_are_numbers(more: dict[str, Any]) -> None:
-    logprobs: dict[str, Any] = {"content": [{"token": "a", "logprob": 0.0, **more}] * 6}
-    if not more:
-        logprobs["reasoning_content"] = [{"token": "t", "logprob": -0.7}]
-    choice = {"message": {"content": "aaaaaa"}, "logprobs": logprobs}
-    sample = Sample("place", {"response": {"choices": [choice]}})
-    assert without_zeros(sample) is sample
+def test_zeros_beside_numbers_are_numbers(more: dict[str, Any], tmp_path: Path) -> None:
+    report, [call] = imported(zeros_in_batch(tmp_path, **more), tmp_path)
+    assert report.left_out == {}
+    assert call.logprobs is not None
 
 
 @pytest.mark.parametrize("thought", [7, "abc", {"a": 1}, None])
-def test_what_is_no_list_of_numbers_harms_nothing(thought: Any) -> None:
-    choice = {"logprobs": {"content": [{"token": "a", "logprob": 0.0}] * 6, "reasoning_content": thought}}
-    assert without_zeros(Sample("place", {"response": {"choices": [choice]}})).left_out == ZEROS
+def test_what_is_no_list_of_numbers_harms_nothing(thought: Any, tmp_path: Path) -> None:
+    with pytest.raises(ImportFileError, match=f"1 x {ZEROS}"):
+        imported(zeros_in_batch(tmp_path, reasoning_content=thought), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import Execute, LogError, SqliteTables
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.records.one_writer import OneWriter
+from metaprobe.records.writing import OneWriter
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.promotion import PROMOTED, ROLLED_BACK, pair_scores, promote_scored, swap_pin
 from metaprobe.training.recipes.quality import train_quality

@@ -17,10 +17,9 @@ from metaprobe.probes.segment_features import SEGMENT_FEATURES
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import ImportFileError, InvalidResponse
-from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.import_store import import_file
 from metaprobe.records.parse import parse_response
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run, Segment
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import evidence_of

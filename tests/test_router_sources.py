@@ -16,9 +16,8 @@ from metaprobe.llms.pricing import Price
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outcomes, write_outcomes
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.learned import LearnedRouter

@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.pipelines.answers import canonical, final_answer
-from metaprobe.records.answers import chosen, function_code, letter_options, numbers, strip_decoration, words
-from metaprobe.records.correctness import is_correct
+from metaprobe.records.correctness import (
+    chosen,
+    function_code,
+    is_correct,
+    letter_options,
+    numbers,
+    strip_decoration,
+    words,
+)
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item
 

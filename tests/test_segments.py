@@ -4,9 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.records.boundary import ending_of, locate
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.segments import CLOSINGS, OPENINGS, SPACE, KindReader, check_segments, marked, spoken_text
+from metaprobe.records.segments import (
+    CLOSINGS,
+    OPENINGS,
+    SPACE,
+    KindReader,
+    check_segments,
+    ending_of,
+    locate,
+    marked,
+    spoken_text,
+)
 from metaprobe.records.types import Segment
 
 THINK = "<think>\nIs 3 < 5, and </th no end?\n\n</think>\n\nYes, <think> of it."

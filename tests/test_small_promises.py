@@ -5,7 +5,7 @@ import pytest
 
 from metaprobe.eval.audits import format_p
 from metaprobe.eval.routing_cascade import _best_cut
-from metaprobe.records.answers import stem
+from metaprobe.records.correctness import stem
 from metaprobe.serving.http.refusal import Refusal
 
 

@@ -14,8 +14,7 @@ from stored_runs import example, filled
 
 from metaprobe.records import schema
 from metaprobe.records.errors import DamagedShard
-from metaprobe.records.fingerprint import fingerprint
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement, Usage
 
 text = st.text(max_size=8)

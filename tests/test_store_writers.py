@@ -16,8 +16,8 @@ import pytest
 from stored_runs import example, filled
 
 from metaprobe.records.errors import StoreHeld, Unwritable
-from metaprobe.records.one_writer import HELD
 from metaprobe.records.store import RunStore
+from metaprobe.records.writing import HELD
 
 HOLD = """
 import sys

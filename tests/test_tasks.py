@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metaprobe.records.answers import chosen
-from metaprobe.records.correctness import is_correct
+from metaprobe.records.correctness import chosen, is_correct
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.sandbox import run_assertions
 from metaprobe.records.types import Item

@@ -15,8 +15,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
 from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
-from metaprobe.records.fingerprint import fingerprint
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, FloatArray, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
 from metaprobe.training.checkpoint import answers_of, named_reader
@@ -41,7 +40,7 @@ class Evidence:
     generator: Generator | None = None
     """Models that answered; None where one of them is not named."""
     fingerprint: str = ""
-    """SHA-256 of the runs, as `records.fingerprint` computes it."""
+    """SHA-256 of the runs, as `records.store.fingerprint` computes it."""
     labels_by_source: Mapping[str, Scores] = field(default_factory=dict)
     """Source -> its labels (n,), NaN where it gave none."""
     without_hidden: int = 0

@@ -33,13 +33,11 @@ from metaprobe.monitoring.promotable import RETRAINED
 from metaprobe.monitoring.thinning import thin
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.atomic import atomic_write
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.fingerprint import fingerprint
-from metaprobe.records.one_writer import OneWriter
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call
+from metaprobe.records.writing import OneWriter, atomic_write
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import play
 from metaprobe.serving.http.settings import split_name

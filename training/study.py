@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import usable_groups
-from metaprobe.records.atomic import atomic_write
 from metaprobe.records.extras import require
+from metaprobe.records.writing import atomic_write
 from metaprobe.training.calibration import calibrator_on, sigmoid
 from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence

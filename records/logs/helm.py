@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.line_fields import name_value
-from metaprobe.records.logs.document import elements
+from metaprobe.records.lines import name_value
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
     OTHER_TOKENS,
@@ -23,7 +22,7 @@ from metaprobe.records.logs.sample import (
     NoAnswer,
     OtherTokens,
     Sample,
-    completion,
+    elements,
     labels_from,
     mapping,
     number_of,
@@ -34,6 +33,7 @@ from metaprobe.records.logs.sample import (
     without_end_tokens,
     words,
 )
+from metaprobe.records.openai_format import completion
 
 STATE, STATS = "scenario_state.json", "per_instance_stats.json"
 _NO_SCORES = (
@@ -146,11 +146,11 @@ def _samples(
             "labels": labels,
             "response": completion(
                 text,
+                logprobs,
                 model=model,
                 finish_reason=words(mapping(one.get("finish_reason"), "finish_reason").get("reason")).replace(
                     "endoftext", "stop"
                 ),
-                logprobs=logprobs,
                 thinking=thinking,
             ),
         }

@@ -1,10 +1,12 @@
 """Logs of Inspect (`inspect_ai`): `.eval`, a zip archive, and `.json`.
 
-Where the package is installed its own reader reads them, else this one; both give the same lines. A sample is one
-answer, the last one that the model gave in it (`output`); what a sample's epochs answer shares a group.
+A sample is one answer, the last one that the model gave in it (`output`); what a sample's epochs answer shares a group.
+
+Inspect's own reader is not used, because a file from elsewhere may be damaged or meant to harm. Version 0.3.285 unpacks
+a member of any size (600 kB took 3.7 GB), compares no checksum (a changed digit is read), refuses logs that do not
+list their samples, opens the archive anew for each sample, and holds a whole `.json` in memory.
 """
 
-import importlib.util
 import json
 import re
 import struct
@@ -16,18 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.compressed import is_damage
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.extras import require
 from metaprobe.records.label_state import MAXIMIZE, direction_of_name, may_be_bad, why_no_label
-from metaprobe.records.line_fields import name_value
-from metaprobe.records.logs.document import elements
+from metaprobe.records.lines import is_damage, name_value
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     OtherTokens,
     Sample,
-    completion,
+    elements,
     labels_from,
     mapping,
     number_of,
@@ -37,6 +37,7 @@ from metaprobe.records.logs.sample import (
     taken_of,
     words,
 )
+from metaprobe.records.openai_format import completion
 
 MAX_MEMBER = 256 << 20
 """Bytes of one sample, unpacked."""
@@ -59,11 +60,9 @@ _UNNAMED = (
 )
 
 
-def read_inspect(path: Path, options: LogOptions, *, own_reader: bool | None = None) -> Iterator[Sample]:
-    """Yields each sample of a log. `own_reader`: whether `inspect_ai` reads it, by default where it is installed."""
-    if own_reader is None:
-        own_reader = importlib.util.find_spec("inspect_ai") is not None
-    read = _by_inspect if own_reader else _from_archive if zipfile.is_zipfile(path) else _from_document
+def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
+    """Yields each sample of a log."""
+    read = _from_archive if zipfile.is_zipfile(path) else _from_document
     quiet = replace(options, on_bytes=None)
     header: Mapping[str, Any] | None = None
     for top, sample in read(path, options):
@@ -89,28 +88,6 @@ def _bare(top: Mapping[str, Any]) -> str:
 def _invalid(sample: Mapping[str, Any]) -> bool:
     """Whether somebody has marked the sample as invalid."""
     return sample.get("invalidation") is not None or bool(sample.get("invalidated"))
-
-
-def _by_inspect(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    log: Any = require("inspect_ai.log", "inspect")
-    kept = {"exclude": {"events", "timelines", "events_data", "store"}, "mode": "json"}
-    kind = "eval" if zipfile.is_zipfile(path) else "json"
-    try:
-        if kind == "eval":
-            with zipfile.ZipFile(path) as archive:
-                _start_of(path, archive)
-        header = log.read_eval_log(str(path), header_only=True, format=kind)
-        if kind == "json":
-            samples = iter(log.read_eval_log(str(path), resolve_attachments=True, format=kind).samples or ())
-        else:
-            samples = log.read_eval_log_samples(
-                str(path), all_samples_required=False, resolve_attachments=True, format=kind
-            )
-        top = header.model_dump(mode="json", include={"eval", "plan", "invalidated"})
-        for sample in samples:
-            yield top, sample.model_dump(**kept)
-    except (ValueError, KeyError, RuntimeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ImportFileError(f"{path}: inspect_ai cannot read this log ({type(error).__name__}: {error})") from error
 
 
 def _from_document(path: Path, options: LogOptions) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -188,8 +165,8 @@ def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
 
 def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], options: LogOptions) -> Iterator[Sample]:
     if sample.get("error"):
-        said = mapping(sample.get("error"), "error").get("message")
-        raise NoAnswer(f"the sample ended in an error ({words(said).partition('(')[0][:60]})")
+        message = mapping(sample.get("error"), "error").get("message")
+        raise NoAnswer(f"the sample ended in an error ({words(message).partition('(')[0][:60]})")
     if _invalid(sample):
         held = sample.get("invalidation")
         why = words(held.get("reason"))[:60] if isinstance(held, Mapping) else ""
@@ -252,12 +229,11 @@ def response_of(
     logprobs, thinking = _logprobs(choice, text, _reasoning(message.get("content")), stops)
     return completion(
         text,
-        model=words(output.get("model")),
+        logprobs,
+        model=output.get("model"),
         finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
-        logprobs=logprobs,
         thinking=thinking,
-        prompt_tokens=usage.get("input_tokens"),
-        completion_tokens=usage.get("output_tokens"),
+        used=(usage.get("input_tokens"), usage.get("output_tokens"), None),
     )
 
 

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.line_fields import name_value
+from metaprobe.records.lines import name_value, records_of
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
     LogOptions,
     NoAnswer,
     Sample,
-    completion,
     labels_from,
     mapping,
     number_of,
@@ -34,7 +33,7 @@ from metaprobe.records.logs.sample import (
     taken_of,
     words,
 )
-from metaprobe.records.logs.tables import records_of
+from metaprobe.records.openai_format import completion
 
 _NAME = re.compile(r"samples_(?P<task>.+?)_(?P<date>\d{4}-\d{2}-\d{2}T.+)")
 EQUAL = (
@@ -53,7 +52,7 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
     run = _run(path)
     taken = wanted
     filters = _Filters()
-    for number, record in records_of(path, options):
+    for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
         held = filters.name_of(record)
         taken = taken or held
         place = f"line {number}"
@@ -96,13 +95,15 @@ class _Filters:
 def _run(path: Path) -> dict[str, Any]:
     """Task, model and name of the run, from the file's name and the results beside it."""
     name = path.name.partition(".jsonl")[0].partition(".parquet")[0]
-    found = _NAME.fullmatch(name)
-    run = {"task": found["task"] if found else "", "run_id": name, "model": ""}
-    results = path.with_name(f"results_{found['date']}.json") if found else None
+    named = _NAME.fullmatch(name)
+    run = {"task": named["task"] if named else "", "run_id": name, "model": ""}
+    results = path.with_name(f"results_{named['date']}.json") if named else None
     if results is not None and results.is_file():
         try:
-            said = json.loads(results.read_bytes())
-            run["model"] = words(said.get("model_name")) or words(said["config"]["model_args"]["pretrained"])
+            results_held = json.loads(results.read_bytes())
+            run["model"] = words(results_held.get("model_name")) or words(
+                results_held["config"]["model_args"]["pretrained"]
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # it only names the model
     return run
@@ -168,7 +169,7 @@ def _generated(
             "messages": [{"role": "user", "content": words(asked[0])}] if asked else [],
             "sampling": {key: value for key, value in sampling.items() if value is not None} or None,
             "labels": labels,
-            "response": completion(text, model=line["model"], logprobs=None),
+            "response": completion(text, None, model=line["model"]),
         }
         yield Sample(place, one, number=number, source=record, taken=taken)
 
@@ -222,7 +223,7 @@ def _chosen(
         "logprobs_mode": "processed",  # they are of the options alone
         "messages": [{"role": "user", "content": shared.pop()}] if len(shared) == 1 else [],
         "labels": _labels(record, score, "acc", only=True),
-        "response": completion(texts[best], model=line["model"], finish_reason="stop", logprobs={"content": [entry]}),
+        "response": completion(texts[best], {"content": [entry]}, model=line["model"], finish_reason="stop"),
     }
 
 

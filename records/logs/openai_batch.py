@@ -7,23 +7,20 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from metaprobe.records.compressed import opened
 from metaprobe.records.endings import TOOL_CALL, read_end
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.json_lines import json_object
-from metaprobe.records.line_fields import name_value
+from metaprobe.records.lines import json_object, name_value, opened, records_of
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
-    completion,
     mapping,
     read_sample,
     sequence,
     short_name,
     words,
 )
-from metaprobe.records.logs.tables import records_of
+from metaprobe.records.openai_format import completion
 from metaprobe.records.responses_format import CALLS, is_response
 
 CALL = "the answer is a tool call"
@@ -35,7 +32,7 @@ def read_openai_batch(path: Path, options: LogOptions) -> Iterator[Sample]:
         raise ImportFileError(f"{path}: a batch has no scores, so there is none called {options.correct!r}")
     with TemporaryFile() as kept:
         requests = _Requests(options.requests, kept) if options.requests is not None else None
-        for number, record in records_of(path, options):
+        for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             custom_id = record.get("custom_id")
             place = f"line {number} (custom_id {custom_id!r})" if isinstance(custom_id, str) else f"line {number}"
             read = partial(_samples, place, number, record, requests)
@@ -80,8 +77,8 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
     status = response.get("status_code", 200)
     if record.get("error") or body.get("error") or not response or status != 200:
         error = record.get("error") or body.get("error")
-        said = words(error.get("code")) if isinstance(error, Mapping) else words(error)
-        raise NoAnswer(f"the request failed ({said[:60] or f'status {status}'})")
+        message = words(error.get("code")) if isinstance(error, Mapping) else words(error)
+        raise NoAnswer(f"the request failed ({message[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     if is_response(body):
         body = _spoken(body)
@@ -134,11 +131,10 @@ def _spoken(body: Mapping[str, Any]) -> Mapping[str, Any]:
     reason = words(mapping(body.get("incomplete_details"), '"incomplete_details"').get("reason"))
     return completion(
         "".join(words(part.get("text")) for part in spoken),
-        model=words(body.get("model")),
-        finish_reason=read_end(reason or body.get("status")),
-        logprobs=None,
-        prompt_tokens=used.get("input_tokens"),
-        completion_tokens=used.get("output_tokens"),
+        None,
+        model=body.get("model"),
+        finish_reason=reason or words(body.get("status")),
+        used=(used.get("input_tokens"), used.get("output_tokens"), None),
     )
 
 

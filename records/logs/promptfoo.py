@@ -2,23 +2,30 @@
 
 It keeps the log-probabilities of an answer's tokens without the tokens, and only of providers that hand them on.
 Repeats of a test, and other prompts and providers for it, share a group: what was filled into the prompt.
+
+promptfoo's own `pass` also covers what no answer is wrong for, such as its latency. Here an assertion counts by its
+type: some judge the content, some a part of it, some are known to judge something else, and of all others nothing is
+known.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.line_fields import name_value
-from metaprobe.records.logs.document import elements, first_keys
-from metaprobe.records.logs.promptfoo_grades import grade_of
+from metaprobe.records.label_state import why_no_label
+from metaprobe.records.lines import name_value, records_of
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
     Sample,
-    completion,
+    elements,
+    first_keys,
     labels_from,
     mapping,
     number_of,
@@ -28,7 +35,217 @@ from metaprobe.records.logs.sample import (
     taken_of,
     words,
 )
-from metaprobe.records.logs.tables import records_of
+from metaprobe.records.openai_format import completion
+
+CONTENT = frozenset(
+    "bertscore bleu contains contains-all contains-any ends-with equals factuality g-eval gleu icontains icontains-all"
+    " icontains-any levenshtein llm-rubric math-equivalent meteor model-graded-closedqa model-graded-factuality pi"
+    " regex rouge-n search-rubric similar similar:cosine similar:dot similar:euclidean starts-with".split()
+)
+"""Types of assertions that say whether the answer's text is right."""
+NEEDED = frozenset(
+    "answer-relevance contains-html contains-json contains-sql contains-xml context-faithfulness conversation-relevance"
+    " is-html is-json is-sql is-xml".split()
+)
+"""Types of assertions on the text that a right answer passes, and a wrong one may pass too."""
+ELSEWHERE = frozenset(
+    "context-recall context-relevance cost finish-reason guardrails latency max-score perplexity perplexity-score"
+    " select-best skill-used trace-error-spans trace-span-count trace-span-duration trajectory:step-count".split()
+)
+"""Types of assertions that say nothing about whether the answer's text is right."""
+HUMAN = "human"
+"""The type of a grade that a person gave in promptfoo's page; it overrides all others."""
+_MODELS = frozenset("conversation-relevance factuality g-eval llm-rubric model-graded-factuality search-rubric".split())
+"""Types of assertions whose reason a model writes; where it fails, the answer counts as wrong, without tokens of it."""
+_REASONS = {
+    **dict.fromkeys(("similar", "similar:cosine", "similar:dot"), re.compile(r"Similarity -?\d")),
+    "similar:euclidean": re.compile(r"Distance \d"),
+    "pi": re.compile(r"Pi Scor"),
+    "answer-relevance": re.compile(r"Relevance -?\d"),
+    "context-faithfulness": re.compile(r"Faithfulness -?\d"),
+    "model-graded-closedqa": re.compile(r"The submission (meets|does not meet) the criterion"),
+}
+"""Assertion -> beginning of promptfoo's own reason, where the model or service that the assertion calls answered."""
+_UNREAD = re.compile(
+    r"\s*(API (call )?error|(Could not|Cannot|Unable to|Failed to|Error) (extract|pars(e|ing)|perform)\b|Error:"
+    r"|Invalid category value|LLM-proposed evaluation|LLM does not propose|G-Eval \S+ (call|response)"
+    r"|No (embedding|output)\s*$|Factuality checker output did not match"
+    r"|(Model grader|[\w:-]+) produced (a )?malformed response)",
+    re.I,
+)
+"""Beginning of the reason where a model answered and promptfoo could read no grade in its words."""
+_OWN = "--correct pass takes promptfoo's own verdict"
+
+Outcome = Literal["right", "wrong", "unknown", "nothing"]
+"""What a check says of the answer's content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What the assertions say of one answer."""
+
+    right: bool | None
+    """None where they say nothing, or nothing that is sure."""
+    taken: str
+    """What the grade was taken from, or why there is none; in words to count by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """One assertion, or a set of assertions."""
+
+    kind: str
+    passed: bool | None
+    """None where it is not known: its grader failed, or it is not said."""
+    counts: bool = True
+    """Whether it can fail the test; an assertion of weight 0 cannot."""
+    parts: "tuple[_Check, ...]" = ()
+    weighed: bool = False
+    """Whether a set passes by its score, so that a part may fail and the set pass."""
+
+
+def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | None) -> Grade:
+    """Returns the grade of a result.
+
+    `graded` is its `gradingResult`, `test` its `testCase`, `passed` whether promptfoo says that the test passed.
+    Raises `ImportFileError` where one of these has another shape.
+    """
+    components = _objects(graded.get("componentResults"), "componentResults")
+    asked = _objects(test.get("assert"), "assert")
+    weighed = test.get("threshold") is not None or bool(test.get("assertScoringFunction"))
+    if components:
+        checks = tuple(_checks(components, asked))
+    else:  # which of several assertions failed is not said; all of them passed where the test did
+        checks = tuple(_asked(one, True if passed and not weighed else None) for one in asked)
+        metadata = mapping(graded.get("metadata"), '"metadata"')
+        if why_no_label({}, metadata) or not all(_is_judged(leaf.kind, graded, metadata) for leaf in _leaves(checks)):
+            passed = None
+    for check in reversed(checks):
+        if check.kind == HUMAN and check.passed is not None:
+            return Grade(check.passed, "labelled by a person (human)")
+    outcome = _outcome(_Check("", passed, parts=checks, weighed=weighed or not components))
+    right = {"right": True, "wrong": False}.get(outcome)
+    return Grade(right, _taken(outcome, list(_leaves(checks)), passed))
+
+
+def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
+    """The entries of a list; the nulls among them stand for assertions that were made later, as `select-best`."""
+    return [mapping(one, f"an entry of {name}") for one in sequence(values, f'"{name}"') if one is not None]
+
+
+def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> Iterator[_Check]:
+    """Yields the checks of flattened components: the parts of a component stand in it, and follow it once more."""
+    sets = iter([one for one in asked if one.get("type") == "assert-set"])
+    left = iter(components)
+    for component in left:
+        assertion = mapping(component.get("assertion"), '"assertion"')
+        parts = _objects(component.get("componentResults"), "componentResults")
+        for _ in islice(left, len(parts)):
+            pass
+        kind = words(assertion.get("type"))
+        metadata = mapping(component.get("metadata"), '"metadata"')
+        passed = component.get("pass")
+        judged = not why_no_label({}, metadata) and _is_judged(kind, component, metadata)
+        passed = passed if isinstance(passed, bool) and judged else None
+        if parts and not kind:
+            told = {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set of assertions")}
+            inside, weighed = tuple(_checks(parts, ())), told.get("threshold") is not None
+            yield _Check("", passed, told.get("weight") != 0, inside, weighed)
+        else:
+            counts = assertion.get("weight") != 0 and not assertion.get("metricOnly")
+            yield _Check(kind or "an unnamed assertion", passed, counts)
+
+
+def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether the outcome of a component is a judgement of the answer: what is graded elsewhere must show a grade.
+
+    promptfoo passes an answer only where a grader answered; older versions turn a failure into a pass for `not-`.
+    """
+    bare = kind.removeprefix("not-")
+    if bare not in _MODELS and bare not in _REASONS:
+        return True
+    if bare == kind and component.get("pass") is True:
+        return True
+    reason = words(component.get("reason"))
+    if bare in _REASONS:
+        return bool(_REASONS[bare].match(reason))
+    if isinstance(metadata.get("renderedGradingPrompt"), str):
+        return True  # newer versions write it beside a grade only
+    used = mapping(component.get("tokensUsed"), '"tokensUsed"')
+    drawn = max(number_of(used.get(name)) or 0.0 for name in ("total", "completion", "cached"))
+    partly = bare == kind and (number_of(component.get("score")) or 0.0) > 0.0
+    return (drawn > 0 or partly) and not _UNREAD.match(reason)
+
+
+def _asked(assertion: Mapping[str, Any], passed: bool | None) -> _Check:
+    """The check for an assertion of the test, where the result has no components."""
+    counts = assertion.get("weight") != 0
+    if assertion.get("type") != "assert-set":
+        return _Check(words(assertion.get("type")) or "an unnamed assertion", passed, counts)
+    inside = tuple(_asked(one, passed) for one in _objects(assertion.get("assert"), "assert"))
+    return _Check("", passed, counts, inside, weighed=True)
+
+
+def _is(check: _Check, kinds: frozenset[str]) -> bool:
+    return check.kind.removeprefix("not-") in kinds
+
+
+def _leaves(checks: Sequence[_Check]) -> Iterator[_Check]:
+    """Yields the assertions that can fail the test."""
+    for check in checks:
+        if check.counts and check.parts:
+            yield from _leaves(check.parts)
+        elif check.counts and check.kind:
+            yield check
+
+
+def _outcome(check: _Check) -> Outcome:
+    """What a check says of the content. An unknown assertion says nothing where it passed: another one decides."""
+    if not check.counts:
+        return "nothing"
+    if check.kind:
+        if _is(check, CONTENT):
+            return "unknown" if check.passed is None else "right" if check.passed else "wrong"
+        if _is(check, NEEDED):
+            return "unknown" if check.passed is None else "nothing" if check.passed else "wrong"
+        return "nothing" if _is(check, ELSEWHERE) or check.passed else "unknown"
+    leaves = list(_leaves(check.parts))
+    if check.weighed and leaves and check.passed is not None and all(_is(leaf, CONTENT | NEEDED) for leaf in leaves):
+        judged = any(_is(leaf, CONTENT) for leaf in leaves)
+        return "wrong" if not check.passed else "right" if judged else "nothing"
+    outcomes = {_outcome(part) for part in check.parts} - {"nothing"}
+    others = any(leaf.passed and not _is(leaf, ELSEWHERE) for leaf in leaves)
+    if check.weighed and (len(outcomes) > 1 or (outcomes == {"wrong"} and others)):
+        return "unknown"  # whether the score of the content alone would pass
+    for outcome in ("wrong", "unknown", "right"):
+        if outcome in outcomes:
+            return outcome
+    return "nothing"
+
+
+def _taken(outcome: Outcome, leaves: Sequence[_Check], passed: bool | None) -> str:
+    """What the outcome was taken from."""
+    judging = [leaf for leaf in leaves if _is(leaf, CONTENT) or (_is(leaf, NEEDED) and not leaf.passed)]
+    others = [leaf for leaf in leaves if leaf not in judging]
+    failed = _kinds([leaf for leaf in others if leaf.passed is False])
+    if outcome in ("right", "wrong"):
+        beside = f"; a failed {failed} is not counted" if failed else ""
+        return f"labelled by {_kinds(judging)}{beside}"
+    unsure = _kinds([leaf for leaf in others if not _is(leaf, ELSEWHERE | NEEDED)])
+    if not leaves:
+        return "no label: no assertion checked the answer"
+    if outcome == "nothing" and not unsure:
+        return f"no label: {f'failed on {failed}' if failed else f'checked for {_kinds(others)}'} only"
+    if ungraded := _kinds([leaf for leaf in judging if leaf.passed is None]):
+        return f"no label: the outcome of {ungraded} is not known ({_OWN})"
+    if unsure:
+        return f"no label: what {unsure} judges is not known ({_OWN})"
+    return f"no label: {_kinds(leaves)} are weighed together ({_OWN})"
+
+
+def _kinds(checks: Sequence[_Check]) -> str:
+    return ", ".join(sorted({check.kind for check in checks}))
+
 
 _ERROR = 2
 """promptfoo's `failureReason` of a test that was not graded."""
@@ -51,7 +268,7 @@ def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
 def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None, str, Any]]:
     """(place, line, name of the evaluation, result)."""
     if "testIdx" in first_keys(path):
-        for number, record in records_of(path, options):
+        for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             yield f"line {number}", number, "", record
         return
     # Of the command line the results stand in a summary; what the Node package gives is the summary itself.
@@ -94,11 +311,10 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
         "labels": labels,
         "response": completion(
             text,
+            {"token_logprobs": list(given)} if given else None,
             model=model,
             finish_reason=words(response.get("finishReason")),
-            logprobs={"token_logprobs": list(given)} if given else None,
-            prompt_tokens=used.get("prompt"),
-            completion_tokens=used.get("completion"),
+            used=(used.get("prompt"), used.get("completion"), None),
         ),
     }
     yield Sample(place, line, number=number, taken=taken)

@@ -1,25 +1,213 @@
-"""What every reader of a log gives: one sample after the other, each as an import line or with the reason for none."""
+"""What readers of logs share: the samples that they give, and how they look into a log's document.
 
+Every reader gives one sample after the other, each as an import line or with the reason for none.
+"""
+
+import codecs
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from metaprobe.records.compressed import OnBytes
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.json_lines import OnError
-from metaprobe.records.line_fields import LABEL_BOUNDS, LABEL_VALUES, name_value
-from metaprobe.records.logprobs import FEW
+from metaprobe.records.import_line import LABEL_BOUNDS, LABEL_VALUES
+from metaprobe.records.lines import OnBytes, OnError, hand_over, is_damage, name_value, opened
+
+MAX_VALUE = 256 << 20
+"""Characters of one value. A sample of an agent with thousands of messages has some megabytes."""
+_BLOCK = 1 << 16
+_NEAR = 16
+"""A fault this near to the end of what is read may be that the rest is not read yet."""
+_DECODER = json.JSONDecoder()
+
+
+def elements(
+    path: Path, *where: str, on_bytes: OnBytes | None = None, absent: Callable[[dict[str, Any]], str] | None = None
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yields (what stands before the list, element) for each element of the list under these keys.
+
+    With two keys, the list stands in the object under the first. Without one the document is the list. What stands
+    before it are the members of all objects on the way, of all names the last. Raises `ImportFileError` where the
+    document is none, breaks off, or holds no such list; `absent` then gives the message for a whole document whose list
+    is missing or null, from what stands before it.
+    """
+    with opened(path, on_bytes) as file:
+        text = _Text(file, path)
+        before: dict[str, Any] = {}
+        try:
+            for key in where:
+                is_there = text.enter(key, before)
+                if absent is not None and not (is_there and not text.is_null()):
+                    raise ImportFileError(f"{path}: {absent(before)}")
+                if not is_there:
+                    raise text.error(f"there is no {key!r} in it")
+            yield from ((before, element) for element in text.listed())
+            text.rest(len(where))
+        except Exception as error:
+            if is_damage(error):
+                raise text.error(f"the compressed file is damaged or cut off here ({error})") from error
+            raise
+
+
+def first_keys(path: Path, inside: str = "") -> list[str]:
+    """Returns the first keys of the object that a file, plain or compressed, begins with; none where it is damaged.
+
+    `inside`: those of the object under this key of it; none where the key is further on, or holds no object.
+    """
+    with opened(path) as file:
+        try:
+            head = file.read(_BLOCK)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            return []  # who reads all of it says where
+    return keys_at_the_top(head.decode("utf-8-sig", errors="replace"), inside)
+
+
+def keys_at_the_top(head: str, inside: str = "") -> list[str]:
+    """Returns the first keys of the object that a text begins with, also where the text is cut off; none for others.
+
+    `inside` as in `first_keys`.
+    """
+    keys: list[str] = []
+    at = _skip(head, 0)
+    if head[at : at + 1] != "{":
+        return keys
+    at += 1
+    try:
+        while True:
+            key, at = _DECODER.raw_decode(head, _skip(head, at))
+            if not isinstance(key, str):
+                return keys
+            if inside and key == inside:
+                return keys_at_the_top(head[_skip(head, _skip(head, at) + 1) :])
+            keys.append(key)
+            _, at = _DECODER.raw_decode(head, _skip(head, _skip(head, at) + 1))
+            at = _skip(head, at) + 1  # the comma
+    except (ValueError, RecursionError):
+        return [] if inside else keys
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+class _Text:
+    """The document's text, read and forgotten block by block."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file, self._path = file, path
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._held, self._at, self._passed = "", 0, 0
+        self._ended = False
+
+    def error(self, what: str) -> ImportFileError:
+        """Returns an error that names file and character."""
+        return ImportFileError(
+            f"{self._path}: character {self._passed + self._at + 1}: {what}; expected one whole JSON document of its"
+            " format: copy or write it again"
+        )
+
+    def enter(self, key: str, before: dict[str, Any]) -> bool:
+        """Goes into the object here, up to the value of that key, and keeps what stands before it."""
+        self._take("{")
+        while not self._next_is("}"):
+            name = self._value()
+            if not isinstance(name, str):
+                raise self.error(f"{name!r:.40} stands where a key should")
+            self._take(":")
+            if name == key:
+                return True
+            before[name] = self._value()
+            self._comma("}")
+        return False
+
+    def is_null(self) -> bool:
+        """Returns whether a null stands here."""
+        return self._next_is("n")
+
+    def listed(self) -> Iterator[Any]:
+        """Yields each element of the list here."""
+        self._take("[")
+        while not self._next_is("]"):
+            yield self._value()
+            self._comma("]")
+        self._take("]")
+
+    def rest(self, depth: int) -> None:
+        """Reads what stands after the list, so that a document that breaks off is known."""
+        for _ in range(depth):
+            while not self._next_is("}"):
+                self._take(",")
+                self._value()
+                self._take(":")
+                self._value()
+            self._take("}")
+
+    def _comma(self, closing: str) -> None:
+        if not self._next_is(closing):
+            self._take(",")
+            if self._next_is(closing):
+                raise self.error(f"there is a comma before {closing}")
+
+    def _next_is(self, character: str) -> bool:
+        while True:
+            self._at = _skip(self._held, self._at)
+            if self._at < len(self._held):
+                return self._held[self._at] == character
+            if not self._more():
+                raise self.error("it breaks off")
+
+    def _take(self, character: str) -> None:
+        if not self._next_is(character):
+            raise self.error(f"{self._held[self._at]!r} stands where {character!r} should")
+        self._at += 1
+
+    def _value(self) -> Any:
+        self._next_is("")  # past spaces
+        self._held, self._passed, self._at = self._held[self._at :], self._passed + self._at, 0
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._held)
+            except json.JSONDecodeError as error:
+                unfinished = error.msg.startswith("Unterminated string") or error.pos >= len(self._held) - _NEAR
+                if not unfinished or not self._more(len(self._held)):
+                    raise self.error(f"it is no JSON: {error.msg} ({error.pos} characters on)") from error
+            except (ValueError, RecursionError) as error:  # a number of 5,000 digits; a thousand brackets
+                raise self.error(f"it cannot be read: {error}") from error
+            else:
+                # A number may go on in the next block, after its point too.
+                follows = self._held[end : end + 1]
+                if (follows and follows in ",]}: \t\r\n") or not self._more(len(self._held)):
+                    self._at = end
+                    return value
+
+    def _more(self, size: int = 0) -> bool:
+        """Reads on, at least as much as is held, so that a long value is tried a few times only."""
+        if len(self._held) > MAX_VALUE:
+            raise self.error(f"a value is longer than {MAX_VALUE} characters")
+        if self._ended:
+            return False
+        block = self._file.read(max(size, _BLOCK))
+        self._ended = not block
+        try:
+            self._held += self._decoder.decode(block, self._ended)
+        except UnicodeDecodeError as error:
+            raise self.error(f"it is not UTF-8 ({error.reason})") from error
+        return not self._ended
+
 
 NO_LOGPROBS = "no log-probabilities"
 GIVEN_TEXT = "the likelihood of a given text, which is no answer of the model"
 OTHER_TOKENS = "the tokens with the log-probabilities do not spell the answer, so they are of another"
-ZEROS = "every log-probability is 0, which stands for none here"
+ZEROS = "every log-probability is 0, or the same, which stands for none here"
 
 END_TOKENS = re.compile(
     r"<\|(im_end|endoftext|eot_id|eom_id|end_of_text|end|return|END_OF_TURN_TOKEN)\|>|</s>|<eos>|<end_of_turn>|<pad>"
@@ -35,7 +223,7 @@ _BYTE_LETTERS = "\u0143"
 
 
 def without_end_tokens(text: str) -> str:
-    """The text without the end tokens that it ends with."""
+    """Returns the text without end tokens at its end."""
     end = len(text)
     while end and text[end - 1] == ">":
         begin = text.rfind("<", max(0, end - _LONGEST_END), end)
@@ -86,39 +274,6 @@ class LogOptions:
     """Whether answers without log-probabilities are taken as they are, for another model to read."""
 
 
-def without_zeros(sample: Sample) -> Sample:
-    """Returns the sample without log-probabilities that are all 0, as servers write them that have none, or those
-    after a temperature of 0."""
-    line = sample.line or {}
-    response: Any = line.get("response")
-    choices = response.get("choices") if isinstance(response, Mapping) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
-        return sample
-    given = choices[0].get("logprobs")
-    if not isinstance(given, Mapping):
-        return sample
-    entries = given.get("content") or given.get("token_logprobs")
-    if not isinstance(entries, Sequence) or len(entries) < FEW:
-        return sample
-    # Numbers of the thinking, or of other tokens, show that the server had some.
-    thought = given.get("reasoning_content")
-    entries = [*entries, *(thought if isinstance(thought, list) else ())]
-    values = [value for entry in entries for value in _numbers_in(entry)]
-    if not all(type(value) in (int, float) and value == 0 for value in values):
-        return sample
-    bare = {**response, "choices": [{**choices[0], "logprobs": None}]}
-    return replace(sample, line={**line, "response": bare}, left_out=ZEROS)
-
-
-def _numbers_in(entry: object) -> Iterable[object]:
-    """A token's log-probability, and those of its alternatives."""
-    if not isinstance(entry, Mapping):
-        return (entry,)
-    others = entry.get("top_logprobs")
-    held = others if isinstance(others, list) else ()
-    return (entry.get("logprob"), *(other.get("logprob") for other in held if isinstance(other, Mapping)))
-
-
 def read_sample(
     path: Path, place: str, read: Callable[[], Iterable[Sample]], options: LogOptions, source: object
 ) -> list[Sample]:
@@ -130,9 +285,7 @@ def read_sample(
     except ImportFileError as problem:
         error = ImportFileError(f"{path}: {place}: {problem}")
         error.source = source
-        if options.on_error is None:
-            raise error from problem
-        options.on_error(error)
+        hand_over(error, options.on_error, problem)
         return []
 
 
@@ -176,24 +329,6 @@ def number_of(value: object) -> float | None:
             return None
         return number if math.isfinite(number) else None
     return None
-
-
-def completion(
-    text: str,
-    *,
-    model: str,
-    finish_reason: str = "",
-    logprobs: Mapping[str, Any] | None,
-    thinking: str = "",
-    **usage: object,
-) -> dict[str, Any]:
-    """Returns a chat completion that says this; `usage` may hold `prompt_tokens` and `completion_tokens`.
-
-    `thinking`: the words of the thinking, where the log-probabilities are of it too.
-    """
-    message = {"role": "assistant", "content": text} | ({"reasoning_content": thinking} if thinking else {})
-    choice = {"message": message, "finish_reason": finish_reason, "logprobs": logprobs}
-    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
 def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -> int:
@@ -250,8 +385,8 @@ def spoken_tokens(tokens: Sequence[str], text: str, thinking: str, stops: Sequen
     count = len(tokens)
     while count and END_TOKENS.fullmatch(tokens[count - 1]):
         count -= 1
-    spelled, said, thought = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text, thinking))
-    if not said or not spelled.endswith(said) or thought not in spelled.removesuffix(said):
+    spelled, spoken, thought = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text, thinking))
+    if not spoken or not spelled.endswith(spoken) or thought not in spelled.removesuffix(spoken):
         raise OtherTokens(OTHER_TOKENS)
     return count, thinking
 

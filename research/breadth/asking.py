@@ -4,7 +4,7 @@ from pathlib import Path
 
 from metaprobe.pipelines import Prompts, Session, System
 from metaprobe.pipelines.answers import final_answer
-from metaprobe.records.answers import SENTENCE_END
+from metaprobe.records.correctness import SENTENCE_END
 from metaprobe.records.types import Call, Item, Run
 
 DIRECT, WORKED = "direct", "worked"

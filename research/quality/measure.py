@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 
-from metaprobe.records.fingerprint import fingerprint
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from research.quality.data import DataSet, debates, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
 from research.quality.debates import debate_figures
 from research.quality.figures import RESAMPLES, about, between, figures, measure, too_few

@@ -21,9 +21,8 @@ import numpy as np
 from metaprobe.eval.audits_of_data import normalise
 from metaprobe.pipelines import SYSTEMS, Prompts
 from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, drop_text
 from metaprobe.records.types import Call, FloatArray, Run
-from metaprobe.records.writer import drop_text
 
 STORES = Path(__file__).parent.parent.parent / "recorded"
 ANSWER = "answer"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.records.answers import numbers
+from metaprobe.records.correctness import numbers
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.store import RunStore
 from research.travel.measure import MEASURED, RESAMPLES, ROOT, shown

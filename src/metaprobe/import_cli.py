@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from metaprobe.progress import progress_bar
-from metaprobe.records.logs.detect import NAMES
+from metaprobe.records.importer import NAMES
 from metaprobe.terminal import FOLDER
 
 SHOWN = 20
@@ -59,7 +59,7 @@ def import_(file: Path, out: Path | None, form: str, explaining: bool, skip_bad:
 
     stated = parse_named_confidence if options.pop("stated_only") else None
     if explaining:
-        from metaprobe.records.logs.explain import explain
+        from metaprobe.records.importer import explain
 
         options.pop("bad_lines")
         for line in explain(file, form, stated=stated, **options):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Generator
 from metaprobe.probes.signals import Signals, signals_of
 from metaprobe.records.errors import RecordError
-from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.store import fingerprint
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.ask_again import signal_row
 from metaprobe.training.evidence import generator_of

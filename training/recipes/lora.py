@@ -21,7 +21,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, usable_groups
 from metaprobe.probes.adapter import IDS, MASK, Encoder, When, batches, layout, prompt_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.fingerprint import fingerprint
+from metaprobe.records.store import fingerprint
 from metaprobe.training.calibration import Platt
 from metaprobe.training.evidence import Evidence, generator_of, load_runs
 from metaprobe.training.folds import Roles, Rows, join_table, outer_folds

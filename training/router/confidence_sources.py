@@ -9,9 +9,8 @@ from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.fingerprint import fingerprint
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.records.store import RunStore
+from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call
 from metaprobe.training.methods import LADDER
 from metaprobe.training.recipes.quality import write_quality

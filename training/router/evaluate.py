@@ -26,7 +26,7 @@ from metaprobe.eval.routing_performance import (
     replay,
 )
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.json_lines import iter_json_lines
+from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, outcome_of_line
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_play import Game, known_of, play

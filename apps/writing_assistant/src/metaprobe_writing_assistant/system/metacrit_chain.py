@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from metaprobe.pipelines.metacrit import quote, yes_no
 from metaprobe.probes.signals import signals_of
-from metaprobe.records.scans import AT_LINE, line_matches
+from metaprobe.records.spelling import AT_LINE, line_matches
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, measure_answers
 from metaprobe_writing_assistant.system.asking import Work

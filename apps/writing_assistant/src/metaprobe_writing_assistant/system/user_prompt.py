@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields, replace
 
-from metaprobe.records.scans import AT_LINE
+from metaprobe.records.spelling import AT_LINE
 from metaprobe_writing_assistant.system.asking import Work
 from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile
 from metaprobe_writing_assistant.system.quoting import quote_text, shorten

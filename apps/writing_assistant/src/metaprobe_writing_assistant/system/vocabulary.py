@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaprobe.records.scans import AT_LINE
+from metaprobe.records.spelling import AT_LINE
 from metaprobe_writing_assistant.system.asking import Work, quote_profile
 from metaprobe_writing_assistant.system.contract import Card, Profile
 from metaprobe_writing_assistant.system.wordnet import WordEntry, look_up

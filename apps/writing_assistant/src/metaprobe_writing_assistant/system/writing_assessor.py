@@ -7,7 +7,7 @@ gives a score from 0 to 5, by a rubric after ETS's in our own words.
 import re
 
 from metaprobe.pipelines.judging import whole_number
-from metaprobe.records.scans import AT_LINE, line_matches, read_int
+from metaprobe.records.spelling import AT_LINE, line_matches, read_int
 from metaprobe_writing_assistant.system.asking import Work, quote_profile
 from metaprobe_writing_assistant.system.contract import Profile, RubricScore
 from metaprobe_writing_assistant.system.quoting import looks_foreign, quote_text

@@ -1,14 +1,18 @@
-"""One writer at a time, in a folder or of a file: a lock of the system, which a killed process gives back by ending."""
+"""Writes files whole or not at all, and keeps a folder or a file to one writer at a time.
+
+The lock is one of the operating system, which a killed process gives back by ending.
+"""
 
 import errno
 import os
 import socket
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from metaprobe.records.errors import StoreHeld
 
@@ -16,7 +20,7 @@ if sys.platform != "win32":
     import fcntl
 
 HELD = ".writer"
-"""Names its holder; it counts only while the operating system's lock is on it, so a leftover holds nobody up."""
+"""Ending of the lock file, which names its holder. Only the operating system's lock on it counts, not the file."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _counting = threading.Lock()
 
@@ -77,7 +81,7 @@ def _locked(path: Path, kept: Path) -> int:
         try:
             _lock(descriptor, kept)
             if _is_at(descriptor, path):
-                with suppress(OSError):  # a full disk: then it has no name, and is held all the same
+                with suppress(OSError):  # on a full disk the file stays empty, but the lock is held
                     os.ftruncate(descriptor, 0)
                     os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
                 return descriptor
@@ -106,3 +110,30 @@ def _lock(descriptor: int, kept: Path) -> None:
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             raise
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to; it takes the name `path` when the block ends well, on the disk and not only in its cache.
+
+    Until then it has a hidden name ending in `.tmp`, which a kill can leave behind and every reader passes over.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)  # of a kill; or a link in a folder from elsewhere, to somebody's file
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say where it is full
+        raise
+    if os.name == "posix":  # the new name itself is kept by the folder; elsewhere folders cannot be opened
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

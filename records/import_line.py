@@ -1,0 +1,436 @@
+"""The one form that every file is brought into: an import line, checked and made a run; and rows of CSV as such lines.
+
+    {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
+     "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
+
+`correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
+`verbalized_confidence`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from metaprobe.records.errors import ImportFileError, NoLogprobs
+from metaprobe.records.lines import OnBytes, OnError, at_line, hand_over, iter_csv, name_value
+from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
+from metaprobe.records.openai_format import content_text
+from metaprobe.records.parse import from_json, parse_response, parse_text
+from metaprobe.records.response import ParsedResponse, ParsedText
+from metaprobe.records.segments import check_segments, spoken_text
+from metaprobe.records.types import Call, Item, Label, LogprobsMode, Message, Run, Sampling, Segment, Statement
+
+LABEL_VALUES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("correct", "critical"), (0, 1)),
+    **dict.fromkeys(("instruction", "justification", "evidence"), (1, 2, 3)),
+}
+"""Label name -> the values that it may have. No training accepts another value, so none is stored."""
+LABEL_BOUNDS = dict.fromkeys(("q", "quality"), (0.0, 9.0))
+
+_HUGE = 1e300
+_PLACES = {
+    **dict.fromkeys(
+        (*(LABEL_VALUES.keys() - {"correct"}), "quality", "is_correct", "lables"), ("labels", '{"correct": 1}')
+    ),
+    **dict.fromkeys(("question", "prompt", "input", "query"), ("messages", '[{"role": "user", "content": "..."}]')),
+    "confidence": ("verbalized_confidence", "0.8"),
+}
+"""Key that other programs use -> the key of a line for the same thing, with an example."""
+
+
+def string(record: dict[str, Any], key: str, *, number: bool = False) -> str:
+    value = record.get(key)
+    if value is None:
+        return ""
+    if number and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise ImportFileError(f'"{key}" is {name_value(value)}; expected a string')
+    return value
+
+
+def _number(value: object, name: str, low: float = -_HUGE, high: float = _HUGE) -> float:
+    """A finite number in [low, high]. True and False are 1 and 0, as labels are often written so."""
+    if not isinstance(value, (int, float)) or not low <= value <= high:  # a NaN fails the comparison
+        bounds = "a finite number" if high == _HUGE else f"a number from {low:g} to {high:g}"
+        raise ImportFileError(f"{name} is {name_value(value)}; expected {bounds}")
+    return float(value)
+
+
+def with_labels(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns the line with `correct` among its labels, where it stands beside them.
+
+    Raises `ImportFileError` where the labels say something else of `correct`.
+    """
+    if "correct" not in record:
+        return record
+    value, labels = record["correct"], record.get("labels")
+    if labels is not None and not isinstance(labels, dict):
+        return record  # which is refused as it is
+    held = {} if labels is None else labels
+    if held.get("correct", value) != value:
+        raise ImportFileError(
+            f'"correct" is {name_value(value)}, and "labels" has {name_value(held["correct"])}; expected the same in'
+            " both, or one of the two"
+        )
+    rest = {key: held for key, held in record.items() if key != "correct"}
+    return {**rest, "labels": {**held, "correct": value}}
+
+
+def labels_of(labels: object, call_id: str) -> tuple[Label, ...]:
+    """Returns the labels of a line. A label of null is not known, and is left out."""
+    if labels is None:
+        return ()
+    if not isinstance(labels, dict):
+        raise ImportFileError(f'"labels" is {name_value(labels)}; expected an object such as {{"correct": 1}}')
+    return tuple(
+        Label(call_id, name, _label(name, value), "import") for name, value in labels.items() if value is not None
+    )
+
+
+def _label(name: str, value: object) -> float:
+    allowed = LABEL_VALUES.get(name)
+    if allowed and value not in allowed:
+        raise ImportFileError(f"label {name!r} is {name_value(value)}; expected {' or '.join(map(str, allowed))}")
+    return _number(value, f"label {name!r}", *LABEL_BOUNDS.get(name, (-_HUGE, _HUGE)))
+
+
+def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(key, what to do about it) for each key of a line that looks as if it were meant for another place."""
+    # A bare response has keys of its own, among them a prompt.
+    own = set() if "response" in record else {"prompt", "input"}
+    for key in record.keys() & _PLACES.keys() - own:
+        place, example = _PLACES[key]
+        if record.get(place) is None:
+            yield key, f'"{key}" is not read; if it was meant for "{place}", write "{place}": {example}'
+    for name in record.get("labels") or ():
+        if name not in LABEL_VALUES and (near := get_close_matches(name.lower(), LABEL_VALUES, 1, cutoff=0.9)):
+            yield f"label {name}", f"label {name!r} is stored under that name; did you mean {near[0]!r}?"
+
+
+def statements_of(record: dict[str, Any], call_id: str) -> tuple[Statement, ...]:
+    """Returns the confidence that a line states. With null the model was asked and stated none; without the key it was
+    not asked."""
+    if "verbalized_confidence" not in record:
+        return ()
+    value = record["verbalized_confidence"]
+    stated = None if value is None else _number(value, '"verbalized_confidence"', 0.0, 1.0)
+    return (Statement(call_id, "confidence", stated),)
+
+
+def messages_of(messages: object) -> tuple[Message, ...]:
+    if messages is None:
+        return ()
+    if not isinstance(messages, list) or not all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
+    ):
+        raise ImportFileError(f'"messages" is {name_value(messages)}; expected a list of {{"role", "content"}}')
+    return tuple(Message(message["role"], content_text(message.get("content"))) for message in messages)
+
+
+def sampling_of(sampling: object) -> Sampling:
+    if sampling is None:
+        return Sampling()
+    if not isinstance(sampling, dict):
+        raise ImportFileError(
+            f'"sampling" is {name_value(sampling)}; expected {{"temperature", "top_p", "seed", "max_tokens"}}'
+        )
+    given: dict[str, Any] = {}
+    for key, bounds in {"temperature": (0.0, 100.0), "top_p": (0.0, 1.0)}.items():
+        if sampling.get(key) is not None:
+            given[key] = _number(sampling[key], f"sampling {key!r}", *bounds)
+    for key in ("seed", "max_tokens"):
+        value = sampling.get(key)
+        if value is not None:
+            if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+                raise ImportFileError(f"sampling {key!r} is {name_value(value)}; expected a whole number of 64 bits")
+            given[key] = value
+    return Sampling(**given)
+
+
+def segments_of(record: dict[str, Any], tokens: int) -> dict[str, tuple[Segment, ...]]:
+    """Returns {"segments": ...} where a line states segments of its answer's tokens; else an empty dictionary."""
+    given = record.get("segments")
+    if given is None:
+        return {}
+    held = given if isinstance(given, list) else [given]
+    names = ("kind", "start", "end")
+    if not all(isinstance(s, dict) and s.keys() >= set(names) and _whole(s["start"], s["end"]) for s in held):
+        raise ImportFileError(
+            f'"segments" is {name_value(given)}; expected a list of {{"kind", "start", "end"}}, the last two in tokens'
+        )
+    return {"segments": check_segments([Segment(*(s[name] for name in names)) for s in held], tokens)}
+
+
+def _whole(*values: object) -> bool:
+    return all(type(value) is int for value in values)
+
+
+def mode_of(mode: object, unstated: LogprobsMode) -> LogprobsMode:
+    if mode is None:
+        return unstated
+    for known in get_args(LogprobsMode):
+        if mode == known:
+            return known  # type: ignore[no-any-return]
+    raise ImportFileError(f'"logprobs_mode" is {name_value(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
+
+
+KEYS = (
+    "id",
+    "group",
+    "run_id",
+    "model",
+    "task",
+    "stage",
+    "agent",
+    "logprobs_mode",
+    "messages",
+    "response",
+    "labels",
+    "verbalized_confidence",
+    "sampling",
+    "segments",
+)
+
+
+def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False) -> Run:
+    """Returns the run of one line. A bare completion or response, or a line of Batch output, will do as well.
+
+    With `plain` it may be one without log-probabilities, which has its text and labels and no numbers.
+    Raises `ImportFileError` or `InvalidResponse` without file and line, which only the caller knows.
+    """
+    record = with_labels(_checked(record))
+    response = _answer(record, plain=plain)
+    line_id, run_id, id = _ids(record, default_id)
+    messages = messages_of(record.get("messages"))
+    sampling = sampling_of(record.get("sampling"))
+    measured: dict[str, Any] = {}
+    if isinstance(response, ParsedResponse):
+        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs", "segments")}
+        measured |= segments_of(record, len(response.logprobs))
+        if response.temperature is not None and not record.get("sampling"):
+            sampling = replace(sampling, temperature=response.temperature)
+    labels = labels_of(record.get("labels"), id)
+    return Run(
+        id=id,
+        system="import",
+        variant=run_id,
+        item=Item(
+            id=line_id,
+            question=next((message.content for message in reversed(messages) if message.role == "user"), ""),
+            group=string(record, "group", number=True) or line_id,
+            task=string(record, "task"),
+        ),
+        calls=(
+            Call(
+                id=id,
+                stage=string(record, "stage"),
+                agent=string(record, "agent"),
+                model=string(record, "model") or response.model,
+                messages=messages,
+                text=response.text,
+                sampling=sampling,
+                logprobs_mode=mode_of(record.get("logprobs_mode"), getattr(response, "logprobs_mode", "unknown")),
+                finish_reason=response.finish_reason,
+                usage=response.usage,
+                note=_note_of(response),
+                **measured,
+            ),
+        ),
+        statements=statements_of(record, id),
+        labels=labels,
+        final_answer=spoken_text(response.text),
+        outcome=next((label.value for label in labels if label.name == "correct"), None),
+    )
+
+
+def _checked(record: dict[str, Any]) -> dict[str, Any]:
+    """The line with its answer under `response`, however it came."""
+    if is_ollama_chunk(record) or ("response" not in record and is_native(record)):
+        own = {key: record[key] for key in (*KEYS, "correct") if key in record and key not in ("model", "response")}
+        record = {**own, "response": record}
+    if "response" not in record and ("choices" in record or record.get("object") == "response"):
+        record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
+    batch = record.get("response")
+    if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
+        # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
+        record = {**record, "id": record.get("custom_id", record.get("id")), "response": batch["body"]}
+    for key in sorted(record.keys() - set(KEYS)):
+        # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
+        if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+    if record.get("response") is None:
+        raise ImportFileError(
+            f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
+        )
+    return record
+
+
+def _of_batch(record: dict[str, Any]) -> bool:
+    """Whether it is a line of OpenAI's Batch output, also of a request that failed."""
+    held = record.get("response")
+    if isinstance(held, dict):
+        return isinstance(held.get("body"), dict)
+    return held is None and "custom_id" in record
+
+
+def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
+    """What the line's response says; without log-probabilities only where it may be, or has a stated confidence."""
+    try:
+        return parse_response(record["response"])
+    except NoLogprobs as error:
+        if record.get("verbalized_confidence") is None and not plain:
+            bare = NoLogprobs(
+                f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone; with'
+                " --plain, for another model to read (metaprobe extract --logprobs MODEL)"
+            )
+            bare.placeholders = error.placeholders
+            raise bare from error
+        return text_of_line(record)
+
+
+def text_of_line(record: dict[str, Any]) -> ParsedText:
+    """Returns what a line's response says, without its log-probabilities. Raises `InvalidResponse` for no answer."""
+    response = record["response"]
+    if isinstance(response, (str, bytes)):
+        response = from_json(response)
+    return parse_text(as_completion(response) if isinstance(response, Mapping) else response)
+
+
+def _note_of(response: ParsedResponse | ParsedText) -> str:
+    """What a verdict on the answer must mention; empty for nothing."""
+    if isinstance(response, ParsedText):
+        return ""
+    return "; ".join(filter(None, (response.note, response.top_fault)))
+
+
+def id_of_line(record: dict[str, Any], default_id: str) -> str:
+    """Returns the id of a line's run, also where the rest of the line is wrong."""
+    try:
+        return _ids(record, default_id)[2]
+    except ImportFileError:
+        return default_id
+
+
+def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
+    """(the line's id, its run_id, both together). In Batch output the user's own id is `custom_id`."""
+    own = "custom_id" if isinstance(record.get("custom_id"), str) and _of_batch(record) else "id"
+    line_id = string(record, own, number=True) or default_id
+    run_id = string(record, "run_id", number=True)
+    return line_id, run_id, f"{run_id}/{line_id}" if run_id else line_id
+
+
+_JSON = ("messages", "labels", "sampling", "segments")
+_LABEL = "labels."
+_OWN = ("question", "logprobs", "tokens", "finish_reason")
+"""Columns of which the response and the messages are made."""
+_TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
+
+_MLFLOW_RUNS = frozenset(("Run ID", "Start Time"))
+_MLFLOW_TRACES = frozenset(
+    "trace trace_metadata request_metadata spans execution_duration execution_time_ms assessments".split()
+)
+_MLFLOW_SCORE = re.compile(r"/v\d+/(?:score|justification)\Z|/(?:value|rationale)\Z")
+MLFLOW = (
+    "the CSV is an export of MLflow, whose cells hold no log-probabilities of tokens; expected columns `response` and"
+    ' `logprobs`, or answer lines: write what each model span returned (mlflow.search_traces(return_type="list"), then'
+    ' the outputs of its spans) as {"response": ...}; as JSON, MLflow\'s assessments are read by `metaprobe feedback`'
+)
+
+
+def csv_lines(
+    path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, answer line) for each row of a CSV file.
+
+    `response` is the text of the answer where there is a column `logprobs`: a JSON list of numbers, with `tokens` as a
+    JSON list of strings beside it, or of {token, logprob, top_logprobs}. Without that column it is a whole response as
+    JSON, or a text without log-probabilities. `question` is the user's message, `correct` is 1, 0, true or false,
+    `labels.NAME` a label of that name; `messages`, `labels`, `sampling` and `segments` are JSON; other columns are
+    taken as they are. A bad row raises `ImportFileError`, or is handed to `on_error`.
+    """
+    for number, row in iter_csv(path, on_error=on_error, on_bytes=on_bytes):
+        if _of_mlflow(row.keys()):
+            raise ImportFileError(f"{path}: {MLFLOW}")
+        if "response" not in row:
+            raise ImportFileError(
+                f"{path}: the columns are {', '.join(row)[:200]}; expected `response`, the answer's text, and beside it"
+                " `logprobs` as a JSON list: rename the column"
+            )
+        try:
+            yield number, _line(row)
+        except ImportFileError as problem:
+            hand_over(at_line(path, number, str(problem), row), on_error, problem)
+
+
+def _of_mlflow(names: Set[str]) -> bool:
+    """Whether columns of these names are a table of MLflow's: of runs, of traces, or of an evaluation."""
+    traces = bool(names & {"trace_id", "request_id"}) and bool(names & _MLFLOW_TRACES)
+    return names >= _MLFLOW_RUNS or traces or any(map(_MLFLOW_SCORE.search, names))
+
+
+def _line(given: Mapping[str, str]) -> dict[str, Any]:
+    row = {name: cell for name, cell in given.items() if cell.strip()}
+    line: dict[str, Any] = {name: cell for name, cell in row.items() if name not in _OWN and name[:7] != _LABEL}
+    for name in _JSON:
+        if name in row:
+            line[name] = _cell_json(name, row[name])
+    labels = {
+        name.removeprefix(_LABEL): _cell_number(name, cell) for name, cell in row.items() if name.startswith(_LABEL)
+    }
+    if labels:
+        held = line.get("labels", {})
+        if not isinstance(held, dict) or held.keys() & labels.keys():
+            raise ImportFileError(f'"labels" is {name_value(held)}; expected an object without {", ".join(labels)}')
+        line["labels"] = held | labels
+    if "correct" in row:
+        if (value := _TRUTH.get(row["correct"].strip().lower())) is None:
+            raise ImportFileError(f'"correct" is {name_value(row["correct"])}; expected 1, 0, true or false')
+        line["correct"] = value
+    if "verbalized_confidence" in row:
+        line["verbalized_confidence"] = _cell_number("verbalized_confidence", row["verbalized_confidence"])
+    if "question" in row:
+        if "messages" in row:
+            raise ImportFileError('the row has "question" and "messages"; expected one of the two')
+        line["messages"] = [{"role": "user", "content": row["question"]}]
+    if "response" in row:
+        line["response"] = _response(row, apart="logprobs" in given)
+    return line
+
+
+def _response(row: Mapping[str, str], *, apart: bool) -> object:
+    """The response of a row; `apart`: whether the table has a column of log-probabilities."""
+    text = row["response"]
+    if not apart and text.lstrip().startswith("{"):
+        return _cell_json("response", text)
+    choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
+    if "finish_reason" in row:
+        choice["finish_reason"] = row["finish_reason"]
+    if "logprobs" in row:
+        given = _cell_json("logprobs", row["logprobs"])
+        if not isinstance(given, list):
+            raise ImportFileError(f'"logprobs" is {name_value(given)}; expected a JSON list, an entry a token')
+        if given and isinstance(given[0], dict):
+            choice["logprobs"] = {"content": given}
+        else:
+            tokens = {"tokens": _cell_json("tokens", row["tokens"])} if "tokens" in row else {}
+            choice["logprobs"] = {"token_logprobs": given, **tokens}
+    return {"object": "chat.completion", "choices": [choice]}
+
+
+def _cell_json(name: str, cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError) as error:
+        raise ImportFileError(f'the cell under "{name}" is no JSON ({error}); expected JSON') from error
+
+
+def _cell_number(name: str, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError as error:
+        raise ImportFileError(f'"{name}" is {name_value(cell)}; expected a number') from error

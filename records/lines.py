@@ -1,0 +1,408 @@
+"""Records of a file, one in memory at a time: JSON lines, rows of CSV, Parquet and Arrow; also of gzip and Zstandard.
+
+Standard library only, but for Zstandard (extra `zstd`) and for Parquet and Arrow (extra `fit`).
+"""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from metaprobe.records.errors import ImportFileError
+from metaprobe.records.extras import require
+
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+"""First bytes of files of gzip and of Zstandard."""
+BLOCK = 1 << 16
+"""Bytes that are read at once of a file that is not Zstandard."""
+SMALL = 1 << 10
+"""Bytes that are read at once of a Zstandard file: four of its bytes may unpack to 128 kB."""
+
+MOST_BYTES = 256 << 20
+"""Bytes in memory that any Parquet file may unpack to; a larger file may unpack to `BYTES_RATIO` times its size."""
+BYTES_RATIO = 400
+"""Recorded stores unpack to 2 to 20 times their size. Prompts that repeat may be a hundred times smaller on disk."""
+MOST_COLUMNS = 10_000
+"""Columns of a Parquet file, those within structs too; a run store has 80."""
+MOST_VALUES = 4_000_000
+"""Values in all columns of any Parquet file; a larger file may hold `VALUES_RATIO` for each of its bytes. A value takes
+about 100 bytes as a Python object."""
+VALUES_RATIO = 30
+"""Recorded stores hold at most 1.02 values a byte."""
+
+OnBytes = Callable[[int], object]
+"""Is called with the number of bytes read so far of the file on the disk, before they are unpacked."""
+
+
+@contextmanager
+def opened(path: Path, on_bytes: OnBytes | None = None) -> Iterator[IO[bytes]]:
+    """Yields the file's bytes, uncompressed. Raises `ImportFileError` where it cannot be opened.
+
+    What reading a damaged file raises is known by `is_damage`.
+    """
+    expected = "expected JSON lines (.jsonl, .jsonl.gz, .jsonl.zst) or a log"
+    try:
+        with path.open("rb") as file:
+            start = file.peek(4)[:4]  # a pipe cannot be read twice
+            counted: Any = io.BufferedReader(_Telling(file, on_bytes), BLOCK) if on_bytes is not None else file
+            if path.suffix == ".gz" or start.startswith(GZIP):
+                with gzip.open(counted) as unpacked:
+                    yield unpacked  # type: ignore[misc]
+            elif path.suffix == ".zst" or start == ZSTD:
+                yield io.BufferedReader(_Zstandard(counted), BLOCK)
+            else:
+                yield counted
+    except FileNotFoundError as error:
+        raise ImportFileError(f"{path}: there is no such file; {expected}") from error
+    except IsADirectoryError as error:
+        raise ImportFileError(f"{path} is a folder; {expected}") from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Returns whether the unpackers raise such an error for a compressed file that is damaged or cut off."""
+    damaged = isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error))
+    return damaged or type(error).__name__ == "ZstdError"
+
+
+def check_values(metadata: Any, size: int) -> None:
+    """Raises `ValueError` where a Parquet file's footer speaks of far more values than a file of `size` bytes holds."""
+    if metadata.num_columns > MOST_COLUMNS:
+        raise ValueError(f"it has {metadata.num_columns} columns; expected at most {MOST_COLUMNS}")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    count = sum(group.column(index).num_values for group in groups for index in range(group.num_columns))
+    if count > max(MOST_VALUES, VALUES_RATIO * size):
+        raise ValueError(
+            f"its {size} bytes hold {count} values; expected at most {max(MOST_VALUES, VALUES_RATIO * size)}"
+        )
+
+
+def check_memory(taken: int, size: int) -> None:
+    """Raises `ValueError` where rows of a Parquet file of `size` bytes take far more memory than such files do."""
+    if taken > max(MOST_BYTES, BYTES_RATIO * size):
+        raise ValueError(
+            f"its {size} bytes unpack to more than {max(MOST_BYTES, BYTES_RATIO * size)}; expected a store of answers"
+        )
+
+
+class _Telling(io.RawIOBase):
+    """A file that calls `on_bytes` with the number of bytes read so far."""
+
+    def __init__(self, file: IO[bytes], on_bytes: OnBytes) -> None:
+        self._file, self._on_bytes = file, on_bytes
+        self._read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._read += len(data)
+        self._on_bytes(self._read)
+        return len(data)
+
+
+class _Zstandard(io.RawIOBase):
+    """The bytes in a file of Zstandard frames. The library's own reader says nothing of a file that was cut off."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._library = require("zstandard", "zstd")
+        self._frame: Any = None
+        self._given, self._waiting = b"", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._waiting:
+            self._given = self._given or self._file.read(SMALL)
+            if not self._given:
+                if self._frame is not None:
+                    raise EOFError("the last frame has no end")
+                return 0
+            if self._frame is None:
+                self._frame = self._library.ZstdDecompressor().decompressobj()
+            self._waiting = self._frame.decompress(self._given)
+            self._given = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        data, self._waiting = self._waiting[: len(buffer)], self._waiting[len(buffer) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+
+MAX_LINE = 64 << 20
+"""Bytes of one line; a response of 512 tokens with 15 alternatives each has 0.6 MB."""
+
+MAX_BLANK = 1_000_000
+"""Blank lines in a row; a few kilobytes of gzip can unpack to billions."""
+
+OnError = Callable[[ImportFileError], None]
+
+
+def at_line(path: Path, number: int, what: str, source: object = None) -> ImportFileError:
+    """Returns an error about that line; `source` is what the line holds, for whoever keeps bad lines."""
+    error = ImportFileError(f"{path}:{number}: {what}")
+    error.line, error.source = number, source
+    return error
+
+
+def hand_over(error: ImportFileError, on_error: OnError | None, cause: Exception | None = None) -> None:
+    """Hands the error to `on_error`, or raises it where that is None."""
+    if on_error is None:
+        raise error from cause
+    on_error(error)
+
+
+def iter_json_lines(
+    path: str | Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number from 1, object) for each line of a .jsonl file, also .gz or .zst. Blank lines are skipped.
+
+    A bad line raises `ImportFileError`, or is handed to `on_error` and passed over. A file that is one JSON document,
+    spread over its lines, always raises.
+    """
+    path = Path(path)
+    first = True
+    for number, raw in _raw_lines(path, on_bytes):
+        if first and (opening := raw.strip()) in (b"[", b"{", b"[{"):
+            raise ImportFileError(
+                f"{path} is one JSON document spread over many lines; expected one object a line:"
+                f" jq -c '{'.' if opening == b'{' else '.[]'}' {path.name} > lines.jsonl"
+            )
+        first = False
+        try:
+            record = json_object(raw)
+        except ImportFileError as problem:
+            hand_over(at_line(path, number, str(problem), raw), on_error, problem)
+        else:
+            yield number, record
+
+
+def _raw_lines(path: Path, on_bytes: OnBytes | None) -> Iterator[tuple[int, bytes]]:
+    """Lines as bytes, so that what is not UTF-8 can be named with its line. A file that breaks off always raises."""
+    number = blank = 0
+    with opened(path, on_bytes) as file:
+        try:
+            for number, raw in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+                if len(raw) > MAX_LINE:  # a few kilobytes of gzip can unpack to a line that fills the memory
+                    raise at_line(
+                        path, number, f"the line is longer than {MAX_LINE} bytes; expected one response a line"
+                    )
+                # Some editors put a mark in front.
+                line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+                blank = 0 if line.strip() else blank + 1
+                if blank > MAX_BLANK:
+                    raise at_line(path, number, f"more than {MAX_BLANK} blank lines come before it; is it a log?")
+                if not blank:
+                    yield number, line.rstrip(b"\r\n")
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            what = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
+            raise at_line(path, number + 1, what) from error
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """Returns the JSON object that a line is. Raises `ImportFileError`, without file and line, where it is none."""
+    try:
+        record = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ImportFileError(
+            f"byte {error.start + 1} (0x{raw[error.start]:02x}) is not UTF-8; convert the file, for instance with iconv"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        # Its own message would speak of "line 1" of this line.
+        what = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise ImportFileError(
+            f"not JSON: {what} (the line is {len(raw)} bytes long); expected one whole JSON object a line:"
+            " if it was cut off, write it again or remove it"
+        ) from error
+    if not isinstance(record, dict):
+        raise ImportFileError(f"came {name_value(record)}; expected one JSON object a line")
+    return record
+
+
+ENDS = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".zst"))
+"""Endings of the names of CSV files."""
+_DELIMITERS = ",;\t"
+"""Signs that may separate cells. The head tells which one does: the sign that gives the most cells."""
+
+
+def is_csv(path: Path) -> bool:
+    """Returns whether the file's name ends as that of a CSV file."""
+    return path.name.lower().endswith(ENDS)
+
+
+def iter_csv(
+    path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields (line number from 1 on which the row begins, cells by column) for each row.
+
+    Cells are parted by commas, semicolons or tabs, and rows without any text are passed over. A row with more or fewer
+    cells than the head raises `ImportFileError`, or is handed to `on_error` and passed over. A file that cannot be read
+    as CSV, or whose head names a column twice or not at all, always raises.
+    """
+    if csv.field_size_limit() < MAX_LINE:
+        csv.field_size_limit(MAX_LINE)  # by default 128 kB, less than the log-probabilities of a long answer
+    begun = 1
+    try:
+        with opened(path, on_bytes) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            first = text.readline()
+            delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader([first], delimiter=sign), [])))
+            head = _head(path, next(csv.reader([first], delimiter=delimiter, strict=True), []))
+            reader = csv.reader(text, delimiter=delimiter, strict=True)
+            begun = 2
+            for cells in reader:
+                number, begun = begun, reader.line_num + 2
+                if not any(cell.strip() for cell in cells):
+                    continue
+                if len(cells) == len(head):
+                    yield number, dict(zip(head, cells, strict=True))
+                    continue
+                what = (
+                    f"the row has {len(cells)} cells, and the head has {len(head)}; expected as many: was it cut off?"
+                )
+                hand_over(at_line(path, number, what, dict(zip(head, cells, strict=False))), on_error)
+    except UnicodeDecodeError as error:
+        what = f"it is not UTF-8 ({error.reason}); save it as CSV UTF-8, or convert it with iconv"
+        raise at_line(path, begun, what) from error
+    except csv.Error as error:
+        what = f"it cannot be read as CSV ({error}); expected whole rows: is a quote left open, or the file cut off?"
+        raise at_line(path, begun, what) from error
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        what = f"the compressed file is damaged or cut off here ({error}); copy or make it again"
+        raise at_line(path, begun, what) from error
+
+
+def _head(path: Path, cells: list[str]) -> list[str]:
+    """The names of the columns."""
+    names = [cell.strip() for cell in cells]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if len(names) < 2 or "" in names or twice is not None:
+        came = f"the column {twice!r} twice" if twice else f"the head {', '.join(names)[:80]!r}"
+        raise ImportFileError(f"{path} has {came}; expected a first row that names each column once, as CSV has it")
+    return names
+
+
+PARQUET, ARROW = b"PAR1", b"ARROW1"
+"""First bytes of files of Parquet and of Arrow."""
+STREAM = b"\xff\xff\xff\xff"
+"""First bytes of an Arrow stream."""
+_ROWS = 64
+_NESTED = ("labels", "messages", "sampling")
+"""Columns that may hold JSON as text; so may `response`, which is read as such anyway."""
+
+
+def is_table(path: Path) -> bool:
+    """Returns whether the file is Parquet or Arrow, by its first bytes."""
+    with path.open("rb") as file:
+        return file.read(6).startswith((PARQUET, ARROW, STREAM))
+
+
+def records_of(
+    path: Path, *, on_error: OnError | None = None, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 1, object) for each line or row; bad lines go to `on_error`, or raise.
+
+    Of a row, columns without a value are left out, as keys are that a line does not have.
+    """
+    if path.is_file() and is_table(path):
+        yield from _rows(path, on_error, on_bytes)
+    else:
+        yield from iter_json_lines(path, on_error=on_error, on_bytes=on_bytes)
+
+
+def _rows(path: Path, on_error: OnError | None, on_bytes: OnBytes | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    number = 0
+    size = path.stat().st_size
+    with _batches(path) as (batches, total):
+        for batch in batches:
+            for index in range(batch.num_rows):
+                number += 1
+                row: dict[str, Any] = {}
+                try:
+                    row = _row(batch.slice(index, 1))
+                    yield number, _record(row)
+                except ValueError as problem:
+                    hand_over(at_line(path, number, str(problem), row), on_error, problem)
+            if on_bytes is not None and total:
+                on_bytes(size * number // total)
+
+
+def _row(one: Any) -> dict[str, Any]:
+    """The one row of a batch. Raises `ValueError` where it is larger than a line may be."""
+    if one.nbytes > MAX_LINE:
+        raise ImportFileError(f"the row is larger than {MAX_LINE} bytes; expected one response a row")
+    row: dict[str, Any] = one.to_pylist()[0]
+    return row
+
+
+def _record(row: dict[str, Any]) -> dict[str, Any]:
+    record = {key: value for key, value in row.items() if value is not None}
+    for key in _NESTED:
+        if isinstance(held := record.get(key), str):
+            try:
+                record[key] = json.loads(held)
+            except (ValueError, RecursionError) as error:
+                raise ImportFileError(
+                    f'the text under "{key}" is no JSON ({error}); expected JSON, or columns'
+                ) from error
+        elif isinstance(held, dict):  # a struct has all its fields in every row
+            record[key] = {name: value for name, value in held.items() if value is not None}
+    return record
+
+
+@contextmanager
+def _batches(path: Path) -> Iterator[tuple[Iterator[Any], int]]:
+    """Yields (batches of rows, how many rows there are, or 0 where that is not known)."""
+    arrow = require("pyarrow", "fit")
+    try:
+        with path.open("rb") as file:
+            start = file.read(6)
+        if start.startswith(PARQUET):
+            with require("pyarrow.parquet", "fit").ParquetFile(path) as parquet:
+                _check(parquet.metadata, path)
+                yield _small(parquet.iter_batches(_ROWS, use_threads=False)), parquet.metadata.num_rows
+            return
+        with arrow.memory_map(str(path)) as source:
+            if start.startswith(ARROW):
+                reader = arrow.ipc.open_file(source)
+                batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+                yield _small(batches), 0
+            else:
+                yield _small(arrow.ipc.open_stream(source)), 0
+    except (arrow.ArrowException, OSError) as error:
+        raise ImportFileError(
+            f"{path} is damaged or no such table ({str(error).strip()[:200]}); expected Parquet or Arrow: copy or make"
+            " it again"
+        ) from error
+
+
+def _check(metadata: Any, path: Path) -> None:
+    try:
+        check_values(metadata, path.stat().st_size)
+    except ValueError as error:
+        raise ImportFileError(f"{path}: {error}") from error
+
+
+def _small(batches: Any) -> Iterator[Any]:
+    """Yields batches of at most `_ROWS` rows, validated: reading a damaged batch could crash the process."""
+    for batch in batches:
+        batch.validate(full=True)
+        for start in range(0, batch.num_rows, _ROWS):
+            yield batch.slice(start, _ROWS)
+
+
+def name_value(value: object) -> str:
+    """Returns a value as JSON, cut to 60 characters, with the name of its type, for messages."""
+    text = json.dumps(value, ensure_ascii=False, default=str)  # a table may hold dates and bytes
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
