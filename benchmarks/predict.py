@@ -33,7 +33,6 @@ from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.support import Support
 from metaprobe.records.logprobs import alternatives
 from metaprobe.routing.gate import StreamingGate
 from research.quality.wepr import Wepr
@@ -95,7 +94,6 @@ def predictor(folder: Path) -> QualityPredictor:
         kind="quality",
         contract={"schema": "full", "features": list(FULL.names)},
         thresholds={"flag": 0.5},
-        support=Support.fit(X[:2000], X[2000:]).to_manifest(),
     )
     inputs = {"features": X[:64]}
     save_checkpoint(
