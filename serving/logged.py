@@ -7,20 +7,25 @@ watch(stream, predictor, on_verdict=log_verdicts(log))
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.scored import OnVerdict, Scored
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.log import ScoreLog
 
 Tags = Mapping[str, str] | Callable[[Scored], Mapping[str, str]]
 _IDS = ("litellm_call_id", "run_id")
 """Under which an integration names a call whose answer has no id of its own."""
 
 
-def log_verdicts(log: ScoreLog, *, tags: Tags | None = None, texts: bool = False, logprobs: bool = False) -> OnVerdict:
+def log_verdicts(
+    log: "ScoreLog", *, tags: Tags | None = None, texts: bool = False, logprobs: bool = False
+) -> OnVerdict:
     """An `on_verdict` that hands each verdict to the log, which never waits.
 
     An answer is logged under the id that its server gave it, else under LiteLLM's or LangChain's id of the call, else

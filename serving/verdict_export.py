@@ -17,9 +17,6 @@ from urllib.parse import quote, unquote
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.label_formats import OURS
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import chosen_contexts, conditions, in_contexts
-from metaprobe.monitoring.log_rows import SELECT, entry_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.posting import checked_url, post_json
 from metaprobe.serving.telemetry import EVENT, SCOPE, evaluation_attributes
@@ -50,17 +47,6 @@ class Destination:
     """Where it is and the headers that it wants, from environment variables. Raises `RecordError`."""
     refused: Callable[[Mapping[str, Any]], int]
     """How many verdicts of a request its answer refuses."""
-
-
-def entries_of(
-    log: ScoreLog, *, since: float | None = None, model: str | None = None, checkpoint: str | None = None
-) -> Iterator[Entry]:
-    """Yields the entries of the log, without shadows, in the order of their times."""
-    where, values = conditions(since, None, shadow=False, gated=True)
-    if model is not None or checkpoint is not None:
-        where.append(in_contexts(chosen_contexts(log.tables, model=model, checkpoint=checkpoint, tags=None)))
-    for rows in log.tables.read_chunks(f"{SELECT} WHERE {' AND '.join(where)} ORDER BY s.time, s.id", values):
-        yield from map(entry_of, rows)
 
 
 def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:
