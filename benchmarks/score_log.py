@@ -31,6 +31,7 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.overview import Span, flagged_queue, overview
 from metaprobe.monitoring.sampling import draw_sheet
+from metaprobe.monitoring.schema import contexts, insert
 
 WAYS: dict[str, dict[str, Any]] = {
     "not logged": {},
@@ -112,16 +113,13 @@ def fill(path: Path, rows: int) -> None:
         for model in ("llama-3.1-8b", "qwen-2.5-7b"):
             for task in ("faq", "billing", "code"):
                 given = {"model": model, "checkpoint": model[0] * 64, "task": task, "tags": json.dumps({"task": task})}
-                run(
-                    "INSERT INTO contexts (model, checkpoint, task, finish_reason, action, tags) "
-                    "VALUES (:model, :checkpoint, :task, 'stop', '', :tags)",
-                    given,
-                )
+                run(insert(contexts), {**given, "finish_reason": "stop", "action": ""})
     start = time.time() - 365 * DAY
     db = sqlite3.connect(path)
     db.execute("PRAGMA synchronous = OFF")
-    for index in ("scores_by_request", "scores_by_time", "scores_flagged"):
-        db.execute(f"DROP INDEX {index}")
+    held = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'scores'").fetchall()
+    for name, _ in held:
+        db.execute(f"DROP INDEX {name}")
     db.execute(
         f"WITH RECURSIVE k (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM k WHERE i < {rows - 1}), "
         "r AS (SELECT i, ((random() & 65535) + (random() & 65535) + (random() & 65535)) / 196608.0 AS u FROM k) "
@@ -129,19 +127,33 @@ def fill(path: Path, rows: int) -> None:
         f"SELECT printf('r%09d', i), {start} + i * {365 * DAY / rows}, 1 + (i * 7919) % 6, u, u < 0.3, "
         "20 + (random() & 255), 0.0001 FROM r"
     )
+    joined = "FROM scores s JOIN contexts c ON c.id = s.context GROUP BY 1, 2, 3, 4"
+    for table, key, values in (
+        (
+            "hours (hour, model, checkpoint, task, shadow",
+            "CAST(s.time / 3600 AS INT), c.model, c.checkpoint, c.task, 0",
+            {
+                "scored": "count(*)",
+                "doubt_sum": "sum(score * (1 - score))",
+                "tokens": "sum(tokens)",
+                "cost_usd": "sum(cost_usd)",
+                "priced": "count(cost_usd)",
+                **dict.fromkeys(("abstained", "stopped", "escalated", "cut", "tokens_saved", "spared"), "0"),
+            },
+        ),
+        (
+            "bins (day, model, checkpoint, task, shadow, bin",
+            "CAST(s.time / 86400 AS INT), c.model, c.checkpoint, c.task, 0, CAST(score * 100 AS INT)",
+            {},
+        ),
+    ):
+        sums = {"answers": "count(*)", "score_sum": "sum(score)", "flagged": "sum(flagged)", **values}
+        by = joined + ", 6" * table.startswith("bins")
+        db.execute(f"INSERT INTO {table}, {', '.join(sums)}) SELECT {key}, {', '.join(sums.values())} {by}")
+    for _, made in held:
+        db.execute(made)
     db.commit()
     db.close()
-    with ScoreLog.open(path) as log, log.tables.transaction() as run:  # which makes the indices again
-        joined = "FROM scores s JOIN contexts c ON c.id = s.context GROUP BY 1, 2, 3, 4"
-        run(
-            "INSERT INTO hours SELECT CAST(s.time / 3600 AS INT), c.model, c.checkpoint, c.task, 0, count(*), "
-            f"count(*), sum(score), sum(score * (1 - score)), sum(flagged), 0, 0, 0, 0, sum(tokens), "
-            f"0, sum(cost_usd), count(cost_usd), 0 {joined}"
-        )
-        run(
-            "INSERT INTO bins SELECT CAST(s.time / 86400 AS INT), c.model, c.checkpoint, c.task, 0, "
-            f"CAST(score * 100 AS INT), count(*), sum(score), sum(flagged) {joined}, 6"
-        )
 
 
 def measure_dashboard(folder: Path, rows: int) -> list[dict[str, Any]]:

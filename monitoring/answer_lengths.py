@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from typing import Self
 
+from metaprobe.monitoring.schema import answers, contexts, scores, select
 from metaprobe.monitoring.tables import Tables
 
 KEPT = 5_000
@@ -12,11 +13,6 @@ LEAST = 30
 """Of fewer longer answers no mean is taken."""
 MODELS = 256
 """Whose lengths are remembered: callers may name as many as they like."""
-
-_LATEST = (
-    "SELECT c.model, s.tokens FROM scores s JOIN contexts c ON c.id = s.context WHERE c.action = '' AND "
-    f"s.shadow_of IS NULL AND s.tokens IS NOT NULL ORDER BY s.time DESC LIMIT {4 * KEPT}"
-)
 
 
 class AnswerLengths:
@@ -30,7 +26,10 @@ class AnswerLengths:
     def of_log(cls, tables: Tables) -> Self:
         """Those of the latest answers of a log that no gate ended. Raises `LogError`."""
         lengths = cls()
-        for model, tokens in reversed(tables.read(_LATEST)):
+        asked = select(contexts.c.model, scores.c.tokens).select_from(answers)
+        let_go_on = contexts.c.action == "", scores.c.shadow_of.is_(None), scores.c.tokens.is_not(None)
+        latest = asked.where(*let_go_on).order_by(scores.c.time.desc()).limit(4 * KEPT)
+        for model, tokens in reversed(tables.read(latest)):
             lengths.add(str(model), int(tokens))
         return lengths
 

@@ -1,32 +1,49 @@
 """Watching what a checkpoint says and what it reads, and ringing where it is not as before.
 
-Each stream (score, length, finish reason, ...) has its own evidence (`monitoring.evidence`). It rings at
-streams / false_alarms, so that over a whole stream of exchangeable answers, however long, the probability of any false
-alarm of any stream is at most `false_alarms`. (The mean of the streams' evidence would ring at 1 / false_alarms in
+Each stream (score, length, finish reason, ...) has its own evidence. It rings at streams / false_alarms, so that over a
+whole stream of exchangeable answers, however long, the probability of any false alarm of any stream is at most
+`false_alarms`. (The mean of the streams' evidence would ring at 1 / false_alarms in
 about the same cases; its promise would need the ranks of one stream to be independent of the past of the others.)
 After an alarm that stream begins anew, with what came after it as what is usual.
 
-What a checkpoint says (score, and whether labels agree) has a stream for each version of it. Scores of two
-versions are never judged together. The promise above is for one version and what all have in common; each further
-version adds its own streams, at the same threshold.
+What a checkpoint says (score, and whether labels agree) has a stream for each version of it. Scores of two versions are
+never judged together. The promise above is for one version and what all have in common; each further version adds its
+own streams, at the same threshold.
 
 What is promised holds for answers whose order says nothing. Answers of one conversation, or a day and its night, are
 not like that. Two things help: `batch` values are averaged before they are judged, so that what hangs together is one
 value; and `within` names the stratum of each answer (an hour of the day, a task), so that each is compared with earlier
 answers of its own stratum.
+
+Evidence that something has changed may be looked at after every answer.
+
+Somebody begins with 1 and bets, before each value is seen, that values will be other than before. Where nothing has
+changed no way of betting makes a gain in expectation, so the probability that 1 ever becomes 1 / alpha is at most alpha
+(Ville), however long the stream is and however often one looks. That is an e-process; no p-value, which is valid at one
+moment that was fixed beforehand.
+
+When the change comes is not known, so the money is not bet at once. At every moment a part of it is put on every kind
+of bet, less and less, and what is not yet bet is kept as cash: of the first 1 after t values 1 / log2(t + 2) is left,
+so that a change after a million answers still finds a twentieth of it.
+
+Bets are on the rank of each value among all that came before it, in a memory that does not grow. Where values are
+exchangeable (their order says nothing) these ranks are independent and uniform in [0, 1] (Vovk, Gammerman and Shafer,
+Algorithmic Learning in a Random World): it is what the bets need. They must be ranks among *all* earlier values. A rank
+in a fixed window of reference is not uniform but as that window happened to be, and over a long stream a bet on this
+difference makes a gain, which would be a false alarm.
+
+Numbers are put into the bins of a grid that was fixed beforehand; ties are broken at random.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import nan, sqrt
-from typing import Any
+from math import floor, log, log2, nan, sqrt
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.monitoring.evidence import LABEL_BETS, RANK_BETS, RankBets, Wealth, label_factors
-from metaprobe.monitoring.ranks import NameRanks, NumberRanks, Ranks, place_count, place_score, ranks_from_json
 from metaprobe.records.errors import RecordError
 
 FALSE_ALARMS = 0.05
@@ -49,6 +66,177 @@ LABELS_SAY = {"too high": MORE, "too low": FEWER}
 WRONG = {"lower": MORE, "higher": FEWER}
 """What it means where scores have moved so."""
 RARITY = {"lower": "rare values are more frequent", "higher": "frequent values are more frequent"}
+
+STRENGTHS = (0.3, 0.6, 0.85)
+"""Exponents of the bets on ranks: the density of a rank r is taken to be strength * r ** (strength - 1)."""
+BINS = 10
+PRIOR = 3.0
+MEMORY = 300.0
+"""Of the bet on any shape: bins of the rank, values that each bin begins with, and values that it remembers."""
+KINDS = ("lower", "higher", "more extreme")
+RANK_BETS = (*(kind for kind in KINDS for _ in STRENGTHS), "closer to the middle", "otherwise distributed")
+"""What each bet on ranks says of the values since the change."""
+CLOSEST = 1e-9
+"""Ranks are clipped to [CLOSEST, 1 - CLOSEST]."""
+LEAST = -1e9
+"""Logarithm of 0, as JSON can hold it."""
+
+STAKES = (0.1, 0.3, 0.8)
+"""Shares of the money that the bets on labels risk."""
+LABEL_BETS = tuple(
+    kind
+    for kind in ("too high", "too low", "too far from the middle", "too near the middle")
+    for _ in STAKES  # each kind of error of the scores, bet on carefully and boldly
+)
+
+RANK_BINS = 1000
+WIDEST = 10.0
+"""Log-odds, at either end of the grid for scores."""
+
+
+@dataclass(slots=True)
+class Wealth:
+    """What the bets of one stream have become, all beginnings together."""
+
+    money: list[float]
+    """In bets that have begun, a number a bet."""
+    best: list[float]
+    """Logarithm of what came of each bet's best single beginning."""
+    began: list[int]
+    """The step of that beginning."""
+    steps: int = 0
+
+    @classmethod
+    def of(cls, bets: int) -> "Wealth":
+        return cls([0.0] * bets, [LEAST] * bets, [0] * bets)
+
+    @property
+    def evidence(self) -> float:
+        """How many times the first 1 there is now."""
+        return sum(self.money) + _cash(self.steps)
+
+    @property
+    def winner(self) -> int:
+        """The bet that says best what has changed."""
+        return self.best.index(max(self.best))
+
+    def add(self, factors: Sequence[float]) -> None:
+        """Multiplies each bet by its factor: at least 0, of mean at most 1 where nothing has changed."""
+        begun = (_cash(self.steps) - _cash(self.steps + 1)) / len(self.money)
+        least = log(begun)
+        for bet, factor in enumerate(factors):
+            self.money[bet] = (self.money[bet] + begun) * factor
+            if self.best[bet] < least:
+                self.best[bet], self.began[bet] = least, self.steps
+            self.best[bet] += log(factor) if factor > 0 else LEAST
+        self.steps += 1
+
+
+def _cash(steps: int) -> float:
+    return 1 / log2(steps + 2)
+
+
+@dataclass(slots=True)
+class RankBets:
+    """Bets on ranks, which are uniform in [0, 1] and independent where values are exchangeable."""
+
+    seen: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    """How often each tenth came of late."""
+
+    def factors(self, rank: float) -> list[float]:
+        """Returns what each bet of `RANK_BETS` is multiplied by, and only then learns from the rank."""
+        r = min(max(rank, CLOSEST), 1 - CLOSEST)
+        low = [s * r ** (s - 1) for s in STRENGTHS]
+        high = [s * (1 - r) ** (s - 1) for s in STRENGTHS]
+        both = [(a + b) / 2 for a, b in zip(low, high, strict=True)]
+        place = min(int(r * BINS), BINS - 1)
+        shape = BINS * (self.seen[place] + PRIOR) / (sum(self.seen) + BINS * PRIOR)
+        self.seen = [count * (1 - 1 / MEMORY) for count in self.seen]
+        self.seen[place] += 1
+        return [*low, *high, *both, 6 * r * (1 - r), shape]
+
+
+def label_factors(score: float, label: float, tolerance: float) -> list[float]:
+    """Returns what each bet of `LABEL_BETS` is multiplied by, at a label of 0 or 1.
+
+    Of mean at most 1 where P(label = 1) is within `tolerance` of the score, whatever else the answer is and whoever
+    chose it: nothing is assumed of the order of answers, nor of how they were drawn for labels, as long as the label
+    itself played no part.
+    """
+    missed = label - score
+    outwards = missed if score > 0.5 else -missed
+    gains = [(gain - tolerance) / (1 + tolerance) for gain in (-missed, missed, -outwards, outwards)]
+    return [1 + stake * gain for gain in gains for stake in STAKES]
+
+
+class Ranks(Protocol):
+    """Ranks of the values of one stream."""
+
+    def rank(self, value: Any, tie: float) -> float:
+        """Returns the share of earlier values that are lower, with `tie` in [0, 1) of those that are the same."""
+        ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(slots=True)
+class NumberRanks:
+    """Of numbers, by a map into `RANK_BINS` bins."""
+
+    grid: Callable[[float], int]
+    counts: list[int] = field(default_factory=lambda: [0] * RANK_BINS)
+    total: int = 0
+
+    def rank(self, value: float, tie: float) -> float:
+        place = min(max(self.grid(value), 0), RANK_BINS - 1)
+        below = sum(self.counts[:place])
+        self.counts[place] += 1
+        self.total += 1
+        return (below + tie * self.counts[place]) / self.total
+
+    def as_json(self) -> dict[str, Any]:
+        return {"counts": {str(place): n for place, n in enumerate(self.counts) if n}}
+
+
+@dataclass(slots=True)
+class NameRanks:
+    """Of names, by how often they came: a rare one is low. Their own names play no part, nor does which was first."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+
+    def rank(self, value: str, tie: float) -> float:
+        mine = self.counts[value] = self.counts.get(value, 0) + 1
+        self.total += 1
+        below = sum(n for n in self.counts.values() if n < mine)
+        same = sum(n for n in self.counts.values() if n == mine)
+        return (below + tie * same) / self.total
+
+    def as_json(self) -> dict[str, Any]:
+        return {"counts": self.counts}
+
+
+def place_score(value: float) -> int:
+    """Returns the bin of a number in [0, 1], by its log-odds: 0.99 and 0.999 differ as much as 0.5 and 0.91."""
+    p = min(max(value, 1e-6), 1 - 1e-6)
+    return floor((log(p / (1 - p)) + WIDEST) / (2 * WIDEST) * RANK_BINS)
+
+
+def place_count(value: float) -> int:
+    """Returns the bin of a count, in steps of 2 %: up to a million."""
+    return floor(log2(1 + max(value, 0.0)) / 20 * RANK_BINS)
+
+
+def ranks_from_json(found: Ranks, stored: dict[str, Any]) -> Ranks:
+    """Returns the empty ranks `found`, filled with what `as_json` gave."""
+    if isinstance(found, NumberRanks):
+        for place, n in stored["counts"].items():
+            found.counts[int(place)] = int(n)
+        found.total = sum(found.counts)
+    elif isinstance(found, NameRanks):
+        found.counts = {str(name): int(n) for name, n in stored["counts"].items()}
+        found.total = sum(found.counts.values())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +490,7 @@ class DriftWatch:
                 raise RecordError(f"the state has format {stored['format']}; expected {FORMAT}: begin a new one")
             watch = cls(stored["names"], **stored["settings"])
             watch._ties.bit_generator.state = stored["ties"]
-            for key, known in stored["streams"].items():
-                watch.streams[key] = _stream_from_json(known)
+            watch.streams = {key: _stream_from_json(known) for key, known in stored["streams"].items()}
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RecordError(f"this is no state of a drift watch ({error}); begin a new one") from error
         return watch

@@ -1,7 +1,30 @@
-"""One line of the score log: what was said of one answer, and what is known of it besides."""
+"""One line of the score log, also as a row of its table: what was said of one answer, and what else is known of it."""
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+MAX_TEXT = 200_000
+"""Characters of a question or an answer that are kept."""
+MAX_NOTE = 2_000
+"""Characters of a reason, an id or a tag that are kept."""
+MAX_TIME = 1e11
+"""Seconds since 1970. A larger number is in milliseconds, and refused."""
+
+CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
+"""What is written once for many entries."""
+COLUMNS = (
+    "request_id time context score flagged critical heads reason prompt_tokens tokens tokens_saved cost_usd "
+    "latency_s shadow_of callers_id key_name logprobs question answer"
+).split()
+"""Columns of an entry's own row. `context` is the number of what it shares with others."""
+
+
+_TAGS = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +69,85 @@ class Entry:
     """Of the answer's tokens, in nats, where they are kept."""
     question: str | None = None
     answer: str | None = None
+
+
+def row_of(entry: Entry) -> dict[str, Any]:
+    """The entry's values under the names of the table's columns, with those of `CONTEXT` beside them.
+
+    Raises `ValueError` for a time that is none.
+    """
+    if not 0 <= entry.time < MAX_TIME:
+        raise ValueError(f"time {entry.time}; expected seconds since 1970")
+    tags = {text_of(name, MAX_NOTE): text_of(value, MAX_NOTE) for name, value in entry.tags.items()}
+    return {
+        "request_id": text_of(entry.request_id, MAX_NOTE),
+        "time": float(entry.time),
+        "score": _number(entry.score),
+        "flagged": _bit(entry.flagged),
+        "critical": _number(entry.critical),
+        "heads": json.dumps({name: _number(value) for name, value in entry.heads.items()}) if entry.heads else None,
+        "reason": text_of(entry.reason, MAX_NOTE) or None,
+        "prompt_tokens": _count(entry.prompt_tokens),
+        "tokens": _count(entry.tokens),
+        "tokens_saved": _count(entry.tokens_saved),
+        "cost_usd": _number(entry.cost_usd),
+        "latency_s": _number(entry.latency_s),
+        "shadow_of": text_of(entry.shadow_of, MAX_NOTE) or None,
+        "callers_id": text_of(entry.callers_id, MAX_NOTE) or None,
+        "key_name": text_of(entry.key_name, MAX_NOTE),
+        "logprobs": None if entry.logprobs is None else np.asarray(entry.logprobs, dtype="<f4").tobytes(),
+        "question": None if entry.question is None else text_of(entry.question, MAX_TEXT),
+        "answer": None if entry.answer is None else text_of(entry.answer, MAX_TEXT),
+        "model": text_of(entry.model, MAX_NOTE),
+        "checkpoint": text_of(entry.checkpoint, MAX_NOTE),
+        "task": tags.get("task", ""),
+        "finish_reason": text_of(entry.finish_reason, MAX_NOTE),
+        "action": text_of(entry.action, MAX_NOTE),
+        "tags": _TAGS.encode(tags) if tags else "{}",
+    }
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """The entry that a row holds: the values of `COLUMNS` without `context`, and those of `CONTEXT`."""
+    names = [*(name for name in COLUMNS if name != "context"), *CONTEXT]
+    known: Mapping[str, Any] = dict(zip(names, row, strict=True))
+    given = {name: known[name] for name in names if name != "task"}
+    logprobs = known["logprobs"]
+    return Entry(
+        **given
+        | {
+            "flagged": None if known["flagged"] is None else bool(known["flagged"]),
+            "heads": json.loads(known["heads"] or "{}"),
+            "reason": known["reason"] or "",
+            "shadow_of": known["shadow_of"] or "",
+            "callers_id": known["callers_id"] or "",
+            "tags": json.loads(known["tags"]),
+            "logprobs": None if logprobs is None else np.frombuffer(logprobs, dtype="<f4").tolist(),
+        }
+    )
+
+
+def text_of(value: object, most: int) -> str:
+    """Returns what the log holds for a text: its first `most` characters, and nothing that a database refuses.
+
+    Half of a surrogate pair and the character 0 can be in JSON, and not in a database: they are written out.
+    """
+    text = str(value)[:most]
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _number(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _count(value: int | None) -> int | None:
+    """What an upstream says of its tokens may be anything; a database holds 64 bits."""
+    return None if value is None or not 0 <= value < 1 << 53 else int(value)
+
+
+def _bit(value: bool | None) -> int | None:
+    return None if value is None else int(value)

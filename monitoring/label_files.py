@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.monitoring.label_formats import FORMATS, IDS, NAMES, SHEET, FeedbackFormat, Record, Said, held
-from metaprobe.monitoring.label_meaning import Meaning, describe_kinds, read_meanings
+from metaprobe.monitoring.label_meaning import Meaning, ValueMap, describe_kinds, read_meanings
 from metaprobe.monitoring.log import FeedbackLabel
-from metaprobe.monitoring.value_map import ValueMap
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.lines import is_damage, iter_json_lines, opened
 

@@ -9,15 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.monitoring.label_values import (
-    JUDGE,
-    PROGRAM,
-    RIGHT_WORDS,
-    WRONG_WORDS,
-    label_value,
-    source_of,
-)
-from metaprobe.monitoring.sheet_files import ANSWERED
+from metaprobe.monitoring.labels import JUDGE, PROGRAM, RIGHT_WORDS, WRONG_WORDS, label_value, source_of
+from metaprobe.monitoring.sampling import ANSWERED
 from metaprobe.records.label_state import may_be_bad, stated_direction, why_no_label
 
 Record = Mapping[str, Any]

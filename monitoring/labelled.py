@@ -1,19 +1,21 @@
 """Scores with the labels that came back for them, from a score log or from a file."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_rows import MAX_NOTE, text_of
+from metaprobe.monitoring.entry import MAX_NOTE, text_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.lines import iter_json_lines
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.log import ScoreLog
 
 Floats = NDArray[np.float64]
 NAMES = ("score", "label", "propensity", "time", "model", "group")
@@ -49,7 +51,7 @@ class LabelledScores:
 
 
 def labelled_of_log(
-    log: ScoreLog,
+    log: "ScoreLog",
     *,
     checkpoint: str,
     model: str | None = None,
@@ -127,3 +129,100 @@ def _read_row(row: Mapping[str, Any], number: int) -> tuple[float, float, float,
     known = float("nan") if propensity is None else drawn
     model, group = ("" if row.get(name) is None else text_of(row[name], MAX_NOTE) for name in ("model", "group"))
     return score, label, known, time, model, group or f"line-{number}"
+
+
+def thin(propensity: ArrayLike, *, seed: int = 0) -> NDArray[np.bool_]:
+    """Returns which of the labelled answers (n,) to keep so that all answers had the same chance to be among them.
+
+    An answer that was drawn with probability p is kept with probability smallest p / p. What promises something of
+    answers that are as good as new ones, as thresholds do, can then be used as it is, with fewer labels. Where some
+    have a propensity, those without one are left out; where none has, all are kept.
+    """
+    drawn = np.asarray(propensity, dtype=np.float64)
+    known = np.isfinite(drawn)
+    if not known.any():
+        return np.ones(len(drawn), dtype=np.bool_)
+    lots = np.random.default_rng(seed).random(len(drawn))
+    kept: NDArray[np.bool_] = known & (lots * np.where(known, drawn, 1.0) < drawn[known].min())
+    return kept
+
+
+RATE = 0.1
+"""Share of the wrong answers that may pass unflagged, as of the threshold that checkpoints store."""
+STEP = 0.02
+
+
+@dataclass(slots=True)
+class OnlineThreshold:
+    """A flag threshold that follows the labels, and whose promise needs no assumption at all.
+
+    Answers of a score below `threshold` are to be flagged.
+
+    A stored threshold promises to flag 90 % of the wrong answers as long as answers are like those it was set on. This
+    one moves at every wrong answer whose label comes back: up by `step * (1 - rate)` where it was not flagged, down by
+    `step * rate` where it was. It cannot move out of [-step, 1 + step], for there all or no answers are flagged, so the
+    sum of its moves is bounded: after T labelled wrong answers the share missed is `rate` to within
+    (1 + step) / (step * T), whatever came and in whichever order (adaptive conformal inference, Gibbs and Candes 2021,
+    arXiv:2106.00170; for losses other than coverage, Feldman et al. 2022, arXiv:2205.09095).
+
+    A label of an answer that was drawn with a propensity counts as 1 / propensity answers, and one between 0 and 1 as a
+    part of one. The promise is then for the weighted share.
+    """
+
+    threshold: float
+    """Where it begins, such as the checkpoint's own; then where it is."""
+    rate: float = RATE
+    """Share of the wrong answers that may be missed, in the long run."""
+    step: float = STEP
+    """How fast it follows: large steps follow soon, and swing more."""
+    wrong: float = 0.0
+    """Labelled wrong answers so far, weighted."""
+    missed: float = 0.0
+    """Those of them that were not flagged."""
+    heaviest: float = 1.0
+    """The largest weight so far."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.rate < 1 and self.step > 0 and 0 <= self.threshold <= 1):
+            raise RecordError(
+                f"got threshold {self.threshold:g}, rate {self.rate:g} and step {self.step:g}; expected a threshold in "
+                "[0, 1], a rate between 0 and 1 and a step above 0"
+            )
+
+    @property
+    def missed_share(self) -> float:
+        """Share of the wrong answers that was missed, by the threshold of their time; NaN before the first."""
+        return self.missed / self.wrong if self.wrong else float("nan")
+
+    @property
+    def bound(self) -> float:
+        """How far `missed_share` can be from `rate`, whatever came; infinite before the first wrong answer."""
+        if not self.wrong:
+            return float("inf")
+        return (1 + self.step * self.heaviest) / (self.step * self.wrong)
+
+    def flags(self, score: float) -> bool:
+        return score < self.threshold
+
+    def observe(self, score: float, label: float, propensity: float = 1.0) -> float:
+        """Returns the threshold after a label in [0, 1], 1 being right; NaN for a propensity stands for 1.
+
+        Raises `RecordError` for a label or a propensity out of range.
+        """
+        drawn = 1.0 if math.isnan(propensity) else propensity
+        if not (0 <= label <= 1 and 0 < drawn <= 1):
+            raise RecordError(f"got label {label:g} and propensity {propensity:g}; expected [0, 1] and (0, 1]")
+        weight = (1 - label) / drawn
+        missed = not self.flags(score)
+        self.threshold += self.step * weight * (missed - self.rate)
+        self.wrong += weight
+        self.missed += weight * missed
+        self.heaviest = max(self.heaviest, weight)
+        return self.threshold
+
+    def observe_all(self, answers: Iterable[tuple[float, float, float]]) -> float:
+        """Returns the threshold after labels in their order, as (score, label, propensity); one NaN is passed over."""
+        for score, label, propensity in answers:
+            if not (math.isnan(score) or math.isnan(label)):
+                self.observe(score, label, propensity)
+        return self.threshold

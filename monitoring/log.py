@@ -5,7 +5,6 @@ import json
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,26 +12,47 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from metaprobe.monitoring import retention, waiting_labels
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.label_owners import OPERATOR, Labeller, known_answer
-from metaprobe.monitoring.label_values import SOURCES
-from metaprobe.monitoring.log_columns import (
-    CURRENT_LABELS,
-    FIRST_LABELS,
-    STRENGTH,
-    LogColumns,
-    chosen_contexts,
-    conditions,
-    in_contexts,
-    read_columns,
+from metaprobe.monitoring import retention, schema
+from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, text_of
+from metaprobe.monitoring.labels import (
+    OPERATOR,
+    SOURCES,
+    Labeller,
+    dropped_labels,
+    known_answers,
+    let_wait,
 )
-from metaprobe.monitoring.log_events import EVENT, LOST, event_row
-from metaprobe.monitoring.log_rows import MAX_NOTE, MAX_TIME, SELECT, entry_of, text_of
-from metaprobe.monitoring.log_writer import BackgroundWriter
-from metaprobe.monitoring.spool import SUFFIX, Spool, spool_names, spools_beside, writer_of
-from metaprobe.monitoring.tables import LogError, Tables, open_tables
-from metaprobe.monitoring.unwritten import Accepted, beside_of, left_behind
+from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions, read_columns
+from metaprobe.monitoring.log_writer import LOST, BackgroundWriter, add_event
+from metaprobe.monitoring.rows import CHUNK
+from metaprobe.monitoring.schema import (
+    ENTRIES,
+    STRENGTH,
+    answers,
+    contexts,
+    current_labels,
+    delete,
+    events,
+    first_labels,
+    func,
+    identity,
+    insert,
+    is_one_of,
+    scores,
+    select,
+    writers,
+)
+from metaprobe.monitoring.spool import (
+    SUFFIX,
+    Accepted,
+    Spool,
+    beside_of,
+    left_behind,
+    spool_names,
+    spools_beside,
+    writer_of,
+)
+from metaprobe.monitoring.tables import Execute, LogError, Tables, open_tables
 from metaprobe.records.database import BUSY_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -43,11 +63,6 @@ CLOSE_S = 20.0
 """How long `close` tries to store what waits."""
 MAX_WHO = 200
 """Characters of who labelled."""
-_LABEL = (
-    "INSERT INTO labels (request_id, value, who, time, source, key_name) "
-    "VALUES (:request_id, :value, :who, :time, :source, :key_name)"
-)
-_SAME_LABEL = "SELECT value, source FROM labels WHERE request_id = :request_id AND who = :who AND time = :time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +183,7 @@ class ScoreLog:
     @property
     def dropped_labels(self) -> int:
         """Labels that were dropped since the log was made, because their answers did not come."""
-        return waiting_labels.dropped_labels(self.tables.read)
+        return dropped_labels(self.tables.read)
 
     def write(self, entry: Entry) -> bool:
         """Hands an entry over, and says whether it was taken. Never waits nor raises.
@@ -214,62 +229,55 @@ class ScoreLog:
 
         A request is named by its id in the log or as its caller named it. Raises `NotYours` for a request that `by` may
         not label, and `LogError` where a caller gave several requests that name.
-        The others wait for 7 days, and 10,000 at most; see `metaprobe.monitoring.waiting_labels`.
+        The others wait for 7 days, and 10,000 at most; see `metaprobe.monitoring.labels`.
 
         Of one request the label that came last counts, whatever times the labels state: clocks differ. Labels that come
         together came in the order of their times. One that states its time and is in the log already, as of a file
         that is read again, is not stored a second time. A time in the future becomes the time of now.
         """
-        now, labels = time.time(), list(labels)
-        rows: list[dict[str, Any]] = [
-            {
-                "request_id": one.request_id,
-                "value": one.value,
-                "who": text_of(one.who, MAX_WHO),
-                "time": now if one.time is None else one.time,
-                "source": one.source,
-                "key_name": by.key_name,
-            }
-            for one in labels
-        ]
-        for row in rows:
-            _check_label(row)
-            row["request_id"] = text_of(row["request_id"], MAX_NOTE)  # as that of its entry was
-            row["time"] = min(row["time"], now)
-        stated = [one.time is not None for one in labels]
+        now, given = time.time(), list(labels)
+        rows = [_label_row(one, now, by) for one in given]
+        stated = [one.time is not None for one in given]
         places = sorted(range(len(rows)), key=lambda place: float(rows[place]["time"]))
         if not rows:
             return 0
         with self.tables.transaction() as run:
-            known = [known_answer(run, str(row["request_id"]), by) for row in rows]
+            known = known_answers(run, [row["request_id"] for row in rows], by)
             for row, found in zip(rows, known, strict=True):
                 row["request_id"] = found or row["request_id"]
+            there = _labels_of(run, rows)
+            new = []
             for place in places:
                 row = rows[place]
-                there = run(_SAME_LABEL, row) if stated[place] else ()
-                if (row["value"], row["source"]) not in [tuple(one) for one in there]:
-                    run(_LABEL, row)
-            waiting_labels.let_wait(run, [str(row["request_id"]) for row in rows], now)
-        return sum(found is not None for found in known)
+                told = tuple(row[name] for name in _SAME)
+                if not stated[place] or told not in there:
+                    new.append(row)
+                    there.add(told)
+            if new:
+                run(insert(schema.labels), new)
+            let_wait(run, [row["request_id"] for row in rows], now)
+        return sum(one is not None for one in known)
 
     def current_labels(self) -> list[FeedbackLabel]:
         """Of every labelled request the label that counts."""
-        return [FeedbackLabel(*row) for row in self.tables.read(CURRENT_LABELS)]
+        return [FeedbackLabel(*row[:5]) for row in self.tables.read(select(current_labels))]
 
     def passed_over(self, labels: Iterable[FeedbackLabel]) -> list[FeedbackLabel]:
         """Returns those of these labels that do not count, because the log holds one of a stronger source."""
         weak = [one for one in labels if one.source in SOURCES[1:]]
-        found = []
-        for one in weak:
-            asked = f"SELECT 1 FROM labels WHERE request_id = :request_id AND {STRENGTH} < :strength LIMIT 1"
-            values = {"request_id": text_of(one.request_id, MAX_NOTE), "strength": SOURCES.index(one.source)}
-            if self.tables.read(asked, values):
-                found.append(one)
-        return found
+        ids = list(dict.fromkeys(text_of(one.request_id, MAX_NOTE) for one in weak))
+        strongest: dict[str, int] = {}
+        for start in range(0, len(ids), CHUNK):
+            of = schema.labels.c.request_id
+            asked = select(of, func.min(STRENGTH)).where(of.in_(ids[start : start + CHUNK])).group_by(of)
+            strongest |= {str(name): int(rank) for name, rank in self.tables.read(asked)}
+        ranks = ((one, strongest.get(text_of(one.request_id, MAX_NOTE))) for one in weak)
+        return [one for one, rank in ranks if rank is not None and rank < SOURCES.index(one.source)]
 
     def first_labels(self) -> list[FeedbackLabel]:
         """Of every labelled request the first label that says something, whatever was said later."""
-        return [FeedbackLabel(*row) for row in self.tables.read(FIRST_LABELS)]
+        asked = select(first_labels).order_by(first_labels.c.id)
+        return [FeedbackLabel(*row[:5]) for row in self.tables.read(asked)]
 
     def event(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> None:
         """Keeps what happened. `details` must be what JSON can hold."""
@@ -284,23 +292,21 @@ class ScoreLog:
         found out when the block has ended: its caller must then undo what it did. The log cannot be used inside.
         """
         with self.tables.transaction() as run:
-            run(EVENT, event_row(kind, details, time))
+            add_event(run, kind, details, time)
             yield
 
     def events(self, kind: str | None = None, *, since: float = 0.0) -> list[LogEvent]:
         """What happened, oldest first; of one kind, or of all."""
-        asked = "SELECT time, kind, details FROM events WHERE time >= :since"
-        values: dict[str, Any] = {"since": since}
+        asked = select(events.c.time, events.c.kind, events.c.details).where(events.c.time >= since)
         if kind is not None:
-            asked += " AND kind = :kind"
-            values["kind"] = kind
-        rows = self.tables.read(asked + " ORDER BY time, id", values)
+            asked = asked.where(events.c.kind == kind)
+        rows = self.tables.read(asked.order_by(events.c.time, events.c.id))
         return [LogEvent(float(at), str(name), json.loads(held)) for at, name, held in rows]
 
     def entry(self, request_id: str) -> Entry | None:
         """What the log holds of one request, by its id or as its caller named it; None where it holds nothing."""
-        request_id = known_answer(self.tables.read, request_id, OPERATOR) or request_id
-        rows = self.tables.read(f"{SELECT} WHERE s.request_id = :request_id", {"request_id": request_id})
+        [known] = known_answers(self.tables.read, [request_id], OPERATOR)
+        rows = self.tables.read(ENTRIES.where(scores.c.request_id == (known or request_id)))
         return entry_of(rows[0]) if rows else None
 
     def columns(
@@ -325,21 +331,43 @@ class ScoreLog:
         number above the first of these and up to the second; see `settled`. `gated`: with answers that the gate ended,
         whose score is the gate's own and whose rest nobody has seen, so that nobody can label them.
         """
-        contexts = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
-        where, values = conditions(since, until, shadow=shadow, labelled=labelled, gated=gated)
+        chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=tags)
+        where = conditions(since, until, shadow=shadow, labelled=labelled, gated=gated)
         if stored is not None:
-            where.append(f"{self.tables.number} > :after AND {self.tables.number} <= :last")
-            values["after"], values["last"] = stored
+            where += [self.tables.number > stored[0], self.tables.number <= stored[1]]
         if model is not None or checkpoint is not None or tags:
-            where.append(in_contexts(contexts))
-        return read_columns(self.tables, contexts, where, values, ids=ids)
+            where.append(is_one_of(scores.c.context, chosen))
+        return read_columns(self.tables, chosen, where, ids=ids)
+
+    def entries(
+        self, *, since: float | None = None, model: str | None = None, checkpoint: str | None = None
+    ) -> Iterator[Entry]:
+        """Yields the entries of the log, without shadows, in the order of their times."""
+        where = conditions(since, None, gated=True)
+        if model is not None or checkpoint is not None:
+            chosen = chosen_contexts(self.tables, model=model, checkpoint=checkpoint, tags=None)
+            where.append(is_one_of(scores.c.context, chosen))
+        for rows in self.tables.read_chunks(ENTRIES.where(*where).order_by(scores.c.time, scores.c.id)):
+            yield from map(entry_of, rows)
+
+    def has_scored(self, checkpoint: str) -> bool:
+        """Whether the checkpoint of this digest has scored answers of the log."""
+        return bool(self.tables.read(select(contexts.c.id).where(contexts.c.checkpoint == checkpoint).limit(1)))
+
+    def shadow_scores(self, checkpoint: str) -> dict[str, float]:
+        """Returns request id -> score that the checkpoint of this digest gave the same answer as a shadow."""
+        asked = select(scores.c.shadow_of, scores.c.score).select_from(answers)
+        where = scores.c.shadow_of.is_not(None), scores.c.score.is_not(None), contexts.c.checkpoint == checkpoint
+        return {str(of): float(score) for of, score in self.tables.read(asked.where(*where))}
+
+    def questions(self) -> dict[str, str]:
+        """Returns request id -> question, of the answers whose texts the log keeps."""
+        asked = select(scores.c.request_id, scores.c.question).where(scores.c.question.is_not(None))
+        return {name: text for rows in self.tables.read_chunks(asked) for name, text in rows}
 
     def identity(self) -> str:
-        """Returns what no other log has but a copy, wherever this one is moved; made when it is first asked for."""
-        with self.tables.transaction(alone=True) as run:
-            if not run("SELECT identity FROM identity"):
-                run("INSERT INTO identity (identity) VALUES (:identity)", {"identity": uuid.uuid4().hex})
-            return str(run("SELECT identity FROM identity")[0][0])
+        """Returns what no other log has but a copy, wherever this one is moved."""
+        return str(self.tables.read(select(identity))[0][0])
 
     def settled(self) -> int:
         """Returns the number up to which all answers are there: none at or below it will come later.
@@ -352,7 +380,7 @@ class ScoreLog:
     def prune(self, days: float, *, sure: bool = False) -> int:
         """Takes away answers older than `days`, and their labels; how many they were.
 
-        Raises `LogError` where that is not plausible (`metaprobe.monitoring.pruning`), unless `sure`.
+        Raises `LogError` where that is not plausible (`metaprobe.monitoring.retention`), unless `sure`.
         """
         return retention.prune(self.tables, days, sure=sure)
 
@@ -363,38 +391,64 @@ class ScoreLog:
     def delete_all(self, request_ids: Sequence[str], *, store: str | Path | None = None) -> list[str]:
         """Takes away all that is known of requests, and returns those of which nothing was.
 
-        See `metaprobe.monitoring.retention.delete`. A SQLite file is written anew once for all of them.
+        See `metaprobe.monitoring.retention.delete_requests`. A SQLite file is written anew once for all of them.
         """
         self.flush()
-        return retention.delete(self.tables, request_ids, store=store)
+        return retention.delete_requests(self.tables, request_ids, store=store)
 
     def rotate(self, store: str | Path, *, days: float) -> int:
         """Moves log-probabilities older than `days` to a run store; see `metaprobe.monitoring.retention.rotate`."""
         return retention.rotate(self.tables, store, days=days)
 
 
-def _check_label(row: Mapping[str, Any]) -> None:
-    value, at, identity = row["value"], row["time"], row["request_id"]
-    if not isinstance(identity, str) or not identity:
-        raise LogError(f"a label is of request {identity!r}; expected the id that came with the verdict")
-    if len(identity) > MAX_NOTE:
-        raise LogError(f"a request id has {len(identity)} characters; expected the one that came with the verdict")
+_SAME = ("request_id", "who", "time", "value", "source")
+"""By these a label that is read again is known."""
+
+
+def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]:
+    """The label as a row. Raises `LogError` for one that cannot be stored."""
+    name: Any = label.request_id
+    value: Any = label.value
+    at: Any = now if label.time is None else label.time
+    if not isinstance(name, str) or not name:
+        raise LogError(f"a label is of request {name!r}; expected the id that came with the verdict")
+    if len(name) > MAX_NOTE:
+        raise LogError(f"a request id has {len(name)} characters; expected the one that came with the verdict")
     if value is not None and (isinstance(value, str) or not 0 <= value <= 1):
-        raise LogError(f"request {identity}: label {value!r}; expected 1 (right), 0 (wrong) or None (unsure)")
+        raise LogError(f"request {name}: label {value!r}; expected 1 (right), 0 (wrong) or None (unsure)")
     if isinstance(at, str) or not 0 <= at < MAX_TIME:
-        raise LogError(f"request {identity}: time {at!r}; expected seconds since 1970")
-    if row["source"] not in ("", *SOURCES):
-        raise LogError(f"request {identity}: source {row['source']!r}; expected {', '.join(SOURCES)}, or nothing")
+        raise LogError(f"request {name}: time {at!r}; expected seconds since 1970")
+    if label.source not in ("", *SOURCES):
+        raise LogError(f"request {name}: source {label.source!r}; expected {', '.join(SOURCES)}, or nothing")
+    return {
+        "request_id": text_of(name, MAX_NOTE),  # as that of its entry was
+        "value": None if value is None else float(value),
+        "who": text_of(label.who, MAX_WHO),
+        "time": float(min(at, now)),
+        "source": label.source,
+        "key_name": by.key_name,
+    }
+
+
+def _labels_of(run: Execute, rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+    """What the log holds already of labels of these requests."""
+    there: set[tuple[Any, ...]] = set()
+    ids = list(dict.fromkeys(row["request_id"] for row in rows))
+    columns = [schema.labels.c[name] for name in _SAME]
+    for start in range(0, len(ids), CHUNK):
+        chosen = schema.labels.c.request_id.in_(ids[start : start + CHUNK])
+        there |= {tuple(row) for row in run(select(*columns).where(chosen))}
+    return there
 
 
 def _settle(tables: Tables, writer: str, accepted: int, spooled: int) -> int:
     """How many entries a process that was killed has lost, those in its file not counted; said in the log's events."""
-    rows = tables.read("SELECT stored FROM writers WHERE writer = :writer", {"writer": writer})
+    rows = tables.read(select(writers.c.stored).where(writers.c.writer == writer))
     lost = max(0, accepted - spooled - int(rows[0][0] if rows else 0))
     if lost:
         logger.warning("a process that was killed lost %d entries of the score log", lost)
     with tables.transaction() as run:
         if lost:
-            run(EVENT, event_row(LOST, {"entries": lost, "of": accepted}, None))
-        run("DELETE FROM writers WHERE writer = :writer", {"writer": writer})
+            add_event(run, LOST, {"entries": lost, "of": accepted})
+        run(delete(writers).where(writers.c.writer == writer))
     return lost

@@ -4,12 +4,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.monitoring.log_rows import CONTEXT
+from metaprobe.monitoring.entry import CONTEXT
+from metaprobe.monitoring.schema import (
+    ColumnElement,
+    contexts,
+    current_labels,
+    labels,
+    samples,
+    scores,
+    select,
+)
 from metaprobe.monitoring.tables import Row, Tables
 
 Floats = NDArray[np.float64]
@@ -18,30 +26,11 @@ Texts = NDArray[np.object_]
 NUMBERS = ("time score flagged critical label propensity tokens prompt_tokens tokens_saved cost_usd latency_s").split()
 """Columns that are float64, NaN where there is no value; flagged and label are 0 or 1."""
 
-STRENGTH = "CASE source WHEN 'judge' THEN 2 WHEN 'program' THEN 1 ELSE 0 END"
-"""Rank of a label by who gave it: 0 for a person, and for labels that do not say."""
-
-CURRENT_LABELS = (
-    "SELECT request_id, value, who, time, source FROM (SELECT request_id, value, who, time, source, ROW_NUMBER() OVER "
-    f"(PARTITION BY request_id ORDER BY {STRENGTH}, id DESC) AS place FROM labels) ranked WHERE place = 1"
+_ELSEWHERE = {"label": current_labels.c.value, "propensity": samples.c.propensity}
+_READ = [_ELSEWHERE[name].label(name) if name in _ELSEWHERE else scores.c[name] for name in NUMBERS]
+_FROM = scores.outerjoin(current_labels, current_labels.c.request_id == scores.c.request_id).outerjoin(
+    samples, samples.c.request_id == scores.c.request_id
 )
-"""Of each request the label that counts: of the strongest source the one that came last. The clocks of those who label
-play no part."""
-
-FIRST_LABELS = (
-    "SELECT request_id, value, who, time, source FROM "
-    "(SELECT id, request_id, value, who, time, source, ROW_NUMBER() OVER "
-    "(PARTITION BY request_id ORDER BY id) AS place FROM labels WHERE value IS NOT NULL) ranked WHERE place = 1 "
-    "ORDER BY id"
-)
-"""Of each request the first label that came and says right or wrong, in the order in which they came; no correction
-changes it."""
-
-_FROM = (
-    f"FROM scores s LEFT JOIN ({CURRENT_LABELS}) l ON l.request_id = s.request_id "
-    "LEFT JOIN samples p ON p.request_id = s.request_id"
-)
-_COLUMNS = {"label": "l.value", "propensity": "p.propensity"}
 
 
 @dataclass(frozen=True)
@@ -118,61 +107,64 @@ class LogColumns:
 
 
 def read_columns(
-    tables: Tables, contexts: Mapping[int, Row], where: Sequence[str], values: Mapping[str, Any], *, ids: bool
+    tables: Tables, known: Mapping[int, Row], where: Sequence[ColumnElement[bool]], *, ids: bool
 ) -> LogColumns:
-    """Returns the answers that meet all conditions `where`, which name `values`, in the order of their times.
+    """Returns the answers that meet all conditions `where`, in the order of their times.
 
-    `contexts` must hold the context of each of them (`chosen_contexts`), but for those that were stored since. Without
+    `known` must hold the context of each of them (`chosen_contexts`), but for those that were stored since. Without
     `ids` their request ids are left out.
     """
-    names = [_COLUMNS.get(name, f"s.{name}") for name in NUMBERS]
-    asked = f"SELECT {', '.join(names)}, s.context{', s.request_id' * ids} {_FROM}"
-    asked += (f" WHERE {' AND '.join(where)}" if where else "") + " ORDER BY s.time, s.id"
-    parts = [_arrays(rows, ids) for rows in tables.read_chunks(asked, values)]
+    columns = [*_READ, scores.c.context, *([scores.c.request_id] if ids else [])]
+    asked = select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
+    parts = [_arrays(rows, ids) for rows in tables.read_chunks(asked)]
     numbers = np.concatenate([part[0] for part in parts], axis=1) if parts else np.empty((len(NUMBERS), 0))
     codes = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, dtype=np.int64)
     named = np.concatenate([part[2] for part in parts]) if parts else np.empty(0, dtype=object)
-    if not contexts.keys() >= set(codes.tolist()):
-        contexts = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **contexts}
-    return LogColumns(**dict(zip(NUMBERS, numbers, strict=True)), request_id=named, _context=codes, _contexts=contexts)
+    if not known.keys() >= set(codes.tolist()):
+        known = {**chosen_contexts(tables, model=None, checkpoint=None, tags=None), **known}
+    return LogColumns(**dict(zip(NUMBERS, numbers, strict=True)), request_id=named, _context=codes, _contexts=known)
 
 
 def chosen_contexts(
     tables: Tables, *, model: str | None, checkpoint: str | None, tags: Mapping[str, str] | None
 ) -> dict[int, Row]:
-    """Of each context that fits: its number, and its values in the order of `CONTEXT`."""
-    fitting: dict[int, Row] = {}
-    for at, *held in tables.read(f"SELECT id, {', '.join(CONTEXT)} FROM contexts"):
-        known = dict(zip(CONTEXT, held, strict=True))
-        if model not in (None, known["model"]) or checkpoint not in (None, known["checkpoint"]):
-            continue
-        if tags and not tags.items() <= json.loads(known["tags"]).items():
-            continue
-        fitting[int(at)] = held
-    return fitting
-
-
-def in_contexts(contexts: Mapping[int, Row]) -> str:
-    """Returns the condition that a row `s` of the table of scores has one of these contexts."""
-    return f"s.context IN ({', '.join(map(str, contexts)) or 'NULL'})"
+    """Returns the number of each context that fits, and its values in the order of `CONTEXT`."""
+    asked = select(contexts.c.id, *(contexts.c[name] for name in CONTEXT))
+    if model is not None:
+        asked = asked.where(contexts.c.model == model)
+    if checkpoint is not None:
+        asked = asked.where(contexts.c.checkpoint == checkpoint)
+    place = CONTEXT.index("tags")
+    return {
+        int(at): held for at, *held in tables.read(asked) if not tags or tags.items() <= json.loads(held[place]).items()
+    }
 
 
 def conditions(
-    since: float | None, until: float | None, *, shadow: bool, labelled: bool = False, gated: bool = False
-) -> tuple[list[str], dict[str, Any]]:
-    """Returns conditions on rows `s` of the table of scores, and their values. `gated`: with those the gate ended."""
-    where, values = [f"s.shadow_of IS {'NOT ' * shadow}NULL"], {}
+    since: float | None,
+    until: float | None,
+    *,
+    shadow: bool = False,
+    labelled: bool = False,
+    gated: bool = False,
+    by_time: bool = True,
+) -> list[ColumnElement[bool]]:
+    """Returns conditions on rows of the table of scores.
+
+    `gated`: with those that the gate ended. `by_time`: whether the rows may be looked up by time, rather than by
+    another order that ends sooner.
+    """
+    where: list[ColumnElement[bool]] = [scores.c.shadow_of.is_not(None) if shadow else scores.c.shadow_of.is_(None)]
     if not gated:
-        where.append("s.context NOT IN (SELECT id FROM contexts WHERE action <> '')")
+        where.append(scores.c.context.not_in(select(contexts.c.id).where(contexts.c.action != "")))
+    time = scores.c.time if by_time else scores.c.time + 0.0  # an index is not used for a sum
     if since is not None:
-        where.append("s.time >= :since")
-        values["since"] = float(since)
+        where.append(time >= float(since))
     if until is not None:
-        where.append("s.time < :until")
-        values["until"] = float(until)
+        where.append(time < float(until))
     if labelled:
-        where.append("s.request_id IN (SELECT request_id FROM labels UNION SELECT request_id FROM samples)")
-    return where, values
+        where.append(scores.c.request_id.in_(select(labels.c.request_id).union(select(samples.c.request_id))))
+    return where
 
 
 def _arrays(rows: Sequence[Row], ids: bool) -> tuple[Floats, NDArray[np.int64], Texts]:

@@ -1,21 +1,21 @@
 """The thread that writes the log: who answers a request puts an entry into a queue, and never waits."""
 
+import json
 import logging
+import math
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.label_owners import adopt_labels
-from metaprobe.monitoring.log_events import EVENT, LOST, event_row
-from metaprobe.monitoring.log_rows import insert_rows, row_of
-from metaprobe.monitoring.rollup import add_rows
-from metaprobe.monitoring.spool import Spool
-from metaprobe.monitoring.tables import LogError, Tables
-from metaprobe.monitoring.unwritten import Accepted
+from metaprobe.monitoring.entry import Entry, row_of
+from metaprobe.monitoring.labels import adopt_labels
+from metaprobe.monitoring.rows import add_rows, insert_rows
+from metaprobe.monitoring.schema import events, insert, writers
+from metaprobe.monitoring.spool import Accepted, Spool
+from metaprobe.monitoring.tables import Execute, LogError, Tables
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,19 @@ FAILING_CLOSE_S = 2.0
 TELL_S = 60.0
 """Between two events that tell of entries that were dropped."""
 
-_COUNT = (
-    "INSERT INTO writers (writer, stored) VALUES (:writer, :stored) "
-    "ON CONFLICT (writer) DO UPDATE SET stored = excluded.stored"
-)
+LOST = "entries_lost"
+"""The kind of the event that says how many entries a killed process, or a full queue, has lost."""
 
 _EMPTY = row_of(Entry(request_id="", time=0.0, model="", checkpoint="", score=None))
-"""Values of the columns that a line of the file does not hold."""
+"""Stands in for what a line of a spool does not hold."""
+_COUNTED = insert(writers)
+_COUNT = _COUNTED.on_conflict_do_update(index_elements=["writer"], set_={"stored": _COUNTED.excluded.stored})
+
+
+def add_event(run: Execute, kind: str, details: Mapping[str, Any], at: float | None = None) -> None:
+    """Stores what happened. `at`: seconds since 1970; None stands for now."""
+    given = {"time": time.time() if at is None else at, "kind": kind, "details": json.dumps(details)}
+    run(insert(events), given)
 
 
 class BackgroundWriter:
@@ -90,12 +96,11 @@ class BackgroundWriter:
             self._hurry.set()
         return True
 
-    def flush(self, timeout_s: float) -> bool:
-        """Whether everything that was taken before is stored within that time."""
-        return self._wait(timeout_s, timeout_s)
+    def flush(self, timeout_s: float, failing_s: float = math.inf) -> bool:
+        """Whether everything that was taken before is stored within that time.
 
-    def _wait(self, timeout_s: float, failing_s: float) -> bool:
-        """The same; `failing_s` is the time while the database fails."""
+        `failing_s`: how long a database that fails already is waited for.
+        """
         with self._lock:
             number = self._number
         began = time.monotonic()
@@ -112,7 +117,7 @@ class BackgroundWriter:
 
         A database that fails already is not waited for as long: the end of the process may be near.
         """
-        whole = self._wait(timeout_s, FAILING_CLOSE_S)
+        whole = self.flush(timeout_s, FAILING_CLOSE_S)
         with self._lock:
             self._ending.set()
         self._hurry.set()
@@ -246,7 +251,7 @@ class BackgroundWriter:
 
     def _say_lost(self, number: int) -> None:
         with self._tables.transaction() as run:
-            run(EVENT, event_row(LOST, {"entries": number, "of": self._number + self.dropped}, None))
+            add_event(run, LOST, {"entries": number, "of": self._number + self.dropped})
 
     def _row(self, entry: Entry) -> dict[str, Any] | None:
         try:

@@ -15,9 +15,24 @@ from numpy.typing import NDArray
 
 from metaprobe.monitoring.estimates import SCORES, estimate_accuracy, estimate_wrong
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions, in_contexts
-from metaprobe.monitoring.log_schema import SUMS
-from metaprobe.monitoring.rollup import BINS, DAY, HOUR, NO_SCORE
+from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
+from metaprobe.monitoring.rows import BINS, DAY, HOUR, NO_SCORE
+from metaprobe.monitoring.schema import (
+    BIN_SUMS,
+    SUMS,
+    ColumnElement,
+    answers,
+    bins,
+    contexts,
+    exists,
+    func,
+    hours,
+    is_one_of,
+    labels,
+    literal_column,
+    scores,
+    select,
+)
 from metaprobe.monitoring.versions import version_names
 
 SHOWN_BINS = 20
@@ -125,73 +140,62 @@ def _pictures(
 
 def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[str, Any]]:
     """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them."""
-    where, values = conditions(span.start, span.until, shadow=False)
-    if span.until - span.start > BY_TIME_S:
-        where = [one.replace("s.time", "+s.time") for one in where]
+    where = conditions(span.start, span.until, by_time=span.until - span.start <= BY_TIME_S)
+    where += [scores.c.flagged == 1, scores.c.score.is_not(None)]
+    where.append(~exists().where(labels.c.request_id == scores.c.request_id))
     if span.model or span.task or span.checkpoint:
         tags = {"task": span.task} if span.task else None
         fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
-        where.append(in_contexts(fitting))
-    names = "request_id time score model checkpoint task finish_reason reason question answer".split()
-    rows = log.tables.read(
-        "SELECT s.request_id, s.time, s.score, c.model, c.checkpoint, c.task, c.finish_reason, s.reason, "
-        f"substr(s.question, 1, {SHOWN_TEXT}), substr(s.answer, 1, {SHOWN_TEXT}) "
-        "FROM scores s JOIN contexts c ON c.id = s.context WHERE s.flagged = 1 AND s.score IS NOT NULL AND "
-        f"NOT EXISTS (SELECT 1 FROM labels l WHERE l.request_id = s.request_id) AND {' AND '.join(where)} "
-        f"ORDER BY s.score LIMIT {int(most)}",
-        values,
-    )
-    return [dict(zip(names, row, strict=True)) for row in rows]
+        where.append(is_one_of(scores.c.context, fitting))
+    asked = select(
+        *(scores.c[name] for name in ("request_id", "time", "score")),
+        *(contexts.c[name] for name in ("model", "checkpoint", "task", "finish_reason")),
+        scores.c.reason,
+        *(func.substr(scores.c[name], 1, SHOWN_TEXT).label(name) for name in ("question", "answer")),
+    ).select_from(answers)
+    rows = log.tables.read(asked.where(*where).order_by(scores.c.score).limit(most))
+    return [dict(row._mapping) for row in rows]
 
 
 def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
-    names = ["hour", "model", "checkpoint", *SUMS]
-    where, values = _chosen(span, "hour", HOUR)
-    sums = ", ".join(f"sum({name})" for name in SUMS)
     step = max(span.step // HOUR, 1)  # days and weeks are added up by the database
-    rows = log.tables.read(
-        f"SELECT hour / {step} * {step}, model, checkpoint, {sums} FROM hours WHERE {where} "
-        f"GROUP BY hour / {step} * {step}, model, checkpoint",
-        values,
-    )
+    key = ((hours.c.hour - hours.c.hour % literal_column(str(step))).label("hour"), hours.c.model, hours.c.checkpoint)
+    sums = (func.sum(hours.c[name]).label(name) for name in SUMS)
+    rows = log.tables.read(select(*key, *sums).where(*_chosen(span, hours, hours.c.hour, HOUR)).group_by(*key))
+    names = ["hour", "model", "checkpoint", *SUMS]
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _bins(log: ScoreLog, span: Span) -> dict[str, list[Bin]]:
     """Of each version by day and hundredth, of answers with a score."""
-    where, values = _chosen(span, "day", DAY)
-    rows = log.tables.read(
-        "SELECT checkpoint, day, bin, sum(answers), sum(score_sum), sum(flagged) FROM bins "
-        f"WHERE {where} AND bin <> {NO_SCORE} GROUP BY checkpoint, day, bin",
-        values,
-    )
+    key = (bins.c.checkpoint, bins.c.day, bins.c.bin)
+    sums = (func.sum(bins.c[name]) for name in BIN_SUMS)
+    where = [*_chosen(span, bins, bins.c.day, DAY), bins.c.bin != NO_SCORE]
     found: dict[str, list[Bin]] = {}
-    for version, day, at, n, scores, flagged in rows:
-        row = (int(day), int(at), float(n), float(scores), float(flagged))
+    for version, day, at, n, total, flagged in log.tables.read(select(*key, *sums).where(*where).group_by(*key)):
+        row = (int(day), int(at), float(n), float(total), float(flagged))
         found.setdefault(str(version), []).append(row)
     return found
 
 
-def _chosen(span: Span, column: str, unit: int) -> tuple[str, dict[str, Any]]:
-    where = [f"{column} >= :first", f"{column} <= :last", "shadow = 0"]
-    values: dict[str, Any] = {"first": int(span.start // unit), "last": int(span.until // unit)}
-    for name in ("model", "task", "checkpoint"):
-        if chosen := getattr(span, name):
-            where.append(f"{name} = :{name}")
-            values[name] = chosen
-    return " AND ".join(where), values
+def _chosen(span: Span, table: Any, column: ColumnElement[int], unit: int) -> list[ColumnElement[bool]]:
+    where = [column >= int(span.start // unit), column <= int(span.until // unit), table.c.shadow == 0]
+    return where + [
+        table.c[name] == chosen for name in ("model", "task", "checkpoint") if (chosen := getattr(span, name))
+    ]
 
 
 def _choices(log: ScoreLog, names: Mapping[str, str]) -> dict[str, Any]:
     """Models, tasks and versions that the log holds; versions newest first, each with its folder where it is known."""
     found: dict[str, Any] = {
-        name: [str(row[0]) for row in log.tables.read(f"SELECT DISTINCT {name} FROM bins ORDER BY {name} LIMIT 100")]
+        name: [
+            str(row[0]) for row in log.tables.read(select(bins.c[name]).distinct().order_by(bins.c[name]).limit(100))
+        ]
         for name in ("model", "task")
     }
-    versions = log.tables.read(
-        "SELECT checkpoint FROM bins WHERE shadow = 0 GROUP BY checkpoint "
-        "ORDER BY max(day) DESC, min(day) DESC LIMIT 100"
-    )
+    asked = select(bins.c.checkpoint).where(bins.c.shadow == 0).group_by(bins.c.checkpoint)
+    newest = asked.order_by(func.max(bins.c.day).desc(), func.min(bins.c.day).desc()).limit(100)
+    versions = log.tables.read(newest)
     found["checkpoint"] = [{"checkpoint": row[0], "path": names.get(str(row[0]), "")} for row in versions]
     return found
 
@@ -276,8 +280,8 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
 def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
     width = BINS // SHOWN_BINS
     shown = [{"from": i / SHOWN_BINS, "answers": 0.0, "flagged": 0.0} for i in range(SHOWN_BINS)]
-    for _, at, answers, _, flagged in bins:
-        shown[at // width]["answers"] += answers
+    for _, at, n, _, flagged in bins:
+        shown[at // width]["answers"] += n
         shown[at // width]["flagged"] += flagged
     return shown
 
@@ -311,8 +315,8 @@ def _reliability(labelled: LogColumns) -> list[dict[str, float]]:
 def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
     """Share of wrong answers among the best-scored: as the scores promise, and as labels say."""
     totals = np.zeros((BINS, 2))
-    for _, at, answers, scores, _ in bins:
-        totals[at] += answers, scores
+    for _, at, n, total, _ in bins:
+        totals[at] += n, total
     down = totals[::-1][totals[::-1, 0] > 0]
     counts, sums = np.cumsum(down[:, 0]), np.cumsum(down[:, 1])
     promised = [[float(n / counts[-1]), float(1 - total / n)] for n, total in zip(counts, sums, strict=True)]

@@ -1,47 +1,78 @@
-"""What leaves the log: old answers, one request that is to be forgotten, log-probabilities that move to a run store."""
+"""What leaves the log: old answers, one request that is to be forgotten, log-probabilities that move to a run store.
 
+A clock that jumped ahead makes every answer look old. Before a prune, two questions are asked of what the log itself
+knows. Has the clock gone on by more than a week since the last prune, or before the first one since the newest answer?
+Would more than half of all answers go, where the limit has moved by more than a week since the last prune? Of either,
+nobody but a person knows whether it is right: a server that stood still for a month looks the same as one whose clock
+is a month ahead.
+"""
+
+import json
+import re
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metaprobe.monitoring import forgetting, pruning, waiting_labels
-from metaprobe.monitoring.contexts import drop_contexts
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log_columns import CURRENT_LABELS
-from metaprobe.monitoring.log_rows import MAX_NOTE, SELECT, entry_of, known_requests, text_of
-from metaprobe.monitoring.rollup import READ, READ_NAMES, add_rows, drop_empty
-from metaprobe.monitoring.tables import Execute, LogError, Tables
+from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, text_of
+from metaprobe.monitoring.labels import drop_waiting
+from metaprobe.monitoring.log_columns import chosen_contexts, conditions
+from metaprobe.monitoring.rows import CHUNK, ROWS, drop_contexts, known_requests, subtract_rows
+from metaprobe.monitoring.schema import (
+    ENTRIES,
+    current_labels,
+    delete,
+    events,
+    func,
+    is_one_of,
+    labels,
+    or_,
+    samples,
+    scores,
+    select,
+    sheets,
+    update,
+)
+from metaprobe.monitoring.tables import Execute, LogError, Tables, read_mark, set_mark
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Item, Label, Message, Run, Usage
 
 DAY = 86400.0
-CHUNK = 500
-"""Answers taken away in one transaction, so that who writes meanwhile waits for little."""
+STEP_S = 7 * DAY
+"""How far clock and limit may move between two prunes. A server prunes every hour, and may rest over holidays."""
+SHARE = 0.5
+"""Share of all answers that may go where the limit has moved further."""
 MOST_ANSWERS = 129
 """Answers to one request that are looked for; providers give 128 at most."""
 SYSTEM = "logged"
 """The system that runs from a log name."""
 
-_ROWS = f"SELECT s.id, s.request_id, {READ} FROM scores s JOIN contexts c ON c.id = s.context"
-_HEAVY = "(s.logprobs IS NOT NULL OR s.question IS NOT NULL OR s.answer IS NOT NULL)"
-_MOVED = "UPDATE scores SET logprobs = NULL, question = NULL, answer = NULL WHERE request_id = :request_id"
+INSTEAD = "(deleted)"
+"""What an event says in place of the id of a request that was deleted."""
+LEAST_WITHIN = 8
+"""Characters of an id that is looked for within longer texts: a shorter one, such as 7, may be something else there."""
+
+_CLOCK, _LIMIT = "pruned_at", "pruned_before"
+"""Marks: by which clock and up to which time the log was pruned."""
+_HEAVY = or_(*(scores.c[name].is_not(None) for name in ("logprobs", "question", "answer")))
+"""Whether an answer has something that moves to a run store."""
 
 
 def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None = None) -> int:
     """Takes away answers older than `days`, with all that is only of them; how many they were. Events stay.
 
     Raises `LogError` where the clock seems to have jumped or most answers would go, unless a person is `sure`; see
-    `monitoring.pruning`.
+    above.
     """
     if not days > 0:
         raise LogError(f"days {days}; expected more than 0")
     clock = time.time() if now is None else now
     before = clock - days * DAY
     with tables.transaction(alone=True) as run:
-        doubt = "" if sure else pruning.implausible(run, before, clock)
+        doubt = "" if sure else _implausible(run, before, clock)
     if doubt:
         raise LogError(
             f"nothing was taken away: {doubt}; if that is right, run once: metaprobe log prune --older-than {days:g} "
@@ -50,21 +81,52 @@ def prune(tables: Tables, days: float, *, sure: bool = False, now: float | None 
     total = 0
     while True:
         with tables.transaction(alone=True) as run:  # two that prune at once would subtract the same answers twice
-            rows = run(f"{_ROWS} WHERE s.time < :before ORDER BY s.time LIMIT {CHUNK}", {"before": before})
+            rows = run(ROWS.where(scores.c.time < before).order_by(scores.c.time).limit(CHUNK))
             _take_away(run, rows)
             if len(rows) < CHUNK:
-                pruning.remember(run, before, clock)
+                set_mark(run, _CLOCK, int(clock))
+                set_mark(run, _LIMIT, int(before))
         total += len(rows)
         if len(rows) < CHUNK:
             break
     with tables.transaction() as run:
-        waiting_labels.drop_waiting(run, clock)
+        drop_waiting(run, clock)
     _drop_shared(tables)
     tables.tidy()
     return total
 
 
-def delete(tables: Tables, request_ids: Sequence[str], *, store: str | Path | None = None) -> list[str]:
+def _implausible(run: Execute, before: float, now: float) -> str:
+    """Returns why nobody but a person should take away the answers from before that time; empty where all is well.
+
+    A clock that seems to have jumped is remembered: answers that are logged by it later do not make it right.
+    """
+    going = int(run(select(func.count()).where(scores.c.time < before))[0][0])
+    if not going:
+        return ""
+    clock = read_mark(run, _CLOCK)
+    if clock is None:
+        newest = select(func.max(scores.c.time)).where(scores.c.time <= now, scores.c.time < MAX_TIME)
+        clock = int(run(newest)[0][0])
+        if now - clock > STEP_S:
+            set_mark(run, _CLOCK, clock)
+    total = int(run(select(func.count()).select_from(scores))[0][0])
+    if now - clock > STEP_S:
+        return (
+            f"the clock says {_minute(now)}, {(now - clock) / DAY:.0f} days after the last prune or answer of this log "
+            f"({_minute(clock)}): it has jumped, or nothing ran meanwhile; {going} of {total} answers would go"
+        )
+    limit = read_mark(run, _LIMIT)
+    if going > SHARE * total and (limit is None or before - limit > STEP_S):
+        return f"{going} of {total} answers would go at once, all from before {_minute(before)}"
+    return ""
+
+
+def _minute(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def delete_requests(tables: Tables, request_ids: Sequence[str], *, store: str | Path | None = None) -> list[str]:
     """Takes away all that is known of requests, in `store` too where log-probabilities were moved into one.
 
     Returns those of which nothing was known. No byte of them is left in a SQLite file, or `LogError` is raised: then
@@ -96,20 +158,18 @@ def further_answers(tables: Tables, request_id: str) -> list[str]:
 
 
 def _delete_one(tables: Tables, request_id: str) -> bool:
-    asked = "s.request_id = :request_id OR s.shadow_of = :request_id"
     with tables.transaction(alone=True) as run:
-        given = {"request_id": request_id}
-        rows = run(f"{_ROWS} WHERE {asked}", given)
-        said = run("SELECT 1 FROM labels WHERE request_id = :request_id LIMIT 1", given)
+        rows = run(ROWS.where(or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
+        labelled = run(select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
         _take_away(run, rows)
         _forget(run, [request_id])
-        forgetting.leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
-    return bool(rows or said)
+        _leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
+    return bool(rows or labelled)
 
 
 def _drop_shared(tables: Tables) -> None:
     """Takes away what no answer has any more: contexts with their tags, and the rules of sheets."""
-    forgetting.drop_sheets(tables)
+    _drop_sheets(tables)
     drop_contexts(tables)
 
 
@@ -124,16 +184,18 @@ def rotate(tables: Tables, store: str | Path, *, days: float, now: float | None 
         raise LogError(f"days {days}; expected 0 or more")
     runs = require("metaprobe.records.store", "fit").RunStore(store)
     before = (time.time() if now is None else now) - days * DAY
-    labels = {row[0]: float(row[1]) for row in tables.read(CURRENT_LABELS) if row[1] is not None}
-    asked = f"{SELECT} WHERE s.time < :before AND {_HEAVY} ORDER BY s.time LIMIT {CHUNK}"
+    known = select(current_labels.c.request_id, current_labels.c.value).where(current_labels.c.value.is_not(None))
+    right = {name: float(value) for name, value in tables.read(known)}
+    asked = ENTRIES.where(scores.c.time < before, _HEAVY).order_by(scores.c.time).limit(CHUNK)
     total = 0
-    while rows := tables.read(asked, {"before": before}):
+    while rows := tables.read(asked):
         entries = [entry_of(row) for row in rows]
         given = [entry for entry in entries if not entry.shadow_of]
         if given:
-            runs.append([run_of(entry, labels.get(entry.request_id)) for entry in given])
+            runs.append([run_of(entry, right.get(entry.request_id)) for entry in given])
         with tables.transaction() as run:
-            run(_MOVED, [{"request_id": entry.request_id} for entry in entries])
+            moved = scores.c.request_id.in_([entry.request_id for entry in entries])
+            run(update(scores).where(moved).values(logprobs=None, question=None, answer=None))
             stored = [entry.request_id for entry in given]
             gone = set(stored) - known_requests(run, stored)
         if gone:  # deleted since they were read: who deleted them has not found them in the store
@@ -164,19 +226,53 @@ def run_of(entry: Entry, label: float | None) -> Run:
 
 
 def _take_away(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
-    """Takes away rows found by `_ROWS`, and all that is said of their requests."""
-    if not rows:
-        return
-    add_rows(run, [dict(zip(READ_NAMES, row[2:], strict=True)) for row in rows], sign=-1)
-    run("DELETE FROM scores WHERE id = :id", [{"id": row[0]} for row in rows])
-    _forget(run, [row[1] for row in rows])
-    drop_empty(run)
+    """Takes away rows found by `ROWS`, and all that is known of their requests."""
+    if rows:
+        subtract_rows(run, rows)
+        run(delete(scores).where(is_one_of(scores.c.id, [row[0] for row in rows])))
+        _forget(run, [row[1] for row in rows])
 
 
 def _forget(run: Execute, request_ids: Sequence[str]) -> None:
-    given = [{"request_id": request_id} for request_id in request_ids]
-    for table in ("labels", "samples"):
-        run(f"DELETE FROM {table} WHERE request_id = :request_id", given)
+    for table in (labels, samples):
+        run(delete(table).where(table.c.request_id.in_(request_ids)))
+
+
+def _drop_sheets(tables: Tables) -> None:
+    """Takes away the sheets that no answer in the log was or could have been on: nothing is estimated by them."""
+    for sheet in tables.read(select(sheets).where(sheets.c.sheet.not_in(select(samples.c.sheet)))):
+        fitting = chosen_contexts(
+            tables, model=sheet.model or None, checkpoint=sheet.checkpoint or None, tags=json.loads(sheet.tags) or None
+        )
+        where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
+        where.append(is_one_of(scores.c.context, fitting))
+        if not tables.read(select(scores.c.id).where(*where).limit(1)):
+            with tables.transaction() as run:
+                run(delete(sheets).where(sheets.c.sheet == sheet.sheet))
+
+
+def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:
+    """Has no event name these requests any more. The events themselves stay."""
+    for request_id in request_ids:
+        held = json.dumps(request_id)[1:-1]
+        escaped = re.sub("([!%_])", r"!\1", held)
+        named = select(events.c.id, events.c.details).where(events.c.details.like(f"%{escaped}%", escape="!"))
+        for at, details in run(named):
+            changed = json.dumps(_without(json.loads(details), request_id))
+            if changed != details:
+                run(update(events).where(events.c.id == at).values(details=changed))
+
+
+def _without(value: Any, request_id: str) -> Any:
+    if isinstance(value, dict):
+        return {_without(name, request_id): _without(held, request_id) for name, held in value.items()}
+    if isinstance(value, list):
+        return [_without(held, request_id) for held in value]
+    if not isinstance(value, str):
+        return value
+    if len(request_id) < LEAST_WITHIN:
+        return INSTEAD if value == request_id else value
+    return re.sub(rf"(?<!\w){re.escape(request_id)}(?!\w)", INSTEAD, value)
 
 
 def _delete_stored(path: Path, request_id: str) -> bool:

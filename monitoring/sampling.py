@@ -7,16 +7,34 @@ worth: they only decide how wide its interval is.
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.monitoring.entry import entry_of
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import CURRENT_LABELS, chosen_contexts, conditions, in_contexts
-from metaprobe.monitoring.log_rows import SELECT, entry_of
+from metaprobe.monitoring.log_columns import chosen_contexts, conditions
+from metaprobe.monitoring.rows import CHUNK
+from metaprobe.monitoring.schema import (
+    ENTRIES,
+    answers,
+    contexts,
+    current_labels,
+    func,
+    insert,
+    is_one_of,
+    samples,
+    scores,
+    select,
+    sheets,
+)
 from metaprobe.monitoring.tables import Execute, LogError, Row
+from metaprobe.records.writing import atomic_write
 
 FLOOR = 0.25
 """The least propensity, as a share of what it would be if every answer were equally likely."""
@@ -24,14 +42,13 @@ SETTLED_S = 2.0
 """Answers younger than this are left for the next sheet: their servers may not have stored them yet."""
 _DOUBT_WITHOUT_SCORE = 0.5
 
-_SHEET = (
-    "INSERT INTO sheets (sheet, time, since, until, model, checkpoint, tags, base, slope, stored_until) "
-    "VALUES (:sheet, :time, :since, :until, :model, :checkpoint, :tags, :base, :slope, :stored_until)"
-)
-_SAMPLE = (
-    "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:request_id, :propensity, :sheet, :time) "
-    "ON CONFLICT (request_id) DO UPDATE SET propensity = excluded.propensity"
-)
+ANSWERED = "answered"
+"""Key of a sheet's line: when the answer was given, in seconds since 1970. `time` would be the label's."""
+RECALIBRATED, RETRAINED = "recalibrated", "retrained"
+"""Kinds of events that say until when a new version has learned from the log."""
+
+_DRAWN = insert(samples)
+_SAMPLE = _DRAWN.on_conflict_do_update(index_elements=["request_id"], set_={"propensity": _DRAWN.excluded.propensity})
 
 Floats = NDArray[np.float64]
 
@@ -195,32 +212,31 @@ def _draw(
         given = {"sheet": name, "time": now, "since": start, "until": end, "base": rule.base, "slope": rule.slope}
         given |= {"model": choice.model or "", "checkpoint": choice.checkpoint or ""}
         given |= {"tags": json.dumps(dict(choice.tags or {}), sort_keys=True)}
-        run(_SHEET, {**given, "stored_until": int(candidates.numbers.max())})
-        run(
-            _SAMPLE,
-            [
-                {"request_id": request_id, "propensity": float(p), "sheet": name, "time": now}
-                for request_id, p in zip(ids, either, strict=True)
-                if request_id is not None
-            ],
-        )
+        run(insert(sheets), {**given, "stored_until": int(candidates.numbers.max())})
+        rows = [
+            {"request_id": ids[at], "propensity": float(p), "sheet": name, "time": now}
+            for at, p in zip(candidates.ids[changed].tolist(), either, strict=True)
+            if at in ids  # one may have been taken away meanwhile
+        ]
+        if rows:
+            run(_SAMPLE, rows)
     return DrawnSheet(name, sheet_rows(log, name), int(free.sum()), len(chosen_known))
 
 
 def _sheets(read: Execute) -> set[str]:
-    return {str(row[0]) for row in read("SELECT sheet FROM sheets")}
+    return {str(row[0]) for row in read(select(sheets.c.sheet))}
 
 
 def sheet_rows(log: ScoreLog, sheet: str) -> list[SheetRow]:
     """The answers of a sheet that nobody has labelled yet, in the order of their times; of a sheet done, none."""
-    asked = (
-        f"{SELECT} JOIN samples p ON p.request_id = s.request_id LEFT JOIN ({CURRENT_LABELS}) l "
-        "ON l.request_id = s.request_id WHERE p.sheet = :sheet AND l.request_id IS NULL ORDER BY s.time, s.id"
-    )
-    entries = [entry_of(row) for row in log.tables.read(asked, {"sheet": sheet})]
-    if not entries and not log.tables.read("SELECT 1 FROM sheets WHERE sheet = :sheet", {"sheet": sheet}):
-        names = [str(row[0]) for row in log.tables.read("SELECT sheet FROM sheets ORDER BY time DESC LIMIT 5")]
-        raise LogError(f"there is no sheet {sheet!r} in this log; the latest are {', '.join(names) or 'none'}")
+    of_sheet = scores.c.request_id.in_(select(samples.c.request_id).where(samples.c.sheet == sheet))
+    unlabelled = scores.c.request_id.not_in(select(current_labels.c.request_id))
+    asked = ENTRIES.where(of_sheet, unlabelled).order_by(scores.c.time, scores.c.id)
+    entries = [entry_of(row) for row in log.tables.read(asked)]
+    if not entries and not log.tables.read(select(sheets.c.sheet).where(sheets.c.sheet == sheet)):
+        latest = log.tables.read(select(sheets.c.sheet).order_by(sheets.c.time.desc()).limit(5))
+        names = ", ".join(str(row[0]) for row in latest) or "none"
+        raise LogError(f"there is no sheet {sheet!r} in this log; the latest are {names}")
     return [SheetRow(e.request_id, e.time, e.model, e.tags, e.question, e.answer) for e in entries]
 
 
@@ -230,7 +246,7 @@ class _Candidates:
 
     ids: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    """In the order of commits; see `monitoring.log_numbers`."""
+    """In the order of commits; see `metaprobe.monitoring.tables`."""
     times: Floats
     contexts: NDArray[np.int64]
     doubts: Floats
@@ -239,19 +255,22 @@ class _Candidates:
 
 
 def _candidates(log: ScoreLog, *, since: float, until: float, choice: _Choice) -> _Candidates:
-    where, values = conditions(since, until, shadow=False)
+    number = log.tables.number
+    # An answer of which an earlier one may still come is left for the next sheet.
+    where = [*conditions(since, until), number <= log.settled()]
     if choice.model is not None or choice.checkpoint is not None or choice.tags:
-        where.append(in_contexts(choice.contexts(log)))
-    number = log.tables.number  # an answer of which an earlier one may still come is left for the next sheet
-    where, values = [*where, f"{number} <= :last"], {**values, "last": log.settled()}
-    asked = (
-        "SELECT s.id, s.time, s.context, s.score, p.request_id IS NOT NULL, l.value IS NOT NULL, "
-        f"{number} FROM scores s "
-        "LEFT JOIN samples p ON p.request_id = s.request_id "
-        f"LEFT JOIN ({CURRENT_LABELS}) l ON l.request_id = s.request_id WHERE {' AND '.join(where)}"
+        where.append(is_one_of(scores.c.context, choice.contexts(log)))
+    joined = scores.outerjoin(samples, samples.c.request_id == scores.c.request_id).outerjoin(
+        current_labels, current_labels.c.request_id == scores.c.request_id
     )
-    chunks = list(log.tables.read_chunks(asked, values))
-    parts = [np.array([row[:6] for row in rows], dtype=np.float64).reshape(-1, 6) for rows in chunks]
+    asked = select(
+        *(scores.c[name] for name in ("id", "time", "context", "score")),
+        samples.c.request_id.is_not(None),
+        current_labels.c.value.is_not(None),
+        number.label("number"),
+    ).select_from(joined)
+    chunks = list(log.tables.read_chunks(asked.where(*where)))
+    parts = [np.array([tuple(row)[:6] for row in rows], dtype=np.float64).reshape(-1, 6) for rows in chunks]
     held = np.concatenate(parts) if parts else np.empty((0, 6))
     return _Candidates(
         held[:, 0].astype(np.int64),
@@ -270,23 +289,84 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
     An answer that was stored after a sheet was drawn could not be on it, whatever its own time is.
     """
     spared = np.ones(len(places))
-    for since, until, model, checkpoint, tags, base, slope, stored_until in log.tables.read(
-        "SELECT since, until, model, checkpoint, tags, base, slope, stored_until FROM sheets"
-    ):
-        fitting = _Choice(model or None, checkpoint or None, _tags(tags)).contexts(log)
-        covered = (candidates.times[places] >= since) & (candidates.times[places] < until)
-        covered &= candidates.numbers[places] <= stored_until
+    for sheet in log.tables.read(select(sheets)):
+        fitting = _Choice(sheet.model or None, sheet.checkpoint or None, json.loads(sheet.tags)).contexts(log)
+        covered = (candidates.times[places] >= sheet.since) & (candidates.times[places] < sheet.until)
+        covered &= candidates.numbers[places] <= sheet.stored_until
         covered &= np.isin(candidates.contexts[places], list(fitting))
-        likely = DrawRule(float(base), float(slope)).propensities(candidates.doubts[places])
+        likely = DrawRule(sheet.base, sheet.slope).propensities(candidates.doubts[places])
         spared *= np.where(covered, 1 - likely, 1.0)
     return 1 - spared
 
 
-def _tags(held: str) -> dict[str, str]:
-    return {str(name): str(value) for name, value in json.loads(held).items()}
+def _request_ids(run: Execute, ids: NDArray[np.int64]) -> dict[int, str]:
+    """The request ids of rows, by the rows' own ids; of those that were taken away meanwhile none."""
+    found: dict[int, str] = {}
+    for start in range(0, len(ids), CHUNK):
+        chosen = is_one_of(scores.c.id, ids[start : start + CHUNK])
+        found |= {int(at): str(name) for at, name in run(select(scores.c.id, scores.c.request_id).where(chosen))}
+    return found
 
 
-def _request_ids(run: Execute, ids: NDArray[np.int64]) -> list[str | None]:
-    """The request ids of rows; None for one that was taken away meanwhile."""
-    found = [run("SELECT request_id FROM scores WHERE id = :id", {"id": int(at)}) for at in ids]
-    return [str(rows[0][0]) if rows else None for rows in found]
+def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:
+    """Writes the sheet, whole or not at all. Whoever labels puts 1, 0 or "unsure" into `label`."""
+    with atomic_write(Path(path)) as file:
+        for row in rows:
+            held = asdict(row)
+            line = {"request_id": held.pop("request_id"), ANSWERED: held.pop("time"), **held}
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+
+def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
+    """Returns how many labels of these answers `promote` will not count, why, and which options of `sample` help.
+
+    It counts answers that the running version scored, and that ended after the last answer from which the new version
+    may have learned. Returns nothing where labels of all of them will count.
+    """
+    given = scores.c.shadow_of.is_(None), scores.c.score.is_not(None)
+    last = select(func.max(scores.c.id)).select_from(answers).where(*given).group_by(contexts.c.model)
+    latest = select(contexts.c.model, contexts.c.checkpoint).select_from(answers).where(scores.c.id.in_(last))
+    in_service = {str(model): str(checkpoint) for model, checkpoint in log.tables.read(latest)}
+    learned = _learned(log, running=set(in_service.values()))
+    replaced: Counter[str] = Counter()
+    early, until = 0, 0.0
+    for row in rows:
+        entry = log.entry(row.request_id)
+        checkpoint = entry.checkpoint if entry else ""
+        learned_until = max(learned.get(checkpoint, 0.0), learned.get("", 0.0))
+        if checkpoint != in_service.get(row.model, checkpoint):
+            replaced[checkpoint] += 1
+        elif row.time <= learned_until:
+            early, until = early + 1, max(until, learned_until)
+    whys, helps = [], []
+    if early:
+        whys.append(f"{early} ended by {_moment(until)}, until when a new version has learned from the log")
+        helps.append(f"--since {_moment(until + 1)}")
+    if replaced:
+        named = ", ".join(checkpoint[:12] for checkpoint in replaced)
+        whys.append(f"{replaced.total()} were scored by a checkpoint that is not in service any more ({named})")
+        helps.append(f"--checkpoint {' or '.join(sorted({one[:12] for one in in_service.values()} - {''}))}")
+    if not whys:
+        return ""
+    uncounted = early + replaced.total()
+    return (
+        f"of these {len(rows)} answers {uncounted} will not count for `promote`: {'; '.join(whys)}. To draw only "
+        f"answers that count: {' '.join(helps)}"
+    )
+
+
+def _learned(log: ScoreLog, *, running: set[str]) -> dict[str, float]:
+    """Until when new versions have learned, by the digest of the version that they were made of.
+
+    The digest is empty where that is unknown. Versions that run by now are no new ones.
+    """
+    found: dict[str, float] = {}
+    for event in (*log.events(RECALIBRATED), *log.events(RETRAINED)):
+        key = str(event.details.get("from", ""))
+        if event.details.get("to") not in running:
+            found[key] = max(found.get(key, 0.0), float(event.details.get("until", event.time)))
+    return found
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

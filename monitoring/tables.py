@@ -1,30 +1,55 @@
-"""The tables of a score log, in one SQLite file or in a database that SQLAlchemy reaches. Statements are the same."""
+"""The score log's database: one SQLite file, or PostgreSQL. Both are reached by SQLAlchemy.
+
+No answer's number is given twice, and none is late: by its number a reader knows what it has read. In a SQLite file one
+process writes at a time, so that a row's `id` is in the order of commits. In PostgreSQL a row may be committed after
+rows with higher ids. There a row's number is that of its transaction, in the column `written`; a number is settled once
+every transaction up to it has ended.
+"""
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache
+from functools import lru_cache, partial
+from operator import itemgetter
 from pathlib import Path
 from sqlite3 import OperationalError
-from typing import Any, Protocol
+from typing import Any
 
-from metaprobe.monitoring import log_numbers
-from metaprobe.monitoring.database_errors import kind_of
-from metaprobe.monitoring.log_schema import FIRST, FURTHER
+import sqlalchemy
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.postgresql import Insert
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+from sqlalchemy.schema import CreateTable
+
+from metaprobe.monitoring.schema import (
+    META,
+    VERSION,
+    ColumnElement,
+    Executable,
+    func,
+    identity,
+    insert,
+    marks,
+    scores,
+    select,
+    text,
+    update,
+)
 from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
-from metaprobe.records.extras import require
 
 logger = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]
-Row = Sequence[Any]
+Row = Any
+"""Values in the order of the columns that were asked for, which are attributes as well."""
 Execute = Callable[..., Sequence[Row]]
-"""`run(statement, values)` returns the rows found; with a list of values it runs for each, and returns nothing."""
+"""`run(statement, values)` returns the rows found. With a list of values it runs once for each of them."""
 
 APPLICATION = 0x6D704C47
-VERSION = 1
 POSTGRESQL = "postgresql"
 LIBPQ = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 """Seconds to connect, and milliseconds in which sent data must be acknowledged."""
@@ -35,9 +60,11 @@ ERASE_S = 60.0
 CHUNK = 50_000
 """Rows fetched at a time."""
 
-_URL_COLUMNS = (
-    "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = :name"
-)
+_ANEW = "expected a new file or an empty database"
+BASE, TOLD = "written_base", "settled"
+"""Marks of PostgreSQL: what is added to a transaction's number; the highest number that a reader was told."""
+_EPOCH = 1 << 48
+"""Numbers of one server's transactions. A restored database is on another server, which counts from the beginning."""
 
 
 class LogError(RecordError):
@@ -48,60 +75,115 @@ class LogUnavailable(LogError):
     """The database of the score log fails, or another process holds it; nothing was stored, and may be later."""
 
 
-class Tables(Protocol):
-    """What a score log asks of its database. Statements name their values as `:name`."""
+class Tables:
+    """What a score log asks of its database."""
 
     alone: bool
     """Whether every transaction has the database to itself, so that what it has read cannot change before it ends."""
-    number: str
-    """SQL for the number of a row `s` of the table of scores; see `monitoring.log_numbers`."""
+    number: ColumnElement[Any]
+    """The number of a row of the table of scores; see above."""
+
+    _engine: sqlalchemy.Engine
 
     def settled(self) -> int:
         """Returns the number up to which all rows are there: none at or below it can come later. Raises `LogError`."""
+        raise NotImplementedError
 
-    def transaction(self, *, alone: bool = False) -> AbstractContextManager[Execute]:
-        """All statements that are run inside, or none. Raises `LogError`. `alone`: while no other such one runs."""
+    @contextmanager
+    def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
+        """Runs all statements inside, or none. Raises `LogError`. `alone`: while no other such one runs."""
+        with self._named(), self._begun(alone) as connection:
+            yield partial(_run, connection)
 
-    def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
-        """The rows that a statement finds. Raises `LogError`."""
+    @contextmanager
+    def _begun(self, alone: bool) -> Iterator[sqlalchemy.Connection]:
+        with self._engine.begin() as connection:
+            if alone and not self.alone:
+                connection.execute(select(func.pg_advisory_xact_lock(APPLICATION)))
+            yield connection
 
-    def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
-        """The same, `CHUNK` rows at a time. Raises `LogError`."""
+    def read(self, statement: str | Executable, values: Values | None = None) -> Sequence[Row]:
+        """Returns the rows that a statement finds. Raises `LogError`."""
+        with self._reading() as connection:
+            return _run(connection, statement, values or {})
+
+    def read_chunks(self, statement: str | Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
+        """Yields the same, `CHUNK` rows at a time. Raises `LogError`."""
+        with self._reading() as connection:
+            found = connection.execution_options(stream_results=True).execute(_executable(statement), values or {})
+            yield from found.partitions(CHUNK)
 
     def tidy(self) -> None:
-        """Lets go of what was deleted, as far as nobody else reads it. Raises `LogError`."""
+        """Lets go of what was deleted, as far as nobody else reads it: PostgreSQL does that by itself."""
 
     def erase(self) -> None:
-        """Sees to it that no byte of what was deleted is left in a file, or raises `LogError`."""
+        """Sees to it that no byte of what was deleted is left in a SQLite file, or raises `LogError`.
+
+        PostgreSQL keeps the bytes until it vacuums, and longer in its own log and in copies.
+        """
 
     def close(self) -> None:
         """Gives the connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlalchemy.Connection]:
+        with self._named(), self._engine.connect() as connection:
+            yield connection
+
+    def _named(self) -> AbstractContextManager[None]:
+        """What goes wrong inside goes out as `LogUnavailable`, and names no password."""
+        raise NotImplementedError
+
+
+def _make(connection: sqlalchemy.Connection) -> None:
+    """Makes the tables where there are none. Raises `LogError` where another version has made them."""
+    run = partial(_run, connection)
+    there = sqlalchemy.inspect(connection).get_table_names()
+    if scores.name not in there:
+        META.create_all(connection)
+        run(insert(marks), {"name": "version", "value": VERSION})
+        run(insert(identity), {"identity": uuid.uuid4().hex})
+    elif marks.name not in there or (made := read_mark(run, "version")) is None:
+        raise LogError(f"an earlier version made this score log, and this metaprobe writes format {VERSION}; {_ANEW}")
+    elif made != VERSION:
+        raise LogError(f"this score log has format {made}, and this metaprobe writes {VERSION}; {_ANEW}")
 
 
 def open_tables(where: str | Path, *, wait_s: float = BUSY_SECONDS) -> tuple[Tables, Tables]:
     """Two ways to one database, for who reads and for who writes in the background; the tables are made if missing.
 
     `where`: the path of a SQLite file, or a URL for SQLAlchemy such as `postgresql+psycopg://user@host/name`. `wait_s`:
-    how long a statement waits for another process that holds the file. Raises `LogError` where it cannot be
-    opened, and `MissingExtra` where a URL is given without the extra `monitor`.
+    how long a statement waits for another process that holds the file. Raises `LogError` where it cannot be opened.
     """
-    name = str(where)
-    if name.startswith("sqlite:///"):
-        name = name.removeprefix("sqlite:///")
+    name = str(where).removeprefix("sqlite:///")
     if "://" not in name:
         return SqliteTables(Path(name), wait_s), SqliteTables(Path(name), wait_s)
     tables = UrlTables(name)
     return tables, tables
 
 
-class SqliteTables:
-    """The tables in one file, by the standard library alone.
+def set_mark(run: Execute, name: str, value: int, *, add: bool = False) -> None:
+    """Sets a mark, or adds to it."""
+    given = insert(marks)
+    new = marks.c.value + given.excluded.value if add else given.excluded.value
+    run(given.on_conflict_do_update(index_elements=["name"], set_={"value": new}), {"name": name, "value": int(value)})
+
+
+def read_mark(run: Execute, name: str) -> int | None:
+    """Returns a mark; None where it was never set."""
+    rows = run(select(marks.c.value).where(marks.c.name == name))
+    return int(rows[0][0]) if rows else None
+
+
+class SqliteTables(Tables):
+    """The tables in one file.
 
     A file that was moved or deleted while it was open would go on taking what nobody can find again. So a new one is
     begun in its place, or the one that was put there is taken.
     """
 
-    alone, number = True, "s.id"
+    alone, number = True, scores.c.id
 
     def __init__(self, path: Path, wait_s: float = BUSY_SECONDS) -> None:
         self._path, self._wait_s = path, wait_s
@@ -109,159 +191,179 @@ class SqliteTables:
         self._open()
 
     def _open(self) -> None:
-        self._db = Database(
+        self._database = Database(
             self._path,
             what="score log",
-            table=FIRST,
+            table=str(CreateTable(marks).compile(dialect=sqlite.dialect())),
             application=APPLICATION,
             version=VERSION,
             lost="begin a new one, without what it held",
             error=LogUnavailable,
             wait_s=self._wait_s,
         )
-        with self._db.named(), self._db.transaction():
-            for statement in FURTHER:
-                self._db.execute(statement.format(serial="INTEGER PRIMARY KEY"))
-            log_numbers.never_again(self._run)
         self._file = _file_at(self._path)
+        self._engine = sqlalchemy.create_engine(
+            "sqlite://", creator=lambda: self._database.connection, poolclass=StaticPool
+        )
+        sqlalchemy.event.listen(self._engine, "begin", _begin_writing)
+        with self._told(), self._begun(alone=True) as connection:
+            _make(connection)
 
     def _take_what_is_there(self) -> None:
         """Opens the file anew where another one stands there than the one that is open, or none."""
         with self._changing:
             if _file_at(self._path) != self._file:
                 logger.error("%s was moved or deleted while it was open; what is there now is taken", self._path)
-                self._db.close()
+                self._database.close()
                 self._open()
 
-    @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
-        self._take_what_is_there()  # a file has one writer at a time, so that all are alone
-        with self._db.named(), self._db.transaction():
-            yield self._run
-
     def settled(self) -> int:
-        return int(self.read(log_numbers.LAST_OF_FILE)[0][0])
+        rows = self.read("SELECT seq FROM sqlite_sequence WHERE name = 'scores'")  # also of rows that are gone
+        return int(rows[0][0]) if rows else 0
 
-    def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
-        self._take_what_is_there()
-        with self._db.named():
-            return self._db.execute(statement, values or {}).fetchall()
-
-    def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
-        self._take_what_is_there()
-        with self._db.named():
-            cursor = self._db.execute(statement, values or {})
-            while rows := cursor.fetchmany(CHUNK):
+    def read_chunks(self, statement: str | Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
+        with self._reading() as connection:
+            found = connection.execute(_executable(statement), values or {})
+            # Plain tuples: SQLAlchemy's own rows take half as long again to make, which tells for millions of answers.
+            while found.cursor is not None and (rows := found.cursor.fetchmany(CHUNK)):
                 yield rows
 
     def tidy(self) -> None:
-        with self._db.named(), suppress(OperationalError):  # it stays in the journal until that is written over
-            self._db.empty_journal(TIDY_S)
+        with self._database.named(), suppress(OperationalError):  # it stays in the journal until that is written over
+            self._database.empty_journal(TIDY_S)
 
     def erase(self) -> None:
         self._take_what_is_there()
-        with self._db.named():
-            self._db.write_anew(ERASE_S)
+        with self._database.named():
+            self._database.write_anew(ERASE_S)
 
     def close(self) -> None:
-        self._db.close()
+        self._database.close()
 
-    def _run(self, statement: str, values: Values | Sequence[Values] = ()) -> Sequence[Row]:
-        if isinstance(values, Mapping):
-            return self._db.execute(statement, values).fetchall()
-        if values:
-            self._db.execute_many(statement, values)
-            return ()
-        return self._db.execute(statement).fetchall()
+    @contextmanager
+    def _reading(self) -> Iterator[sqlalchemy.Connection]:
+        with self._named(), self._engine.connect() as connection:
+            yield connection.execution_options(reads=True)
+
+    def _named(self) -> AbstractContextManager[None]:
+        self._take_what_is_there()
+        return self._told()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        with self._database.named():
+            try:
+                yield
+            except DBAPIError as error:
+                raise error.orig or error from error
 
 
-class UrlTables:
-    """The tables in a PostgreSQL database, which SQLAlchemy reaches."""
+def _begin_writing(connection: sqlalchemy.Connection) -> None:
+    """Begins a transaction that has the file to itself; who only reads needs none."""
+    if not connection.get_execution_options().get("reads"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    alone, number = False, log_numbers.OF_COMMIT
+
+class UrlTables(Tables):
+    """The tables in a PostgreSQL database."""
+
+    alone, number = False, scores.c.written
 
     def __init__(self, url: str) -> None:
-        sqlalchemy: Any = require("sqlalchemy", "monitor")
-        self._text = cache(sqlalchemy.text)
-        self._failures: tuple[type[Exception], ...] = (
-            sqlalchemy.exc.SQLAlchemyError,
-            ImportError,
-            OSError,
-            UnicodeError,
-        )
         with self._named():
             # A connection that the server closed meanwhile is found out before it is used.
             self._engine = sqlalchemy.create_engine(
-                url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=self._limits(url)
+                url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=_limits(url)
             )
         if self._engine.dialect.name != POSTGRESQL:
             raise LogError(
                 f"a score log in {self._engine.dialect.name}; expected the path of a SQLite file, or a URL such as "
                 "postgresql+psycopg://user@host/name"
             )
-        with self.transaction(alone=True) as run:  # two that make the tables at once wait for each other
-            for statement in (FIRST, *FURTHER):
-                run(statement.format(serial="BIGSERIAL PRIMARY KEY"))
-            log_numbers.by_commit(run, begun=("written",) in map(tuple, run(_URL_COLUMNS, {"name": "scores"})))
-
-    @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[Execute]:
-        with self._named(), self._engine.begin() as connection:
-
-            def run(statement: str, values: Values | Sequence[Values] = ()) -> Sequence[Row]:
-                result = connection.execute(self._text(statement), values or {})
-                rows: Sequence[Row] = result.fetchall() if result.returns_rows else ()
-                return rows
-
-            if alone:
-                run("SELECT pg_advisory_xact_lock(:key)", {"key": APPLICATION})
-            yield run
+        with self._named(), self._begun(alone=True) as connection:  # two that make the tables wait for each other
+            _make(connection)
+            _number_by_transaction(partial(_run, connection))
 
     def settled(self) -> int:
         with self.transaction() as run:
-            return log_numbers.settled_by_commit(run)
-
-    def read(self, statement: str, values: Values | None = None) -> Sequence[Row]:
-        with self.transaction() as run:
-            return run(statement, values or {})
-
-    def read_chunks(self, statement: str, values: Values | None = None) -> Iterator[Sequence[Row]]:
-        with self._named(), self._engine.connect() as connection:
-            streamed = connection.execution_options(stream_results=True)
-            yield from streamed.execute(self._text(statement), values or {}).partitions(CHUNK)
-
-    def tidy(self) -> None:
-        """Nothing: the database sees to it by itself."""
-
-    def erase(self) -> None:
-        """Nothing: PostgreSQL keeps the bytes until it vacuums, and longer in its own log and in copies."""
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-    def _limits(self, written: str) -> dict[str, Any]:
-        """How long libpq waits for a server that is silent, where the URL does not say it: for ever by itself."""
-        sqlalchemy: Any = require("sqlalchemy", "monitor")
-        try:
-            url = sqlalchemy.make_url(written)
-        except ValueError as error:  # its port is no number
-            raise sqlalchemy.exc.ArgumentError("could not parse the URL") from error
-        if not url.drivername.startswith("postgresql") or "psycopg" not in url.drivername:
-            return {}
-        return {name: value for name, value in LIBPQ.items() if name not in url.query}
+            base = read_mark(run, BASE) or 0
+            last = base + int(run(select(func.txid_snapshot_xmin(func.txid_current_snapshot())))[0][0]) - 1
+            run(update(marks).where(marks.c.name == TOLD, marks.c.value < last).values(value=last))
+        return last
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What goes wrong goes out as `LogUnavailable`, without anything that the URL holds."""
         try:
             yield
-        except self._failures as error:
+        except (SQLAlchemyError, ImportError, OSError, UnicodeError) as error:
             # Not its text, which names host, port and user; an open secret in a log is found by whoever reads logs.
             raise LogUnavailable(
                 f"the score log's database failed ({kind_of(error)}); check its URL (such as"
                 " postgresql+psycopg://user@host/name), that the server runs, and that its driver is installed: pip"
                 " install 'metaprobe[postgres]'"
             ) from error
+
+
+def _number_by_transaction(run: Execute) -> None:
+    """Has rows numbered by transaction.
+
+    Where the database was restored on a server that counts its transactions from a lower number, new rows get numbers
+    above those that were given before.
+    """
+    base, told = read_mark(run, BASE), read_mark(run, TOLD) or 0
+    highest = max(told, int(run(select(func.max(scores.c.written)))[0][0] or 0))
+    restored = base is not None and highest >= base + int(
+        run(select(func.txid_snapshot_xmax(func.txid_current_snapshot())))[0][0]
+    )
+    if base is None or restored:
+        base = (highest // _EPOCH + 1) * _EPOCH if restored else 0
+        set_mark(run, BASE, base)
+        set_mark(run, TOLD, told)
+        run(f"ALTER TABLE scores ALTER COLUMN written SET DEFAULT {base} + txid_current()")
+
+
+def _limits(written: str) -> dict[str, Any]:
+    """How long libpq waits for a server that is silent, where the URL does not say it: for ever by itself."""
+    try:
+        url = sqlalchemy.make_url(written)
+    except ValueError as error:  # its port is no number
+        raise ArgumentError("could not parse the URL") from error
+    if not url.drivername.startswith("postgresql") or "psycopg" not in url.drivername:
+        return {}
+    return {name: value for name, value in LIBPQ.items() if name not in url.query}
+
+
+def _executable(statement: str | Executable) -> Executable:
+    return text(statement) if isinstance(statement, str) else statement
+
+
+def _run(
+    connection: sqlalchemy.Connection, statement: str | Executable, values: Values | Sequence[Values] = ()
+) -> Sequence[Row]:
+    if isinstance(statement, Insert) and isinstance(values, list) and not statement._returning:
+        return _insert_many(connection, statement, values)
+    result = connection.execute(_executable(statement), values or None)
+    return result.fetchall() if result.returns_rows else ()
+
+
+def _insert_many(connection: sqlalchemy.Connection, statement: Insert, rows: Sequence[Values]) -> Sequence[Row]:
+    """Inserts rows by the driver itself, which takes half the time: most of the writer's cost is this.
+
+    A row has two columns or more; further names in it are passed over.
+    """
+    known = statement.table.c
+    compiled = _compiled(statement, connection.dialect, tuple(name for name in rows[0] if name in known))
+    if compiled.positiontup is None:
+        connection.exec_driver_sql(str(compiled), list(rows))
+    else:
+        ordered = itemgetter(*compiled.positiontup)
+        connection.exec_driver_sql(str(compiled), [ordered(row) for row in rows])
+    return ()
+
+
+@lru_cache(maxsize=32)
+def _compiled(statement: Insert, dialect: sqlalchemy.Dialect, columns: tuple[str, ...]) -> Any:
+    return statement.compile(dialect=dialect, column_keys=list(columns))
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
@@ -271,3 +373,67 @@ def _file_at(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+# What may be said of a database's error is its kind. Its text names hosts, ports, users and sometimes passwords.
+
+_KNOWN = (
+    "connection refused",
+    "connection timed out",
+    "connection timeout expired",
+    "timeout expired",
+    "connection reset by peer",
+    "network is unreachable",
+    "no route to host",
+    "server closed the connection unexpectedly",
+    "connection is lost",
+    "terminating connection due to administrator command",
+    "the database system is starting up",
+    "the database system is shutting down",
+    "the database system is in recovery mode",
+    "name or service not known",
+    "temporary failure in name resolution",
+    "could not translate host name",
+    "failed to resolve host",
+    "no such file or directory",
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "role does not exist",
+    "database does not exist",
+    "permission denied",
+    "too many clients",
+    "remaining connection slots are reserved",
+    "no space left on device",
+    "could not extend file",
+    "out of memory",
+    "read-only transaction",
+    "deadlock detected",
+    "lock timeout",
+    "statement timeout",
+    "ssl",
+    "certificate verify failed",
+    "database is locked",
+    "disk i/o error",
+    "database or disk is full",
+    "unable to open database file",
+    "could not parse",
+    "can't load plugin",
+    "no module named",
+)
+"""What is repeated of an error's text, in lower case: how databases and systems put what went wrong."""
+
+
+def kind_of(error: BaseException) -> str:
+    """The error's class, its SQLSTATE where it has one, and what is known of its text; nothing that it names."""
+    problem = getattr(error, "orig", None) or error
+    # Names stand in quotation marks: 'role "log" does not exist'.
+    text = " ".join(_without_quoted(str(problem)).lower().split())
+    said = [type(problem).__name__]
+    if code := getattr(problem, "sqlstate", None) or getattr(problem, "pgcode", None):
+        said.append(f"SQLSTATE {code}")
+    return ": ".join([", ".join(said), *filter(None, [" and ".join(known for known in _KNOWN if known in text)])])
+
+
+def _without_quoted(text: str) -> str:
+    return "".join(text.split('"')[::2])

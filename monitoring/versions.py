@@ -4,7 +4,6 @@ A score means something for one version only: figures of two versions are never 
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -12,6 +11,7 @@ from functools import cache
 from metaprobe.checkpoints import CheckpointError, load_checkpoint
 from metaprobe.checkpoints.files import FOLDER, bundled_names
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.schema import contexts, select
 from metaprobe.records.errors import RecordError
 
 SHOWN = 12
@@ -20,17 +20,18 @@ LEAST = 4
 """Digits by which a version may be chosen, at least."""
 _PAIRS = (("from", "from_path"), ("to", "to_path"), ("digest", "path"), ("to", "path"))
 """Details of events that name a digest and its folder."""
-_KINDS = "'promoted', 'rolled back', 'recalibrated'"
+_KINDS = ("promoted", "rolled back", "recalibrated")
 
 
 def version_names(log: ScoreLog) -> dict[str, str]:
     """Returns digest -> folder of the versions whose folder is known: from promotions and recalibrations in the log,
     and of those that come with metaprobe."""
     found = dict(_bundled())
-    for (held,) in log.tables.read(f"SELECT details FROM events WHERE kind IN ({_KINDS}) ORDER BY time, id"):
-        details = json.loads(held)
+    for event in log.events():
+        if event.kind not in _KINDS:
+            continue
         for digest, path in _PAIRS:
-            version, folder = details.get(digest), details.get(path)
+            version, folder = event.details.get(digest), event.details.get(path)
             if isinstance(version, str) and isinstance(folder, str) and folder:
                 found[version] = folder
     return found
@@ -55,7 +56,7 @@ def find_version(log: ScoreLog, given: str) -> str:
 
     Raises `RecordError` where no version of the log is meant, or several are.
     """
-    there = sorted({str(row[0]) for row in log.tables.read("SELECT DISTINCT checkpoint FROM contexts")} - {""})
+    there = sorted({str(row[0]) for row in log.tables.read(select(contexts.c.checkpoint).distinct())} - {""})
     names = version_names(log)
     found = [one for one in there if given == names.get(one)]
     if not found and len(given) >= LEAST:

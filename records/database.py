@@ -60,6 +60,11 @@ class Database:
             self._db.close()
             raise
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection itself, for who brings statements of its own; used inside `named`."""
+        return self._db
+
     def execute(self, statement: str, values: tuple[Any, ...] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         """One statement; inside `named`."""
         return self._db.execute(statement, values)

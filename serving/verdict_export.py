@@ -17,26 +17,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.label_formats import OURS
-from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_columns import chosen_contexts, conditions, in_contexts
-from metaprobe.monitoring.log_rows import SELECT, entry_of
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.posting import checked_url, post_json
 from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.scored import EVENT, SCOPE, OnVerdict, Scored, evaluation_attributes
 
+if TYPE_CHECKING:
+    from metaprobe.monitoring.log import ScoreLog
+
 Tags = Mapping[str, str] | Callable[[Scored], Mapping[str, str]]
 _IDS = ("litellm_call_id", "run_id")
 """Under which an integration names a call whose answer has no id of its own."""
 
 
-def log_verdicts(log: ScoreLog, *, tags: Tags | None = None, texts: bool = False, logprobs: bool = False) -> OnVerdict:
+def log_verdicts(
+    log: "ScoreLog", *, tags: Tags | None = None, texts: bool = False, logprobs: bool = False
+) -> OnVerdict:
     """An `on_verdict` that hands each verdict to the log, which never waits.
 
     An answer is logged under the id that its server gave it, else under LiteLLM's or LangChain's id of the call, else
@@ -108,17 +110,6 @@ class Destination:
     """Where it is and the headers that it wants, from environment variables. Raises `RecordError`."""
     refused: Callable[[Mapping[str, Any]], int]
     """How many verdicts of a request its answer refuses."""
-
-
-def entries_of(
-    log: ScoreLog, *, since: float | None = None, model: str | None = None, checkpoint: str | None = None
-) -> Iterator[Entry]:
-    """Yields the entries of the log, without shadows, in the order of their times."""
-    where, values = conditions(since, None, shadow=False, gated=True)
-    if model is not None or checkpoint is not None:
-        where.append(in_contexts(chosen_contexts(log.tables, model=model, checkpoint=checkpoint, tags=None)))
-    for rows in log.tables.read_chunks(f"{SELECT} WHERE {' AND '.join(where)} ORDER BY s.time, s.id", values):
-        yield from map(entry_of, rows)
 
 
 def requests_for(to: str, entries: Iterable[Entry], *, trace_tag: str = "") -> Iterator[Outgoing]:

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
 from metaprobe.monitoring.drift import LABEL, Alarm
+from metaprobe.monitoring.drift_of_log import draw_alarm, measure_move
 
 DAY = 86_400.0
 START = 1_762_732_800.0  # 2025-11-10, midnight in UTC

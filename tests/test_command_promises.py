@@ -150,7 +150,7 @@ def test_without_days_the_draw_is_of_the_whole_log_and_another_each_time(
 def test_the_threshold_follows_at_the_rate_and_step_that_were_typed(
     monkeypatch: pytest.MonkeyPatch, where: Path
 ) -> None:
-    until = caught(monkeypatch, "metaprobe.monitoring.online_threshold.OnlineThreshold")
+    until = caught(monkeypatch, "metaprobe.monitoring.labelled.OnlineThreshold")
     given, named = until("threshold", "bundled:quality", "--log", where, "--rate", 0.3, "--step", 0.5)
     assert 0 <= given[0] <= 1
     assert named == {"rate": 0.3, "step": 0.5}

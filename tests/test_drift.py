@@ -6,9 +6,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from metaprobe.monitoring.drift import LABEL, STREAMS, Alarm, DriftWatch
-from metaprobe.monitoring.evidence import LABEL_BETS, RANK_BETS, RankBets, Wealth, label_factors
-from metaprobe.monitoring.ranks import NameRanks, NumberRanks, place_count, place_score
+from metaprobe.monitoring.drift import (
+    LABEL,
+    LABEL_BETS,
+    RANK_BETS,
+    STREAMS,
+    Alarm,
+    DriftWatch,
+    NameRanks,
+    NumberRanks,
+    RankBets,
+    Wealth,
+    label_factors,
+    place_count,
+    place_score,
+)
 from metaprobe.records.errors import RecordError
 
 Columns = dict[str, np.ndarray]

@@ -5,9 +5,18 @@ from math import log, log2
 import pytest
 
 from metaprobe.monitoring.answer_lengths import LEAST, AnswerLengths
-from metaprobe.monitoring.drift import DriftWatch
-from metaprobe.monitoring.evidence import LABEL_BETS, RANK_BETS, RankBets, Wealth, label_factors
-from metaprobe.monitoring.ranks import NameRanks, NumberRanks, place_count, place_score
+from metaprobe.monitoring.drift import (
+    LABEL_BETS,
+    RANK_BETS,
+    DriftWatch,
+    NameRanks,
+    NumberRanks,
+    RankBets,
+    Wealth,
+    label_factors,
+    place_count,
+    place_score,
+)
 from metaprobe.records.errors import RecordError
 
 

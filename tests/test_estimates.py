@@ -16,11 +16,11 @@ from metaprobe.monitoring.estimates import (
     SCORES,
     Estimate,
     estimate_accuracy,
+    estimate_log,
     estimate_share,
     estimate_wrong,
     name_weeks,
 )
-from metaprobe.monitoring.estimates_of_log import estimate_log
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import draw_sheet
 from metaprobe.records.errors import RecordError

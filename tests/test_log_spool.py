@@ -27,8 +27,9 @@ from served import KEY
 from serving_clients import LOGPROBS, Served
 
 from metaprobe.monitoring import log_writer
-from metaprobe.monitoring.log import LOST, ScoreLog
-from metaprobe.monitoring.log_rows import row_of
+from metaprobe.monitoring.entry import row_of
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log_writer import LOST
 from metaprobe.monitoring.spool import Spool, spools_beside
 from metaprobe.monitoring.tables import LogError, LogUnavailable, UrlTables
 from metaprobe.serving.http.settings import Settings, SettingsError

@@ -15,9 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
-from metaprobe.monitoring.alarm_picture import draw_alarm, measure_move
 from metaprobe.monitoring.drift import LABEL, Alarm, key_of
-from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, open_watch
+from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, draw_alarm, kept_watch, measure_move, open_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import draw_sheet
@@ -541,7 +540,7 @@ def test_a_webhook_gets_each_alarm_once_and_one_that_fails_gets_it_later(url: Pa
 
 
 def test_a_webhook_that_never_answers_is_given_up(url: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.monitoring.webhook.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("metaprobe.monitoring.drift_of_log.TIMEOUT_S", 0.2)
     with ScoreLog.open(url) as log:
         write(log, 300, first=1000, longer=2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:

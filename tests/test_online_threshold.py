@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from metaprobe.monitoring.online_threshold import OnlineThreshold
+from metaprobe.monitoring.labelled import OnlineThreshold
 from metaprobe.records.errors import RecordError
 
 

@@ -109,7 +109,7 @@ def test_a_log_is_read_from_the_day_and_for_the_model_that_were_named(reach: Any
     said = ["--since", "2025-11-30", "--model", "m"]
     _, named = reach("metaprobe.monitoring.log.ScoreLog.columns", "estimate", "--log", log, *said)
     assert named == {"since": NOVEMBER, "model": "m", "checkpoint": None, "ids": False}
-    given, named = reach("metaprobe.monitoring.estimates_of_log.estimate_log", "estimate", "--log", log, "--by", "week")
+    given, named = reach("metaprobe.monitoring.estimates.estimate_log", "estimate", "--log", log, "--by", "week")
     assert (len(given[0]), named["by"], named["group"]) == (40, "week", None)
     said = ["--state", tmp_path / "s.json", "--model", "m", "--within", "hour", "--batch", 4]
     given, named = reach("metaprobe.monitoring.drift_of_log.open_watch", "drift", "--log", log, *said)

@@ -12,11 +12,10 @@ from statsmodels.stats.proportion import proportion_confint
 
 from metaprobe.monitoring import tables
 from metaprobe.monitoring.estimates import estimate_accuracy, estimate_share
+from metaprobe.monitoring.labelled import OnlineThreshold
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.online_threshold import OnlineThreshold
 from metaprobe.monitoring.overview import Span, overview
-from metaprobe.monitoring.sampling import draw_sheet
-from metaprobe.monitoring.sheet_files import write_sheet
+from metaprobe.monitoring.sampling import draw_sheet, write_sheet
 
 DAYS = 24
 

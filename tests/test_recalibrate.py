@@ -14,9 +14,8 @@ from logged_answers import WEEK_46, answers, stored, write_answers
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, read_labelled
+from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, read_labelled, thin
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.thinning import thin
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import Platt, sigmoid

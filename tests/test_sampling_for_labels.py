@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.estimates_of_log import estimate_log
+from metaprobe.monitoring.estimates import estimate_log
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.promotable import will_not_count
-from metaprobe.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows
+from metaprobe.monitoring.sampling import doubt, draw_sheet, drawn, rule_for, sheet_rows, will_not_count
 from metaprobe.monitoring.tables import LogError
 
 START = 1.7e9

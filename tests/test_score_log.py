@@ -1,6 +1,7 @@
 """The score log: nothing waits for it, what it took is there, and what it lost is said."""
 
 import errno
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,6 @@ from logged_entries import START, WHOLE, entry
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError
-from metaprobe.records.errors import MissingExtra
 
 server, where = logged_entries.server, logged_entries.where
 
@@ -177,7 +177,7 @@ def test_a_counter_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, mon
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("metaprobe.monitoring.unwritten._lock", full)
+    monkeypatch.setattr("metaprobe.monitoring.spool._lock", full)
     with pytest.raises(LogError, match=r"no counter can be kept beside the score log .*No space left"):
         ScoreLog.open(tmp_path / "log.sqlite")
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith((".new", ".accepted"))] == []
@@ -197,7 +197,8 @@ def test_a_place_that_is_no_log_is_refused_with_what_to_do(tmp_path: Path) -> No
     ScoreLog.open(tmp_path / "scores.sqlite", capacity=1).close()
 
 
-def test_a_url_without_sqlalchemy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    with pytest.raises(MissingExtra, match=r"metaprobe\[monitor\]"):
-        ScoreLog.open("postgresql+psycopg://u@127.0.0.1/x")
+def test_a_log_without_sqlalchemy_names_the_extra() -> None:
+    code = "import sys; sys.modules['sqlalchemy'] = None; import metaprobe.monitoring.log"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingExtra" in failed.stderr
+    assert "metaprobe[monitor]" in failed.stderr

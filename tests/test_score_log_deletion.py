@@ -2,7 +2,9 @@
 
 import json
 import random
+import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from click.testing import CliRunner
 from logged_entries import DAY, START, WHOLE, entry
 
 from metaprobe.cli import main
-from metaprobe.monitoring import waiting_labels
+from metaprobe.monitoring import labels as log_labels
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import draw_sheet
 from metaprobe.monitoring.tables import LogError
@@ -71,12 +73,12 @@ def test_a_deletion_says_so_where_another_process_keeps_the_bytes_and_ends_when_
 ) -> None:
     monkeypatch.setattr("metaprobe.monitoring.tables.ERASE_S", 0.05)
     path = tmp_path / "scores.sqlite"
-    with ScoreLog.open(path) as log, ScoreLog.open(path, entries=False) as reader:
+    with ScoreLog.open(path) as log:
         log.write(replace(WHOLE, answer="A PRIVATE answer"))
         assert log.flush()
-        held = reader.tables._db  # type: ignore[attr-defined]
-        with held.named(), held.transaction("DEFERRED"):
-            held.execute("SELECT count(*) FROM scores").fetchall()
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM scores").fetchall()
             with pytest.raises(LogError, match="was taken away, but its bytes may still be in the file: run the same"):
                 log.delete("whole")
             assert log.entry("whole") is None
@@ -182,7 +184,7 @@ def test_who_writes_while_others_delete_and_prune_loses_no_answer(where: str) ->
 def test_labels_without_an_answer_are_bounded_in_number_and_the_oldest_go(
     where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(waiting_labels, "MOST", 20)
+    monkeypatch.setattr(log_labels, "MOST", 20)
     now = [START]
     monkeypatch.setattr("time.time", lambda: now[0])
     with ScoreLog.open(where) as log:

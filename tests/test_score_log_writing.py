@@ -15,7 +15,8 @@ import pytest
 from databases import wait_until
 from logged_entries import entry
 
-from metaprobe.monitoring.log import LOST, ScoreLog
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring.log_writer import LOST
 from metaprobe.monitoring.tables import LogError
 
 server, where = logged_entries.server, logged_entries.where

@@ -11,7 +11,7 @@ from served import Upstream, running
 from serving_clients import LOGPROBS, Served
 
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.label_owners import Labeller, NotYours
+from metaprobe.monitoring.labels import Labeller, NotYours
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.serving.http import request_log

@@ -32,7 +32,6 @@ from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacin
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
-from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.errors import MissingExtra, RecordError
 from metaprobe.training.thresholds import NO_FLAGS, StoredFlags, meaning_of_thresholds
 
@@ -59,12 +58,10 @@ def scored_in(where: str) -> InService:
         try:
             if "://" not in where.removeprefix("sqlite:///") and not file.is_file():
                 raise RecordError(f"there is no file {file}")
-            log = ScoreLog.open(where, entries=False)
-            try:
-                query = "SELECT 1 FROM contexts WHERE checkpoint = :digest LIMIT 1"
-                scored = log.tables.read(query, {"digest": digest})
-            finally:
-                log.close()
+            from metaprobe.monitoring.log import ScoreLog  # not above: a training without a log needs no database
+
+            with ScoreLog.open(where, entries=False) as log:
+                scored = log.has_scored(digest)
         except (RecordError, MissingExtra, OSError) as error:
             raise CheckpointExists(
                 f"the score log {where} cannot be read ({error}), so that it is not known which checkpoints have "

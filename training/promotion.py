@@ -27,10 +27,9 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import plain
 from metaprobe.eval.routing_performance import compare
 from metaprobe.eval.table import answer_table
-from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log
+from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, thin
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.promotable import RETRAINED
-from metaprobe.monitoring.thinning import thin
+from metaprobe.monitoring.sampling import RETRAINED
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -182,10 +181,6 @@ def _probabilities(
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
 """Kinds of events."""
-SHADOW = (
-    "SELECT s.shadow_of, s.score FROM scores s JOIN contexts c ON c.id = s.context "
-    "WHERE s.shadow_of IS NOT NULL AND s.score IS NOT NULL AND c.checkpoint = :checkpoint"
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,7 +289,7 @@ def _scores_of(
     contract = new.checkpoint.manifest.contract
     if contract.get("adapted_from") == running.checkpoint.digest and RECALIBRATED in contract:
         return score_again(new.checkpoint, running.checkpoint, labelled)
-    shadows = {str(of): float(score) for of, score in log.tables.read(SHADOW, {"checkpoint": new.checkpoint.digest})}
+    shadows = log.shadow_scores(new.checkpoint.digest)
     scores = np.array([shadows.get(name, np.nan) for name in labelled.group.tolist()], dtype=np.float64)
     for place in np.flatnonzero(~np.isfinite(scores)).tolist():
         name, model = str(labelled.group[place]), str(labelled.model[place])

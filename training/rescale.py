@@ -10,7 +10,7 @@ were fitted without the answer's own fold, which is nearly the same.
 `adapt` takes labelled answers with their log-probabilities, for a checkpoint that is new to a model. `recalibrate`
 takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
 scores: the curve of right answers over the score is not changed by that. Thresholds and figures are, and are therefore
-made on labels that are thinned to a plain draw (`monitoring.thinning`).
+made on labels that are thinned to a plain draw (`monitoring.labelled.thin`).
 """
 
 import hashlib
@@ -42,8 +42,7 @@ from metaprobe.eval.metrics.calibration import brier, brier_skill, ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
-from metaprobe.monitoring.labelled import LabelledScores
-from metaprobe.monitoring.thinning import thin
+from metaprobe.monitoring.labelled import LabelledScores, thin
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
 from metaprobe.probes.contract import Readers
 from metaprobe.probes.features import features

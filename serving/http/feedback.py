@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from metaprobe.monitoring.label_owners import Labeller, NotYours
-from metaprobe.monitoring.label_values import SOURCES, label_value
+from metaprobe.monitoring.labels import SOURCES, Labeller, NotYours, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
 from metaprobe.serving.http.bodies import REQUESTS, aside, count_elements

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import Any
 
-from metaprobe.monitoring.label_values import EXPECTED, SOURCES
+from metaprobe.monitoring.labels import EXPECTED, SOURCES
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
 _VERDICT = {

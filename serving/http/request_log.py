@@ -12,9 +12,8 @@ from starlette.requests import Request
 
 from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.monitoring.answer_lengths import AnswerLengths
-from metaprobe.monitoring.entry import Entry
+from metaprobe.monitoring.entry import MAX_NOTE, Entry
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.log_rows import MAX_NOTE
 from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from metaprobe.monitoring.label_values import HUMAN, label_value
+from metaprobe.monitoring.labels import HUMAN, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import SheetRow
 from metaprobe.records.errors import RecordError

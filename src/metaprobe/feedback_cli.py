@@ -148,9 +148,7 @@ def sample(
     So estimates from their labels are unbiased. The sheet, or the page, shows questions and answers where the log has
     them (serve --log-texts), and never the score. Answers whose labels `promote` will not count are said.
     """
-    from metaprobe.monitoring.promotable import will_not_count
-    from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows
-    from metaprobe.monitoring.sheet_files import write_sheet
+    from metaprobe.monitoring.sampling import DrawnSheet, draw_sheet, sheet_rows, will_not_count, write_sheet
     from metaprobe.monitoring.versions import find_version
 
     if out is None and not page:

@@ -117,7 +117,7 @@ def export(
     """
     from metaprobe.monitoring.versions import find_version
     from metaprobe.records.posting import NotPosted
-    from metaprobe.serving.verdict_export import entries_of, poster, requests_for
+    from metaprobe.serving.verdict_export import poster, requests_for
 
     if out is None and not posted:
         raise click.UsageError("Missing option '--out' or '--post': where the verdicts go.")
@@ -125,7 +125,7 @@ def export(
     counts, failed = Counter[str](), ""
     with opened_log(where) as opened, nullcontext() if out is None else out.open("w", encoding="utf-8") as file:
         digest = None if checkpoint is None else find_version(opened, checkpoint)
-        entries = entries_of(opened, since=since, model=model, checkpoint=digest)
+        entries = opened.entries(since=since, model=model, checkpoint=digest)
         counted = (counts.update(["answers"]) or entry for entry in entries)
         for one in requests_for(to, counted, trace_tag=trace_tag):
             counts["verdicts"] += one.verdicts

@@ -44,7 +44,7 @@ def estimate(
     line says what it assumes, and how many more labels would halve its interval. Answers to one question, or of one
     conversation, resemble each other: without --group their intervals are too short.
     """
-    from metaprobe.monitoring.estimates_of_log import QUESTION, estimate_log, groups_of_log
+    from metaprobe.monitoring.estimates import QUESTION, estimate_log, groups_of_log
     from metaprobe.monitoring.versions import find_version, version_names
 
     with opened_log(where) as opened:
@@ -88,9 +88,8 @@ def drift(
     Exit code 0: no new alarm; 3: an alarm; 1: an error, or the webhook did not take an alarm. Such an alarm stays in
     the state, and the next call posts it.
     """
-    from metaprobe.monitoring.drift_of_log import kept_watch, say_progress
+    from metaprobe.monitoring.drift_of_log import kept_watch, post_pending, say_progress
     from metaprobe.monitoring.versions import find_version
-    from metaprobe.monitoring.webhook import post_pending
     from metaprobe.records.posting import checked_url
 
     url = None if webhook is None else checked_url(webhook, "--webhook")
@@ -140,9 +139,7 @@ def threshold(checkpoint: str, where: str, rate: float, step: float) -> None:
     The share that it misses comes to the rate whatever the answers are; `bound` says how near it must be by now. Of
     answers that were drawn for labels, as many count as a plain draw would have given.
     """
-    from metaprobe.monitoring.labelled import labelled_of_log
-    from metaprobe.monitoring.online_threshold import OnlineThreshold
-    from metaprobe.monitoring.thinning import thin
+    from metaprobe.monitoring.labelled import OnlineThreshold, labelled_of_log, thin
     from metaprobe.probes.quality import QualityPredictor
 
     predictor = QualityPredictor.load(checkpoint)

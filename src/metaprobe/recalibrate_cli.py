@@ -56,7 +56,7 @@ def recalibrate(
     """
     from metaprobe.checkpoints import load_checkpoint
     from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
-    from metaprobe.monitoring.promotable import RECALIBRATED
+    from metaprobe.monitoring.sampling import RECALIBRATED
     from metaprobe.probes.quality_contract import KIND
     from metaprobe.training.rescale import LEARNED_UNTIL, recalibrate_quality
 

@@ -18,8 +18,8 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.eval.table import answer_table
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.promotable import RETRAINED
 from metaprobe.monitoring.retention import run_of
+from metaprobe.monitoring.sampling import RETRAINED
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality_contract import KIND
 from metaprobe.records.errors import RecordError
