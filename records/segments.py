@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from metaprobe.records.endings import STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.spelling import last_place
+from metaprobe.records.spelling import last_place, spelled
 from metaprobe.records.types import Segment, SegmentKind
 
 SPACE = " \t\r\n"
@@ -450,6 +450,8 @@ def _shown_only(pieces: Sequence[str], kept: int, text: str) -> Parts:
     stop, ends = start + len(shown), list(accumulate(map(len, pieces)))
     outside = [piece for piece, end in zip(pieces, ends, strict=True) if end <= start or end - len(piece) >= stop]
     if not "".join(outside).strip(SPACE + _SPELLED_SPACE):
+        return Parts(kept)
+    if spelled(pieces[:kept], text).all:  # in a spelling whose last characters are the text's: `Â¡` for `¡`
         return Parts(kept)
     spans = _spans(pieces, (0, 0), (start, stop))
     return Parts(kept, spans, "tokens before or after the text that is shown are not scored")

@@ -14,6 +14,7 @@ from types import ModuleType
 from urllib import request as http
 
 import hypothesis
+import hypothesis.internal.conjecture.providers as providers
 import numpy as np
 import pytest
 
@@ -60,6 +61,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if fuzzing(item.config) and time.monotonic() > FUZZ_UNTIL:
         pytest.skip(f"the {os.environ['FUZZ_S']} s of this run of make fuzz are over")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps what a test draws from depending on the modules that other tests have loaded.
+
+    Hypothesis draws constants that it finds in the project's loaded modules, and has no option against that.
+    """
+    if not fuzzing(config) and hasattr(providers, "_get_local_constants"):
+        none = providers._get_local_constants.__globals__["_local_constants"]
+        providers._get_local_constants = lambda: none
 
 
 def fuzzing(config: pytest.Config) -> bool:

@@ -81,6 +81,7 @@ def cut_texts(draw: st.DrawFn) -> tuple[str, list[bytes]]:
 @settings(max_examples=400)
 @given(cut_texts(), st.sampled_from(sorted(SPELLINGS)), st.sampled_from(["", "<|im_end|>", "</s>"]), st.booleans())
 @example(("Hello there é", [b"Hello", b" there", b" \xc3", b"\xa9"]), "byte-level", "", True)
+@example(("¡", [b"\xc2", b"\xa1"]), "byte-level", "", False)
 @example(("😀", [b"\xf0\x9f", b"\x98", b"\x80"]), "text", "", False)
 def test_every_sound_spelling_is_scored_without_a_word(
     cut: tuple[str, list[bytes]], spelling: str, end: str, counted: bool
