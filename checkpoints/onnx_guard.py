@@ -172,9 +172,12 @@ def checked_graph(data: bytes, kind: str | None = None) -> Graph:
     model = read_model(data)
     if absent := {"ir_version", "graph", "opset_import"} - model.fields.keys():
         raise UnsafeModel(f"not an ONNX model: it has no {', '.join(sorted(absent))}")
-    domains = [_domain(one) or "ai.onnx" for one in model.fields["opset_import"]]
-    if len(set(domains)) < len(domains):
-        raise UnsafeModel(f"the model states {len(domains)} versions of {len(set(domains))} domains; expected one each")
+    # Converters write the standard domain under both of its names, "" and "ai.onnx", with one version.
+    stated = [(_domain(one), tuple(one.integers("version"))) for one in model.fields["opset_import"]]
+    named = {(domain or "ai.onnx", version) for domain, version in stated}
+    domains = {domain for domain, _ in named}
+    if len({domain for domain, _ in stated}) < len(stated) or len(domains) < len(named):
+        raise UnsafeModel(f"the model states {len(stated)} versions of {len(domains)} domains; expected one each")
     _check(model, finite=True)
     graph = read_graph(model)
     check_operators(graph, kind)
