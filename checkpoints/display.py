@@ -6,6 +6,8 @@ import itertools
 import textwrap
 from typing import Any, TypeVar
 
+from metaprobe.checkpoints.options import described
+
 T = TypeVar("T")
 
 
@@ -38,7 +40,10 @@ def with_fields(text: str, cls: Any) -> str:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Returns what the strings below the fields of a class and its bases say, by field, the bases' first."""
+    """Returns what is said of the fields of a class and its bases, by field, the bases' first.
+
+    That is the help of an `Option`, and the string below the field.
+    """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
@@ -46,9 +51,15 @@ def field_docs(cls: type) -> dict[str, str]:
         except (OSError, TypeError, ValueError):
             continue
         body = getattr(tree, "body", [])
+        below: dict[str, str] = {}
         for field, following in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
                 if documented and isinstance(following.value.value, str):
-                    docs[field.target.id] = " ".join(following.value.value.split())
+                    below[field.target.id] = " ".join(following.value.value.split())
+        for name, hint in inspect.get_annotations(base).items():
+            one = described(name, hint)
+            words = [one.option.help if one else "", below.get(name, "")]
+            if any(words):
+                docs[name] = " ".join(filter(None, words))
     return docs

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.manifest import FlagPoint, Metric, OperatingPoint, Promise
+from metaprobe.checkpoints.options import Option
 from metaprobe.checkpoints.table import Table
+
+ONE = "At most one such option."
 
 
 class FlagKeywords(TypedDict, total=False):
@@ -29,14 +32,28 @@ class FlagOptions:
     """
 
     # No slots: the options of a training inherit these beside their own, and two bases cannot both have slots.
-    flag_rate: float | None = None
-    """Share of the answers to flag, those of the lowest scores; above 0 and below 1."""
-    flag_below: float | None = None
-    """Score below which an answer is flagged, from 0 to 1."""
-    catch: float | None = None
-    """Share of the wrong answers to flag, promised on average over trainings; above 0 and below 1."""
-    risk: float | None = None
-    """Largest share of wrong answers among those not flagged, with 95 % confidence; above 0 and below 1."""
+    flag_rate: Annotated[
+        float | None,
+        Option(f"Share of the answers to flag, those of the lowest scores; above 0 and below 1. {ONE}", variable=True),
+    ] = None
+    flag_below: Annotated[
+        float | None,
+        Option(f"Score below which an answer is flagged, from 0 to 1. {ONE}", variable=True),
+    ] = None
+    catch: Annotated[
+        float | None,
+        Option(
+            f"Share of the wrong answers to flag, promised on average over trainings; above 0 and below 1. {ONE}",
+            variable=True,
+        ),
+    ] = None
+    risk: Annotated[
+        float | None,
+        Option(
+            f"Largest share of wrong answers among those not flagged, with 95 % confidence; above 0 and below 1. {ONE}",
+            variable=True,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         given = self.flags
@@ -65,27 +82,6 @@ class FlagOptions:
 
 USUAL_FLAGS = FlagOptions()
 """No option is given."""
-
-
-def take_flag_options(named: dict[str, Any]) -> FlagOptions:
-    """Returns the four options out of a mapping of all options of a command; they are removed from the mapping."""
-    return FlagOptions(**{field.name: named.pop(field.name, None) for field in fields(FlagOptions)})
-
-
-def flag_options_of_environment(environment: Mapping[str, str]) -> FlagOptions:
-    """Returns the options in variables such as `METAPROBE_FLAG_RATE`.
-
-    Raises `ContractMismatch` where one is no number.
-    """
-    found: dict[str, Any] = {}
-    for field in fields(FlagOptions):
-        name = f"METAPROBE_{field.name.upper()}"
-        if written := environment.get(name, "").strip():
-            try:
-                found[field.name] = float(written)
-            except ValueError:
-                raise ContractMismatch(f"{name} is {written!r}; expected a number, such as 0.3") from None
-    return FlagOptions(**found)
 
 
 SHOWN = (0.1, 0.2, 0.3, 0.5)

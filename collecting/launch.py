@@ -30,6 +30,7 @@ from metaprobe.collecting.models import (
     parse_models,
     tokens_per_second,
 )
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
@@ -56,73 +57,9 @@ LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionPlan:
-    """What is collected, by names."""
-
-    system: str
-    """A name, or `MODULE:NAME` of one of your own (`metaprobe.pipelines.load_system`)."""
-    task: str
-    """A name, a `.jsonl` or `.csv` file of items, or `MODULE:NAME` of one of your own (`metaprobe.tasks.load_task`)."""
-    llm: Sequence[str] = ("smollm2-135m",)
-    """`L`, the default model, and `NAME=L` for the stage or agent NAME. L: what `llms.weights.resolve` finds, or
-    `openai:MODEL`, or `openai:MODEL@BASE_URL`, or `vllm:` and what `resolve` finds, answered by vLLM's engine."""
-    judge: str | None = None
-    """`L` for every stage called `judge`."""
-    api: Sequence[str] = ()
-    """`KEY=VALUE` for every `openai:` model, of `collecting.models.API_OPTIONS`; values as JSON or plain text."""
-    prices: Path | None = None
-    """File of prices for every `openai:` model: `{"MODEL": {"prompt": USD, "completion": USD}}`, a million tokens."""
-    policy: str = "paper"
-    """`paper`, `exhaustive` or `review`, with constants after a colon: `paper:theta=0.4,cycles=2`; or
-    `learned:CHECKPOINT`, with constants after a comma: `learned:CHECKPOINT,budget=0.5,theta=0.4`."""
-    epsilon: float = 0.0
-    """Probability with which a decision is drawn evenly from the legal ones."""
-    signal: Sequence[str] = ()
-    """`NAME=CHECKPOINT` (see `metaprobe.probes.source`)."""
-    agent: Sequence[str] = ()
-    """Names of the agents, where the system takes any; by default its own."""
-    variant: Sequence[str] = ()
-    """Variants of the system; by default those that it names itself."""
-    data: str | None = None
-    """Folder that holds the task's data, or `hf:` and a hub id."""
-    split: str | None = None
-    """Split of the task set; by default its first."""
-    limit: int | None = None
-    """Only so many items, spread evenly over dimensions and levels."""
-    task_seed: int | None = None
-    """Seed of a task whose items are drawn; by default that of `load_task`."""
-    seed: int = 0
-    """Seed of sampled answers and of exploration."""
-    prompts: Path | None = None
-    """Folder with prompt files that take the place of the system's own."""
-    layers: str | None = None
-    """Layers whose hidden states are kept at every answer: `all`, `every:N`, or numbers such as `0,8,16`."""
-    top_logprobs: int = 0
-    """Alternatives kept a token."""
-    batch_size: int = 32
-    """Requests that a local model generates at once."""
-    concurrency: int = 128
-    """Runs in flight."""
-    tokens: Sequence[str] = ()
-    """`STAGE=N`, or `N` for every stage: the most tokens of a call, in place of the system's own; N may be `none`."""
-    constant: Sequence[str] = ()
-    """`NAME=VALUE` of the system's constants."""
-    profiles: Path | None = None
-    """File of earlier outcomes that the agents' profiles begin with; those of this collection are added to it."""
-    wave: int = 8
-    """Items that run at once where agents learn from outcomes; the next wave sees what came of this one."""
-    shard_runs: int = 64
-    """Runs written to one file."""
-    text: bool = True
-    """Whether texts and token ids are kept; else only numbers, labels and ids."""
-    cache: Path | None = None
-    """File of calls shared between collections; by default one in the store, which goes when all runs are stored."""
-
-    @property
-    def items_seed(self) -> int:
-        """The task's seed, as it was given or by default."""
-        return DEFAULT_SEED if self.task_seed is None else self.task_seed
+def _items_seed(plan: CollectionPlan) -> int:
+    """Returns the task's seed, as it was given or by default."""
+    return DEFAULT_SEED if plan.task_seed is None else plan.task_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +111,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     signals = SignalSource.load(plan.signal)
     check_sources(policy, signals, agents)
     check(system, plan.variant, signals, policy, agents=agents)
-    items = load_task(plan.task, seed=plan.items_seed, limit=plan.limit, data=plan.data, split=plan.split)
+    items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
     _check_items(system, items, plan.task)
     named = parse_models(plan.llm, plan.judge, system, agents)
     check_limits(options, system, named, agents)
@@ -235,7 +172,7 @@ async def _collect(
     profiles: ProfileStore | None,
 ) -> CollectReport:
     variants, out = system.chosen(plan.variant), store.path
-    settings = {"task": plan.task, "split": plan.split, "task seed": plan.items_seed, "capture": plan.layers}
+    settings = {"task": plan.task, "split": plan.split, "task seed": _items_seed(plan), "capture": plan.layers}
     if system.experiences is not None or learns(setup.policy):  # another spread of items: each has another past
         settings["limit"] = plan.limit
     async with AsyncExitStack() as stack:

@@ -10,7 +10,6 @@ from test_hidden_probe import WIDTH, hidden_checkpoint
 from test_router import planted
 from tiny import tiny_quality
 
-from metaprobe.checkpoint_cli import CHECKPOINT
 from metaprobe.checkpoints import Audit, CheckpointError, Metric, compare
 from metaprobe.cli import main
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -19,6 +18,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
+from metaprobe.terminal import CHECKPOINT
 from metaprobe.training.promotion import FEWEST_GROUPS, Promotion, _probabilities, find_reasons, load_reader, promote
 from metaprobe.training.router.train import write_router
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from metaprobe.collecting.collect import CollectReport, check_learners, collect, report_outcomes, run_id
-from metaprobe.collecting.launch import CollectionPlan, launch
+from metaprobe.collecting.launch import launch
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Capabilities, LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.system_options import Options

@@ -2,19 +2,28 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from metaprobe.checkpoints.options import Option, from_environment, options_of
 from metaprobe.cli import main
 from metaprobe.collecting.extract import extract
 from metaprobe.collecting.joining import join_outcomes
-from metaprobe.collecting.launch import CollectionPlan
+from metaprobe.option_commands import command as made_of
+from metaprobe.records.errors import RecordError
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training import options
 from metaprobe.training.ask_again.train import train_choice
+from metaprobe.training.options import Seed
+
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+
+import commands_page
 
 NOTHING = object()
 
@@ -31,32 +40,18 @@ def commands() -> dict[str, click.Command]:
     return inside(main, ())
 
 
-def fields_of(kind: type) -> dict[str, Any]:
-    """Name of each field -> its default, `NOTHING` where it has none."""
-    return {f.name: NOTHING if f.default is dataclasses.MISSING else f.default for f in dataclasses.fields(kind)}
-
-
 def arguments_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The same of a function's arguments."""
+    """Name of each argument of a function -> its default, `NOTHING` where it has none."""
     given = inspect.signature(function).parameters.values()
     return {p.name: NOTHING if p.default is inspect.Parameter.empty else p.default for p in given}
 
 
 MADE_OF = {
-    "collect": fields_of(CollectionPlan),
     "extract": arguments_of(extract),
     "outcomes": arguments_of(join_outcomes),
-    "serve": fields_of(Settings),
-    "compare": fields_of(options.CompareOptions),
-    "train quality": fields_of(options.QualityOptions),
-    "train hidden": fields_of(options.HiddenOptions),
-    "train gate": fields_of(options.GateOptions),
-    "train router": fields_of(options.RouterOptions),
-    "train adapter": fields_of(options.AdapterOptions),
     "train choice": arguments_of(train_choice),
 }
 OTHERWISE = {
-    ("collect", "out"),
     ("extract", "runs"),  # an open store in Python
     ("extract", "llm"),
     ("extract", "logprobs"),  # another function: `collecting.reread`
@@ -67,7 +62,7 @@ OTHERWISE = {
     ("outcomes", "files"),
     ("outcomes", "out"),  # what comes back in Python
 }
-"""(command, parameter) that is no field of what the command is made of, for the reason given or because it is plain."""
+"""(command, parameter) that is no argument of the function, for the reason given or because it is plain."""
 
 
 def same(shown: Any, known: Any) -> bool:
@@ -111,3 +106,80 @@ def test_a_checkpoint_and_a_store_are_what_a_command_is_about_and_no_options() -
         if {"where", "log"} & {parameter.name for parameter in command.params}:  # of a log, one version may be chosen
             about -= {"checkpoint"}
         assert not named & about, name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Base:
+    """Options that others inherit."""
+
+    seed: Annotated[int, Option("Seed.", low=0)] = 3
+    on_step: str = "not on the command line"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own(Base):
+    """Options of every form."""
+
+    out: Annotated[Path, Option("Folder.", kind="folder")]
+    share: Annotated[float | None, Option("Share.", above=0, below=1, variable=True)] = None
+    names: Annotated[str | Sequence[str], Option("Names.", name="name", variable=True)] = "first"
+    way: Annotated[Literal["a", "b"], Option("Way.", variable=True)] = "a"
+    text: Annotated[bool, Option("Texts.", variable=True)] = True
+
+
+def made() -> click.Command:
+    """A command that prints what it was given."""
+
+    @made_of(click.Group(), "Prints.")
+    def own(files: Annotated[tuple[str, ...], Option(argument=True)], options: Own, seed: Seed = 0) -> None:
+        """Prints its options."""
+        click.echo(f"{files} {options} {seed}")
+
+    return own
+
+
+def test_a_command_is_made_of_a_dataclass_and_a_parameter_of_the_same_name_reaches_both() -> None:
+    done = CliRunner().invoke(made(), ["x", "y", "--out", "o", "--share", "0.5", "--no-text", "--seed", "7"])
+    expected = Own(out=Path("o"), share=0.5, names=("first",), text=False, seed=7)
+    assert done.output == f"('x', 'y') {expected} 7\n"
+    done = CliRunner().invoke(made(), ["x", "--out", "o", "--name", "p", "--name", "q", "--way", "b"])
+    assert done.output == f"('x',) {Own(out=Path('o'), names=('p', 'q'), way='b', seed=0)} 0\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["x"], "Missing option '--out'"),
+        (["--out", "o"], "Missing argument"),
+        (["x", "--out", "o", "--share", "1"], "0<x<1"),
+        (["x", "--out", "o", "--way", "c"], "'c' is not one of"),
+        (["x", "--out", "o", "--seed", "-1"], "0<=x<=4294967295"),
+        (["x", "--out", "o", "--on-step", "s"], "No such option"),
+    ],
+)
+def test_what_an_option_does_not_allow_is_a_usage_error(typed: list[str], words: str) -> None:
+    done = CliRunner().invoke(made(), typed)
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_the_environment_gives_the_fields_that_say_so() -> None:
+    given = {"METAPROBE_SHARE": "0.5", "METAPROBE_NAME": "n", "METAPROBE_TEXT": "False", "METAPROBE_OUT": "o"}
+    assert from_environment(Own, given, RecordError) == {"share": 0.5, "names": ("n",), "text": False}
+    assert from_environment(Own, {"METAPROBE_SHARE": " "}, RecordError) == {"share": None}
+    wrong = {"SHARE": ("half", "a number"), "TEXT": ("maybe", "0, false, 1, true"), "WAY": ("c", "a, b")}
+    for name, (value, expected) in wrong.items():
+        with pytest.raises(RecordError, match=f"METAPROBE_{name} is '{value}'; expected .*{expected}"):
+            from_environment(Own, {f"METAPROBE_{name}": value}, RecordError)
+
+
+def test_every_setting_of_the_server_is_an_option_or_says_why_not() -> None:
+    known = {one.name for one in options_of(Settings)}
+    others = {field.name for field in dataclasses.fields(Settings)} - known
+    assert others == {"more_checkpoints", "connect_timeout_s", "max_batch", "retry_after_s"}
+
+
+def test_the_page_of_the_commands_is_made_of_their_options() -> None:
+    """`python scripts/commands_page.py` writes it."""
+    written = commands_page.PAGE.read_text(encoding="utf-8")
+    assert written == commands_page.page(written)

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 import metaprobe
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.cli import main
-from metaprobe.feedback_cli import feedback, sample
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
+from metaprobe.monitoring_cli import feedback, sample
 from metaprobe.progress import Lines, StepTimes, progress_bar
 from metaprobe.terminal import Moment
 from metaprobe.training.options import GateOptions, HiddenOptions, QualityOptions, ReplaceOptions, RouterOptions
@@ -124,7 +124,7 @@ EVERYTHING = {"since": None, "model": None, "checkpoint": None, "tags": {}, "flo
 
 
 def test_days_are_of_24_hours_and_every_choice_reaches_the_draw(monkeypatch: pytest.MonkeyPatch, where: Path) -> None:
-    monkeypatch.setattr("metaprobe.feedback_cli.time.time", lambda: 1_000_000.0)
+    monkeypatch.setattr("metaprobe.monitoring_cli.time.time", lambda: 1_000_000.0)
     until = caught(monkeypatch, "metaprobe.monitoring.sampling.draw_sheet")
     words = ("--budget", 7, "--days", 2, "--model", "m", "--tag", "a=b", "--floor", 0.5, "--seed", 3, "--page")
     given, named = until("sample", "--log", where, *words)

@@ -14,8 +14,9 @@ from test_every_system import ITEM_OF, SUM
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.collecting.collect import collect
-from metaprobe.collecting.launch import CollectionPlan, launch
+from metaprobe.collecting.launch import launch
 from metaprobe.collecting.models import model_for
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.suitability import check

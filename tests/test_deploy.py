@@ -10,10 +10,10 @@ import click
 import pytest
 import yaml
 
-from metaprobe.serve_cli import serve
 from metaprobe.serving.http.guard import ENDPOINTS, OPEN
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
+from metaprobe.serving_cli import serve
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

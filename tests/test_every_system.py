@@ -9,7 +9,8 @@ import pytest
 from set_up_systems import ITEM_OF, PAIR
 
 from metaprobe.collecting.collect import collect
-from metaprobe.collecting.launch import CollectionPlan, launch
+from metaprobe.collecting.launch import launch
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import LLM, Request, WrappedLLM
 from metaprobe.llms.local import LocalLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup

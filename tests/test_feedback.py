@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
 from click.testing import CliRunner, Result
@@ -309,9 +310,9 @@ def test_a_draw_that_cannot_be_meant_is_refused(words: list[str], message: str, 
 
 
 def test_the_commands_formats_are_the_librarys() -> None:
-    from metaprobe.feedback_cli import FORMS
-
-    assert ("auto", *NAMES) == FORMS
+    [form] = [one for one in main.commands["feedback"].params if one.name == "form"]
+    assert isinstance(form.type, click.Choice)
+    assert ("auto", *NAMES) == tuple(form.type.choices)
 
 
 # The page

@@ -15,7 +15,6 @@ from conftest import made_up
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
 from metaprobe.eval.gate_performance import first_below
-from metaprobe.gate_cli import train_gate_command
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.stream_looks import PrefixHeads, StreamReader, head_name, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
@@ -27,6 +26,7 @@ from metaprobe.training.evidence import Evidence
 from metaprobe.training.heads import linear_graph
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes.gate import train_gate, write_gate
+from metaprobe.training_cli import train_gate_command
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

@@ -20,12 +20,9 @@ from launched_items import COT, asked, items
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.launch import (
-    CollectionPlan,
-    launch,
-    policy_of,
-)
+from metaprobe.collecting.launch import launch, policy_of
 from metaprobe.collecting.models import API, api_options, check_layers, load_models, parse_models
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Capabilities
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Session, Setup, System

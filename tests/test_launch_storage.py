@@ -18,13 +18,8 @@ from launched_items import COT, asked, items
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import collect
-from metaprobe.collecting.launch import (
-    CollectionPlan,
-    CollectionWatch,
-    TimeEstimate,
-    checkpoint_and_constants,
-    launch,
-)
+from metaprobe.collecting.launch import CollectionWatch, TimeEstimate, checkpoint_and_constants, launch
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.cache import CallCache
 from metaprobe.pipelines import Models, Prompts, Setup
 from metaprobe.progress import live_collection

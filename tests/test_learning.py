@@ -14,7 +14,8 @@ from scripted import ScriptedLLM
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
 from metaprobe.collecting.labels import add_labels, find_unlabelled, fold_profiles, read_labels
-from metaprobe.collecting.launch import CollectionPlan, launch
+from metaprobe.collecting.launch import launch
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import LLMError, Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM

@@ -148,7 +148,7 @@ def test_the_environment_sets_it_up_and_what_cannot_be_meant_is_refused(checkpoi
     given = {"METAPROBE_CHECKPOINT": str(checkpoint), "METAPROBE_GATE": "g", "METAPROBE_GATE_STOP": "0.1"}
     found = settings_of(given)
     assert (found.checkpoint, found.gate, found.gate_stop) == (str(checkpoint), "g", 0.1)
-    with pytest.raises(RecordError, match="gate_stop is 'much'; expected a share between 0 and 1"):
+    with pytest.raises(RecordError, match="METAPROBE_GATE_STOP is 'much'; expected a number"):
         settings_of({"METAPROBE_GATE_STOP": "much"})
     with pytest.raises(RecordError, match=r"gate_stop is 2\.0; expected a share"):
         settings_of({"METAPROBE_GATE_STOP": "2"})

@@ -16,8 +16,9 @@ from set_up_systems import SUM, disagreeing, run_of, setup_of
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import collect, run_id
-from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, TimeEstimate, launch
+from metaprobe.collecting.launch import CollectionWatch, TimeEstimate, launch
 from metaprobe.collecting.models import check_limits, options_of
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models
 from metaprobe.pipelines.session import READ

@@ -12,7 +12,8 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.labels import find_unlabelled
-from metaprobe.collecting.launch import CollectionPlan, launch, policy_of
+from metaprobe.collecting.launch import launch, policy_of
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.pipelines import SYSTEMS, Models, Session, System, load_system
 from metaprobe.pipelines.named_systems import known_system
 from metaprobe.pipelines.suitability import check_system

@@ -72,7 +72,7 @@ def test_reading_again_shows_tokens_and_their_rate_over_the_time_that_has_passed
         watch.on_chunk(3, 500)
         return None, 1
 
-    monkeypatch.setattr("metaprobe.extract_cli.progress_bar", shown)
+    monkeypatch.setattr("metaprobe.collecting_cli.progress_bar", shown)
     monkeypatch.setattr("metaprobe.collecting.extract.launch_extract", launched)
     (tmp_path / "runs").mkdir()
     found = CliRunner().invoke(main, ["extract", str(tmp_path / "runs"), "--llm", "tiny"])

@@ -8,8 +8,9 @@ import pytest
 from scripted import ScriptedLLM
 
 import metaprobe.pipelines
-from metaprobe.collecting.launch import CollectionPlan, launch, policy_of
+from metaprobe.collecting.launch import launch, policy_of
 from metaprobe.collecting.models import api_options
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.cache import CallCache
 from metaprobe.pipelines import SYSTEMS, Models
 from metaprobe.records.errors import RecordError, StoreHeld

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints_cli import evaluate, route
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
-from metaprobe.router_cli import evaluate, route, train_router_command
 from metaprobe.routing.learned import GAIN, SUCCESS, LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
@@ -29,6 +29,7 @@ from metaprobe.training.router.fit import fit_router
 from metaprobe.training.router.rows import Rates
 from metaprobe.training.router.train import state_rows, write_router
 from metaprobe.training.router.words import Words, texts_of
+from metaprobe.training_cli import train_router_command
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from metaprobe.checkpoints_cli import evaluate
 from metaprobe.eval.ope import NoOverlap
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
-from metaprobe.router_cli import evaluate, train_router_command
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_state import Known
 from metaprobe.training.router.data import outcomes_of, pasts_of
 from metaprobe.training.router.evaluate import evaluate_router
 from metaprobe.training.router.train import write_router
+from metaprobe.training_cli import train_router_command
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 

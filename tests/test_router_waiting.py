@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from metaprobe.checkpoints_cli import evaluate, route
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
-from metaprobe.router_cli import evaluate, route
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point, plan_of
 from metaprobe.routing.learned_play import play

@@ -464,7 +464,7 @@ def test_connections_leave_files_for_the_upstream(
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on open files")
 def test_a_hundred_and_forty_silent_connections_and_few_files_stop_nobody(checkpoint: Path, tmp_path: Path) -> None:
     limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120)); "
-    command = [sys.executable, "-c", f"{limited}from metaprobe.serve_cli import serve; serve()"]
+    command = [sys.executable, "-c", f"{limited}from metaprobe.serving_cli import serve; serve()"]
     log = tmp_path / "log"
     with log.open("w") as file:
         server = subprocess.Popen(

@@ -128,7 +128,7 @@ def test_four_wide_bodies_at_once_stay_within_the_memory_and_an_honest_request_i
     checkpoint: Path, tmp_path: Path
 ) -> None:
     log, scores = tmp_path / "log", tmp_path / "scores.sqlite"
-    command = [sys.executable, "-c", "from metaprobe.serve_cli import serve; serve()", str(checkpoint), "--port", "0"]
+    command = [sys.executable, "-c", "from metaprobe.serving_cli import serve; serve()", str(checkpoint), "--port", "0"]
     with log.open("w") as file:
         server = subprocess.Popen(
             [*command, "--log", str(scores), "--upstream", "http://127.0.0.1:9/v1", "--grace", "1"],

@@ -22,11 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.serve_cli import serve
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.run_server import KEEP_ALIVE_S, server_config
 from metaprobe.serving.http.run_server import serve as run_server
 from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.serving_cli import serve
 
 checkpoint = serving_clients.checkpoint
 callers_keys = serving_clients.callers_keys

@@ -67,7 +67,7 @@ def test_a_real_stream_ends_with_a_verdict(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_program_serves_counts_and_ends_in_good_order(checkpoint: Path, tmp_path: Path, workers: int) -> None:
-    command = [sys.executable, "-c", "from metaprobe.serve_cli import serve; serve()"]
+    command = [sys.executable, "-c", "from metaprobe.serving_cli import serve; serve()"]
     command += [str(checkpoint), "--port", "0", "--workers", str(workers), "--grace", "10"]
     log = tmp_path / "log"
     environment = {**os.environ, "METAPROBE_API_KEY": KEY, "PYTHONWARNINGS": "ignore"}

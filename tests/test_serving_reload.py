@@ -185,7 +185,7 @@ def program(
     """The server as it is started, and a client of it, once all its workers are there. `hurried`: asked for a reload
     while these begin."""
     log = folder / "log"
-    command = [sys.executable, "-c", "from metaprobe.serve_cli import serve; serve()", *words]
+    command = [sys.executable, "-c", "from metaprobe.serving_cli import serve; serve()", *words]
     command += ["--port", "0", "--workers", str(workers)]
     with log.open("w") as file:
         server = subprocess.Popen(command, stderr=file)
@@ -329,7 +329,7 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
-@pytest.mark.parametrize("at", ["importlib.metadata", "click", "metaprobe.serve_cli", "numpy", "uvicorn"])
+@pytest.mark.parametrize("at", ["importlib.metadata", "click", "metaprobe.serving_cli", "numpy", "uvicorn"])
 def test_a_signal_that_comes_with_the_first_imports_waits_until_the_server_is_there(
     two: tuple[Checkpoint, Checkpoint], tmp_path: Path, at: str
 ) -> None:

@@ -7,12 +7,22 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from metaprobe.checkpoints import FlagOptions, check_target
+from metaprobe.checkpoints.options import Option
 from metaprobe.records.errors import RecordError
+from metaprobe.records.types import POSITIONS
 
 OnStep = Callable[[str], None]
+
+Seed = Annotated[int, Option("Seed of folds and fits.", low=0, high=2**32 - 1)]
+Folds = Annotated[int, Option("Outer folds by group, for held-out metrics.", low=2)]
+Target = Annotated[str, Option("Label to predict.")]
+Stage = Annotated[str | None, Option("Only calls of this stage.")]
+Agent = Annotated[str | None, Option("Only calls of this agent.")]
+Llm = Annotated[str, Option("Embedded name, folder, GGUF file or hub id.")]
+Layers = Annotated[str, Option("Stored layers to try: 'all', 'every:N', or '8,16'.")]
 
 
 class WrongOptions(RecordError):
@@ -27,10 +37,8 @@ def quiet(what: str) -> None:
 class RunOptions:
     """What every training has in common."""
 
-    out: str | Path
-    """Folder to write."""
-    seed: int = 0
-    """Seed of folds and fits."""
+    out: Annotated[str | Path, Option("Checkpoint folder to write.", kind="folder")]
+    seed: Seed = 0
     on_step: OnStep = quiet
     """A function that is called with the current step, in a few words."""
     on_line: OnStep = quiet
@@ -52,12 +60,23 @@ class ReplaceOptions:
     """What of a checkpoint that is there already may be replaced."""
 
     # No slots: the options of a training inherit these beside their own, and two bases cannot both have slots.
-    replace: bool = False
-    """Whether to replace the checkpoint of the same kind that `out` holds."""
-    pins: str | Path | None = None
-    """File of `serve --pins`: a checkpoint that it names is never replaced. By default the file in METAPROBE_PINS."""
-    log: str | None = None
-    """Score log: a checkpoint that has scored its answers is never replaced. By default the log in METAPROBE_LOG."""
+    replace: Annotated[bool, Option("Whether to replace the checkpoint of the same kind that `out` holds.")] = False
+    pins: Annotated[
+        str | Path | None,
+        Option(
+            "File of `serve --pins`: a checkpoint that it names is never replaced. By default the file in "
+            "METAPROBE_PINS.",
+            kind="file",
+        ),
+    ] = None
+    log: Annotated[
+        str | None,
+        Option(
+            "Score log: a checkpoint that has scored its answers is never replaced. By default the log in "
+            "METAPROBE_LOG.",
+            metavar="URL",
+        ),
+    ] = None
 
     def replacing(self) -> AbstractContextManager[None]:
         """Returns a context in which every writer replaces only what these options allow."""
@@ -79,30 +98,22 @@ NEW_ONLY = ReplaceOptions()
 class AnswerOptions(RunOptions):
     """What everything has in common that is learned from labelled answers in folds."""
 
-    stage: str | None = None
-    """Only calls of this stage, such as `answer`."""
-    agent: str | None = None
-    """Only calls of this agent."""
-    folds: int = 5
-    """Outer folds by group, for the held-out metrics."""
+    stage: Stage = None
+    agent: Agent = None
+    folds: Folds = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """What `train_quality` takes."""
 
-    target: str | Sequence[str] = "correct"
-    """Label to predict, or several: 0 or 1 (`correct`, `critical`, ...), 1 to 3 (`instruction`, `justification`,
-    `evidence`) or `quality`, the judge's sum from 0 to 9."""
-    label_source: str | None = None
-    """Only labels of this source: `program`, `judge` or `judge:MODEL`."""
-    raw_graph: bool = False
-    """Whether to write `raw.onnx` as well, which takes log-probabilities."""
-    new_tasks: bool = False
-    """Whether the predictor is for models and tasks that are not in the runs: it then remains a free number, without
-    base rates and thresholds, which belong to these runs."""
-    dask: str | None = None
-    """Address of a Dask cluster to fit on."""
+    target: Annotated[str | Sequence[str], Option("Label to predict; repeatable.")] = "correct"
+    label_source: Annotated[str | None, Option('Only labels of this source: "program", "judge", "judge:MODEL".')] = None
+    raw_graph: Annotated[bool, Option("Also write raw.onnx, which takes log-probabilities.")] = False
+    new_tasks: Annotated[bool, Option("For models and tasks the runs do not hold: a free number, no thresholds.")] = (
+        False  # base rates and thresholds belong to these runs
+    )
+    dask: Annotated[str | None, Option("Fit on this Dask cluster; runs are read here.", metavar="ADDRESS")] = None
 
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
@@ -126,107 +137,121 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """What `train_hidden` takes."""
 
-    target: str = "correct"
-    """Label to predict; `success-rate` or `level` for a graded difficulty, which is read before the answer."""
-    when: Literal["before", "after"] | None = None
-    """Whether to read the last prompt token (`before`: will it be right?) or the answer (`after`: is it right?). By
-    default `after`, and `before` for a graded difficulty."""
-    probe: Literal["logistic", "ridge", "mass-mean", "low-rank"] = "logistic"
-    """Kind of probe; `low-rank` reads all layers at once."""
-    layers: str = "all"
-    """Stored layers to try: `all`, `every:N`, or numbers such as `8,16`."""
-    position: Sequence[str] = ()
-    """Stored token positions to try; by default all that go with the layers."""
-    states_of: str = ""
-    """Whose hidden states to read, where several models read the answers."""
+    target: Annotated[
+        str,
+        Option("Label to predict; success-rate or level for a graded difficulty, read before the answer."),
+    ] = "correct"
+    when: Annotated[
+        Literal["before", "after"] | None,
+        Option("Read the last prompt token (will it be right?) or the answer (is it?).  [default: after]"),
+    ] = None
+    probe: Annotated[
+        Literal["logistic", "ridge", "mass-mean", "low-rank"],
+        Option("Kind of probe; low-rank reads all layers at once."),
+    ] = "logistic"
+    layers: Layers = "all"
+    position: Annotated[
+        Sequence[str],
+        Option("Stored token position to try; repeatable.  [default: all that go with the layers]", choices=POSITIONS),
+    ] = ()
+    states_of: Annotated[str, Option("Whose states, where several models read the answers.", metavar="MODEL")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendOptions(RunOptions, ReplaceOptions):
     """What `train_blend` takes."""
 
-    target: str = "correct"
-    """Label to predict, 0 or 1."""
-    stage: str | None = None
-    """Only calls of this stage, such as `answer`."""
-    agent: str | None = None
-    """Only calls of this agent."""
-    layers: str = "all"
-    """Stored layers to try: `all`, `every:N`, or numbers such as `8,16`; those of the first third are left out."""
+    target: Target = "correct"
+    layers: Layers = "all"  # those of the first third are left out
+    stage: Stage = None
+    agent: Agent = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions(AnswerOptions, ReplaceOptions):
     """What `train_gate` takes."""
 
-    target: str = "correct"
-    """Label to predict."""
-    alpha: Sequence[float] = ()
-    """False-alarm rates to store thresholds for; by default those of 0.01 to 0.3 that the runs allow."""
-    stronger_accuracy: float = 0.9
-    """Share of right answers that the numbers assume of the model that stopped answers are escalated to."""
-    stronger_price: float = 10.0
-    """Price that they assume of one of its tokens, in tokens of the model that is watched."""
+    target: Target = "correct"
+    alpha: Annotated[
+        Sequence[float],
+        Option(
+            "False-alarm rate to store thresholds for; repeatable.  [default: of 0.01 to 0.3 those that the runs "
+            "allow]",
+            above=0,
+            below=1,
+        ),
+    ] = ()
+    stronger_accuracy: Annotated[
+        float,
+        Option("Assumed of the model that stopped answers are escalated to, in the numbers.", low=0, high=1),
+    ] = 0.9
+    stronger_price: Annotated[
+        float, Option("Assumed price of one of its tokens, in tokens of the model that is watched.", low=0)
+    ] = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterOptions(RunOptions, ReplaceOptions):
     """What `train_router` takes."""
 
-    agent: Sequence[str] = ()
-    """Only these agents; by default all of them."""
-    prices: str | Path | None = None
-    """File of prices, for runs without a recorded cost: `{"AGENT or MODEL": {"prompt": USD, "completion": USD}}` for a
-    million tokens."""
-    signal: Sequence[str] = ()
-    """For runs: `confidence[@AGENT]=[stated+]CHECKPOINT` in place of what the agents state; `train:FOLDER` in place of
-    CHECKPOINT trains one on these runs."""
-    states: int = 20_000
-    """Random states from which gains are learned."""
-    folds: int = 5
-    """Outer folds by group, for the held-out metrics."""
+    agent: Annotated[Sequence[str], Option("Only these agents; repeatable.  [default: all in the file]")] = ()
+    prices: Annotated[
+        str | Path | None,
+        Option(
+            'For runs without a recorded cost: {"AGENT or MODEL": {"prompt": USD, "completion": USD}} a million '
+            "tokens.",
+            kind="file",
+        ),
+    ] = None
+    signal: Annotated[
+        Sequence[str],
+        Option(
+            "For runs: confidence[@AGENT]=[stated+]CHECKPOINT in place of what the agents state; train:FOLDER in "
+            "place of CHECKPOINT trains one on these runs, and learns from its scores in folds; repeatable."
+        ),
+    ] = ()
+    states: Annotated[int, Option("Random states to learn gains from.", low=1000)] = 20_000
+    folds: Folds = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOptions(RunOptions, ReplaceOptions):
     """What `train_adapter` takes."""
 
-    stage: str | None = None
-    """Only calls of this stage."""
-    agent: str | None = None
-    """Only calls of this agent."""
-    llm: str = "smollm2-135m"
-    """Base model: embedded name, folder, GGUF file or hub id."""
-    target: str = "correct"
-    """Label to predict."""
-    when: Literal["before", "after", "both"] = "both"
-    """Whether to judge from the question alone, from question and answer, or either."""
-    rank: int = 8
-    """Rank of the LoRA matrices."""
-    epochs: int = 3
-    """Passes over the data at most; training stops early."""
-    batch_size: int = 8
-    """Texts that are read at once."""
-    accumulate: int = 1
-    """Batches a step."""
-    lr: float = 2e-4
-    """Highest learning rate."""
-    max_length: int = 512
-    """Tokens that are read of a text: its last ones."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the base's weights while training."""
-    int8: bool = False
-    """Whether to round the exported weights to int8."""
-    work: str | Path | None = None
-    """Folder for the state of an unfinished training, which is gone on with; by default `out` with `.work` at its
-    end."""
+    llm: Llm = "smollm2-135m"
+    target: Target = "correct"
+    when: Annotated[
+        Literal["before", "after", "both"],
+        Option("Judge from the question alone, from question and answer, or either."),
+    ] = "both"
+    rank: Annotated[int, Option("Rank of the LoRA matrices.", low=1)] = 8
+    epochs: Annotated[int, Option("Passes over the data at most; training stops early.", low=1)] = 3
+    batch_size: Annotated[int, Option("Texts read at once.", low=1)] = 8
+    accumulate: Annotated[int, Option("Batches a step.", low=1)] = 1
+    lr: Annotated[float, Option("Learning rate.", above=0)] = 2e-4
+    max_length: Annotated[int, Option("Tokens read of a text: its last ones.", low=8)] = 512
+    dtype: Annotated[Literal["float32", "bfloat16"], Option("Type of the base's weights while training.")] = "float32"
+    int8: Annotated[
+        bool, Option("Round the exported weights to int8: a quarter of the size, at a loss it reports.")
+    ] = False
+    work: Annotated[
+        str | Path | None,
+        Option("Folder for the state of an unfinished training, gone on with.  [default: OUT.work]", kind="folder"),
+    ] = None
+    stage: Stage = None
+    agent: Agent = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions(AnswerOptions):
     """What `compare` takes."""
 
-    target: str = "correct"
-    """Label to predict."""
-    scores: str | Path | Sequence[str | Path] = ()
-    """CSV files with a method of your own each: columns `call_id` and `score`, a row for every answer."""
+    out: Annotated[str | Path, Option("Folder for the report, tables, figures and items.", kind="folder")]
+    target: Target = "correct"
+    scores: Annotated[
+        str | Path | Sequence[str | Path],
+        Option(
+            "CSV file with a method of your own: columns call_id and score, a row for every answer; repeatable.",
+            kind="file",
+        ),
+    ] = ()

@@ -18,65 +18,30 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.flagging import flag_options_of_environment
+from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.records.errors import RecordError
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
 from metaprobe.serving.http.judges import Scorer, on_mismatch_of
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
-from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving.http.wire import ChatRequest, asked
 
 logger = logging.getLogger(__name__)
 
 CHAT = "/v1/chat/completions"
-VARIABLES = {
-    "METAPROBE_CHECKPOINT": "checkpoint",
-    "METAPROBE_SHA256": "sha256",
-    "METAPROBE_RUN": "base_rates",
-    "METAPROBE_GATE": "gate",
-    "METAPROBE_GATE_SHA256": "gate_sha256",
-    "METAPROBE_GATE_STOP": "gate_stop",
-    "METAPROBE_GATE_ESCALATE": "gate_escalate",
-    "METAPROBE_GATE_FINISH_REASON": "gate_finish_reason",
-    "METAPROBE_ON_MISMATCH": "on_mismatch",
-    "METAPROBE_LOG": "log",
-    "METAPROBE_LOG_TEXTS": "log_texts",
-    "METAPROBE_LOG_LOGPROBS": "log_logprobs",
-}
-"""Environment variable -> the setting of `metaprobe serve` that it is. METAPROBE_FLAG_RATE, METAPROBE_FLAG_BELOW,
-METAPROBE_CATCH and METAPROBE_RISK say which answers are flagged, at most one of them."""
-NUMBERS = ("gate_stop", "gate_escalate")
-SWITCHES = {"METAPROBE_LOG_TEXTS": "log_texts", "METAPROBE_LOG_LOGPROBS": "log_logprobs"}
-OFF_AND_ON = {"0": False, "false": False, "1": True, "true": True}
 HERE = "http://127.0.0.1/v1"
 """The application is its own upstream."""
 
 
 def settings_of(environment: Mapping[str, str]) -> Settings:
-    """The settings that these variables give. Raises `RecordError` for one that cannot be meant."""
-    given: dict[str, Any] = {VARIABLES[name]: value for name, value in environment.items() if name in VARIABLES}
-    for name in NUMBERS:
-        if name in given:
-            try:
-                given[name] = float(given[name])
-            except ValueError as error:
-                raise RecordError(f"{name} is {given[name]!r}; expected a share between 0 and 1") from error
-    for name, setting in SWITCHES.items():
-        if setting in given:
-            if given[setting].lower() not in OFF_AND_ON:
-                raise RecordError(f"{name} is {given[setting]!r}; expected one of {', '.join(OFF_AND_ON)}")
-            given[setting] = OFF_AND_ON[given[setting].lower()]
-    if "base_rates" in given:
-        given["base_rates"] = (given["base_rates"],)
-    try:
-        given |= flag_options_of_environment(environment).flags
-    except ContractMismatch as error:
-        raise RecordError(str(error)) from error
+    """Returns the settings that environment variables give: those of `Settings` with `variable=True`.
+
+    Raises `RecordError` for a value that cannot be meant.
+    """
+    given = from_environment(Settings, environment, SettingsError)
     return Settings(**{"checkpoint": "bundled:quality", **given, "upstream": HERE, "auth": False})
 
 

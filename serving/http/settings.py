@@ -5,10 +5,11 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from metaprobe.checkpoints import ContractMismatch, FlagOptions
+from metaprobe.checkpoints.options import Option
 from metaprobe.records.errors import RecordError
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -36,102 +37,169 @@ class Settings(FlagOptions):
     Raises `SettingsError` for what cannot be meant.
     """
 
-    checkpoint: Path | str
-    """Of a quality predictor: a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; judges every model's answers.
-
-    With a name before it (`NAME=CHECKPOINT`) those of that model, and of all that have no checkpoint of their own."""
+    checkpoint: Annotated[
+        Path | str,
+        Option(
+            "Quality predictor: a folder, bundled:NAME or hub:OWNER/NAME@REVISION; judges every model's answers.",
+            variable=True,
+        ),
+    ]
+    """With a name before it (`NAME=CHECKPOINT`) it judges that model, and all that have no checkpoint of their own."""
     more_checkpoints: tuple[str, ...] = ()
     """Further ones, each for the model NAME (`NAME=CHECKPOINT`), or for those that it was trained on."""
-    pins: Path | None = None
-    """File of lines `[NAME=]CHECKPOINT SHA256`, which count for more than the above and are read when they change."""
-    shadows: tuple[str, ...] = ()
-    """`[NAME=]CHECKPOINT`: scores the same answers as the model's checkpoint, for comparison only."""
-    canaries: tuple[str, ...] = ()
-    """`[NAME=]CHECKPOINT`: judges a share of the requests in place of the model's checkpoint."""
-    canary_share: float = 0.05
-    """That share, in [0, 1]."""
-    base_rates: tuple[str, ...] = ()
-    """`[NAME=]RUN`: the run, MODEL|TASK|VARIANT, whose base rate the answers of that model have."""
-    sha256: str | None = None
-    """Digest of the checkpoint, from its author; of the gate, `gate_sha256`."""
-    gate_sha256: str | None = None
-    on_mismatch: Literal["warn", "refuse", "ignore"] = "warn"
-    """For responses of another model than the checkpoint was trained on; `warn` says so in the verdict's reason."""
-    upstream: str = ""
-    """Base URL of an OpenAI-compatible API, such as `http://127.0.0.1:8000/v1`; without one, only `/v1/score` works."""
-    gate: Path | str | None = None
-    """Checkpoint of a streaming gate that may end streamed answers early."""
-    gate_stop: float = 0.05
-    """Promised share of good answers that the gate stops at most."""
-    gate_escalate: float | None = None
-    """The same of those it ends as better asked of a stronger model; at most `gate_stop`."""
-    gate_finish_reason: str = "content_filter"
-    """What the last chunk of an answer that the gate ended says; every client knows the default, and none takes it for
-    a natural end or asks for the rest."""
-    log_format: Literal["text", "json"] = "text"
-    """How log lines look."""
-    otel: bool = False
-    """Whether OpenTelemetry gets a span a request, with its verdicts as events (extra `otel`)."""
-    log: str = ""
-    """Where verdicts are logged: the path of a SQLite file, or a SQLAlchemy URL without password. Empty for nowhere."""
-    log_texts: bool = False
-    """Whether questions and answers are logged too."""
-    log_logprobs: bool = False
-    """Whether the log-probabilities of answers are logged too."""
-    log_spool: Path | None = None
-    """Folder for verdicts that the log's database does not take, until it does; None for beside a SQLite file, and for
-    a URL the folder for temporary files."""
-    log_days: float | None = None
-    """Older entries are taken away; None keeps all."""
-    prices: Path | None = None
-    """File of prices by the model's name (`metaprobe.llms.pricing.read_prices`), for the cost of answers in the log;
-    without one, OpenAI's own models at OpenAI have their list price and others none."""
-    host: str = "127.0.0.1"
-    port: int = 8080
-    """0 takes a free one."""
-    auth: bool = True
-    """Whether callers need a key; without, only a loopback `host` is taken."""
-    api_key_env: str = "METAPROBE_API_KEY"
-    """Environment variable with the callers' keys, each KEY or NAME=KEY, separated by commas or white space."""
-    keys_file: Path | None = None
-    """TOML with a table a caller: `[NAME]`, `key` or its `sha256`, and if need be `per_minute` and `in_flight`."""
-    key_per_minute: float | None = None
-    """Requests of one key in a minute, in one worker, where the file says nothing else; None for any number."""
-    key_in_flight: int | None = None
-    """Requests of one key that are answered at one time, in one worker; None for any number."""
-    upstream_key_env: str = "METAPROBE_UPSTREAM_KEY"
-    """Environment variable with the key for the upstream; where it is empty, the caller's own is forwarded."""
-    forward_headers: tuple[str, ...] = ()
-    """Request headers that reach the upstream beside those in `metaprobe.serving.http.upstream`."""
-    top_logprobs: int = 5
-    """Alternatives asked for a token, where the checkpoint's features need them and the caller asked for none."""
-    max_body_bytes: int = 16 << 20
-    """Of a request."""
-    max_answer_bytes: int = 64 << 20
-    """Of an answer of the upstream that is read to be scored; a longer stream passes on unscored."""
-    timeout_s: float = 600.0
-    """Longest silence of the upstream."""
+    sha256: Annotated[str | None, Option("Digest of the (first) checkpoint, from its author.", variable=True)] = None
+    pins: Annotated[
+        Path | None,
+        Option("File of lines [NAME=]CHECKPOINT SHA256; whenever it changes, what it names is taken in.", kind="file"),
+    ] = None
+    shadows: Annotated[
+        tuple[str, ...],
+        Option(
+            "[NAME=]CHECKPOINT that scores the same answers, for comparison only; repeatable.",
+            name="shadow",
+            kind="named checkpoint",
+        ),
+    ] = ()
+    canaries: Annotated[
+        tuple[str, ...],
+        Option(
+            "[NAME=]CHECKPOINT that judges a share of the requests; repeatable.",
+            name="canary",
+            kind="named checkpoint",
+        ),
+    ] = ()
+    canary_share: Annotated[float, Option("Share that a canary judges.", low=0, high=1)] = 0.05
+    base_rates: Annotated[
+        tuple[str, ...],
+        Option(
+            "[NAME=]RUN, with RUN as MODEL|TASK|VARIANT: the base rate that the answers have; repeatable.",
+            name="run",
+            variable=True,
+        ),
+    ] = ()
+    upstream: Annotated[str, Option("Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")] = ""
+    """Without one, only `/v1/score` works."""
+    gate: Annotated[
+        Path | str | None,
+        Option("Streaming gate that may end streamed answers early.", kind="checkpoint", variable=True),
+    ] = None
+    gate_sha256: Annotated[str | None, Option("Digest of the gate, from its author.", variable=True)] = None
+    gate_stop: Annotated[
+        float,
+        Option("Share of good answers that the gate ends at most.", above=0, below=1, variable=True),
+    ] = 0.05
+    gate_escalate: Annotated[
+        float | None,
+        Option(
+            "Share of good answers that it ends as better asked of a stronger model, at most.",
+            above=0,
+            below=1,
+            variable=True,
+        ),
+    ] = None
+    """At most `gate_stop`."""
+    gate_finish_reason: Annotated[str, Option("finish_reason of an answer that the gate ended.", variable=True)] = (
+        "content_filter"
+    )
+    """Every client knows the default, and none takes it for a natural end or asks for the rest."""
+    log: Annotated[str, Option("Log every verdict: a SQLite file, or the URL of a database.", variable=True)] = ""
+    """The path of a SQLite file, or a SQLAlchemy URL without password. Empty for nowhere."""
+    log_texts: Annotated[bool, Option("Log questions and answers too.", variable=True)] = False
+    log_logprobs: Annotated[bool, Option("Log the answers' log-probabilities too.", variable=True)] = False
+    log_days: Annotated[float | None, Option("Days after which logged verdicts are taken away.", above=0)] = None
+    log_spool: Annotated[
+        Path | None,
+        Option("Folder for verdicts that the log's database does not take, until it does.", kind="folder to write in"),
+    ] = None
+    """None for beside a SQLite file, and for a URL the folder for temporary files."""
+    prices: Annotated[
+        Path | None,
+        Option('For costs in the log: {"MODEL": {"prompt": USD, "completion": USD}} a million tokens.', kind="file"),
+    ] = None
+    """File of prices by the model's name (`metaprobe.llms.pricing.read_prices`); without one, OpenAI's own models at
+    OpenAI have their list price and others none."""
+    host: Annotated[str, Option("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option("0 takes a free one.", low=0, high=65535)] = 8080
+    api_key_env: Annotated[str, Option("Environment variable with the callers' keys, separated by commas.")] = (
+        "METAPROBE_API_KEY"
+    )
+    """The keys are each KEY or NAME=KEY, separated by commas or white space."""
+    keys_file: Annotated[
+        Path | None,
+        Option(
+            "TOML file with a table a caller: [NAME], key or sha256, per_minute, in_flight.", name="keys", kind="file"
+        ),
+    ] = None
+    key_per_minute: Annotated[float | None, Option("Requests of one key in a minute; more get 429.", above=0)] = None
+    """In one worker, where the file says nothing else; None for any number."""
+    key_in_flight: Annotated[int | None, Option("Requests of one key at one time; more get 429.", low=1)] = None
+    """In one worker; None for any number."""
+    upstream_key_env: Annotated[
+        str,
+        Option("Environment variable with the upstream's key; where it is empty, the caller's own is forwarded."),
+    ] = "METAPROBE_UPSTREAM_KEY"
+    auth: Annotated[bool, Option("Ask callers for a key, or for none; none only on a loopback address.")] = True
+    max_body_bytes: Annotated[int, Option("Bytes a request.", name="max-body", low=1)] = 16 << 20
+    max_answer_bytes: Annotated[
+        int, Option("Bytes of an upstream's answer that are read to be scored.", name="max-answer", low=1)
+    ] = 64 << 20
+    """A longer stream passes on unscored."""
+    forward_headers: Annotated[
+        tuple[str, ...],
+        Option("Request header that the upstream gets too, beside the usual ones; repeatable.", name="forward-header"),
+    ] = ()
+    """The usual ones are those in `metaprobe.serving.http.headers`."""
+    top_logprobs: Annotated[
+        int,
+        Option("Alternatives asked for where the checkpoint needs them and the caller asked for none.", low=0, high=20),
+    ] = 5
+    timeout_s: Annotated[float, Option("Seconds that the upstream may be silent.", name="timeout", above=0)] = 600.0
     connect_timeout_s: float = 10.0
-    header_timeout_s: float = 15.0
-    """Within which the header of a request must have arrived, from its connection or its first byte on."""
-    body_timeout_s: float = 30.0
-    """Within which a request must have arrived, once its header has."""
-    send_timeout_s: float = 120.0
-    """Longest time in which a caller takes nothing of an answer that waits for it."""
     max_batch: int = 1024
     """Responses in one request to `/v1/score`."""
-    max_scored_tokens: int = 1 << 20
-    """Tokens with log-probabilities in one request to `/v1/score`, and in one answer of the upstream."""
-    max_concurrency: int = 256
-    """Requests in flight in one worker; more are answered 503 at once."""
-    max_connections: int = 512
-    """Connections open in one worker; for one more, the one idle for longest is closed."""
+    max_concurrency: Annotated[int, Option("Requests in flight in one worker; more are answered 503.", low=1)] = 256
+    max_connections: Annotated[
+        int,
+        Option("Connections open in one worker; for one more, the one idle for longest is closed.", low=1),
+    ] = 512
+    max_scored_tokens: Annotated[
+        int,
+        Option(
+            "Tokens with log-probabilities in a request to /v1/score, or in an upstream's answer, that are scored.",
+            low=1,
+        ),
+    ] = 1 << 20
+    header_timeout_s: Annotated[
+        float, Option("Seconds in which a request's header must arrive.", name="header-timeout", above=0)
+    ] = 15.0
+    """From the request's connection or its first byte on."""
+    body_timeout_s: Annotated[
+        float, Option("Seconds in which a request's body must arrive.", name="body-timeout", above=0)
+    ] = 30.0
+    """Once its header has."""
+    send_timeout_s: Annotated[
+        float,
+        Option(
+            "Seconds in which a caller may take nothing of an answer that waits for it.",
+            name="send-timeout",
+            above=0,
+        ),
+    ] = 120.0
     retry_after_s: int = 1
-    """What a 503 says about when to come again."""
-    grace_s: int = 60
-    """How long a shutdown waits for requests in flight."""
-    workers: int = 1
-    """Processes, each with a session of its own."""
+    """Seconds that a 503 asks a caller to wait."""
+    grace_s: Annotated[int, Option("Seconds a shutdown may take.", name="grace", low=0)] = 60
+    workers: Annotated[int, Option("Processes.", low=1)] = 1
+    """Each has a session of its own."""
+    on_mismatch: Annotated[
+        Literal["warn", "refuse", "ignore"],
+        Option(
+            "For answers of another model than the checkpoint was trained on; 'warn' says so in the verdict.",
+            variable=True,
+        ),
+    ] = "warn"
+    log_format: Annotated[Literal["text", "json"], Option("How log lines look.")] = "text"
+    otel: Annotated[bool, Option("Give OpenTelemetry a span a request, with its verdicts as events.")] = False
+    """Takes the extra `otel`."""
 
     def __post_init__(self) -> None:
         try:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.collecting.collect import CollectReport
-from metaprobe.collecting.launch import CollectionPlan, CollectionWatch, launch
+from metaprobe.collecting.launch import CollectionWatch, launch
+from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.eval.results import Comparison, PolicyResult
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError

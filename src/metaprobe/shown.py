@@ -12,8 +12,6 @@ from metaprobe.checkpoints.table import WIDTH, Table, number
 
 Line = Mapping[str, Any]
 
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON for programs, in place of a table.")
-
 
 def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:
     """Prints results: each as a line of JSON, or all of them as `table` writes them."""

@@ -1,19 +1,23 @@
-"""What the commands share: options that mean the same everywhere, and what they say at their end."""
+"""What the commands share: the types of their options, and what they say at their end."""
 
+import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+from metaprobe.checkpoints.options import Kind, Option
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.log import ScoreLog
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -132,76 +136,86 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-since_option = click.option(
-    "--since", type=Moment(), help="Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970."
-)
+class Registered(click.types.StringParamType):
+    """A name of a system or task, which the shell completes from those that are installed."""
+
+    def __init__(self, names: str, *, or_file: bool = False) -> None:
+        """`names`: module and function that lists them. `or_file`: whether the shell may complete a path instead."""
+        self.names, self.or_file = names, or_file
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names that begin so, else a path."""
+        module, _, function = self.names.partition(":")
+        names = [one for one in getattr(import_module(module), function)() if one.startswith(incomplete)]
+        items = [CompletionItem(one) for one in names]
+        return items or [CompletionItem(incomplete, type="file")] * self.or_file
 
 
-seed_option = click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of folds and fits."
-)
-folds_option = click.option(
-    "--folds", default=5, show_default=True, type=click.IntRange(2), help="Outer folds by group, for held-out metrics."
-)
-model_option = click.option(
-    "--llm", default="smollm2-135m", show_default=True, help="Embedded name, folder, GGUF file or hub id."
-)
-target_option = click.option(
-    "--target", multiple=True, default=("correct",), show_default=True, help="Label to predict; repeatable."
-)
-stage_option = click.option("--stage", help="Only calls of this stage.")
-agent_option = click.option("--agent", help="Only calls of this agent.")
+class JsonObject(click.types.StringParamType):
+    """A JSON object."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            held = json.loads(value)
+        except (ValueError, RecursionError):
+            held = None
+        if not isinstance(held, dict):
+            self.fail(f"{value!r} is no JSON object; expected one, such as '{{\"top_k\": 0}}'", param, ctx)
+        return held
 
 
-def flag_options(command: Command) -> Command:
-    """A decorator: gives a command the four options that say which answers are flagged, read off `FlagOptions`."""
-    from metaprobe.checkpoints import FlagOptions
-    from metaprobe.checkpoints.display import field_docs
+KINDS: Mapping[Kind, Any] = {
+    "checkpoint": CHECKPOINT,
+    "checkpoint or runs": CHECKPOINT_OR_RUNS,
+    "file": FILE,
+    "folder": FOLDER,
+    "folder to read": FOLDER_THERE,
+    "folder to write in": click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    "json object": JsonObject(),
+    "label sheet": Target(dir_okay=False, path_type=Path),
+    "named checkpoint": NAMED_CHECKPOINT,
+    "new file": NEW_FILE,
+    "path": click.Path(exists=True, path_type=Path),
+    "path or stdin": click.Path(exists=True, allow_dash=True, path_type=Path),
+    "runs": RUNS,
+    "system": Registered("metaprobe.pipelines.named_systems:system_names"),
+    "task": Registered("metaprobe.tasks.named_tasks:task_names", or_file=True),
+    "time": Moment(),
+}
+"""What the text of an option names -> how the command line checks it."""
 
-    said = field_docs(FlagOptions)
-    for field in reversed(fields(FlagOptions)):
-        name = f"--{field.name.replace('_', '-')}"
-        help_ = f"{said.get(field.name, '').rstrip('.')}. At most one such option."
-        command = click.option(name, field.name, type=float, help=help_)(command)
-    return command
-
-
-def replace_options(*, log: bool = True) -> Callable[[Command], Command]:
-    """Returns a decorator: gives a command the options that say what of a checkpoint may be replaced.
-
-    `log`: whether `--log` is one of them; a command that reads a log has it already.
-    """
-
-    def decorate(command: Command) -> Command:
-        from metaprobe.checkpoints.display import field_docs
-        from metaprobe.training.options import ReplaceOptions
-
-        said = field_docs(ReplaceOptions)
-        if log:
-            command = click.option("--log", metavar="URL", help=said.get("log"))(command)
-        command = click.option("--pins", type=FILE, help=said.get("pins"))(command)
-        return click.option("--replace", is_flag=True, help=said.get("replace"))(command)
-
-    return decorate
-
-
-def replacing_given(named: dict[str, Any], **more: Any) -> Any:
-    """Returns the `ReplaceOptions` among a command's options, and takes them out."""
-    from metaprobe.training.options import ReplaceOptions
-
-    taken = {name: named.pop(name) for name in ("replace", "pins", "log") if name in named}
-    return ReplaceOptions(**taken, **more)
+OneCheckpoint = Annotated[str, Option(kind="checkpoint", argument=True)]
+Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
+CheckpointOut = Annotated[Path, Option("Checkpoint folder to write.", kind="folder")]
+Digest = Annotated[str | None, Option("Digest that the checkpoint must have, from its author.")]
+AsJson = Annotated[bool, Option("JSON for programs, in place of a table.", name="json")]
+Log = Annotated[str, Option("The score log: a SQLite file, or the URL of a database.", metavar="LOG")]
+OfModel = Annotated[str | None, Option("Only answers of this model.")]
+OfVersion = Annotated[
+    str | None, Option("Only this version: its folder, or the beginning of its digest.", metavar="VERSION")
+]
+Since = Annotated[
+    float | None,
+    Option("Only answers from then on: 2026-11-23T12:00:00 (UTC), or seconds since 1970.", kind="time"),
+]
 
 
-def flags_given(named: dict[str, Any]) -> Any:
-    """Returns the `FlagOptions` among a command's options, and takes them out. Two of them are a usage error."""
-    from metaprobe.checkpoints import ContractMismatch
-    from metaprobe.checkpoints.flagging import take_flag_options
+@contextmanager
+def opened_log(url: str) -> Iterator["ScoreLog"]:
+    """The log, closed afterwards. A file that is not there is refused: labels in a new log would be of no answer."""
+    from metaprobe.monitoring.log import ScoreLog
 
+    file = Path(url.removeprefix("sqlite:///"))
+    if "://" not in str(url).removeprefix("sqlite:///") and not (file.is_file() and file.stat().st_size):
+        empty = ": the file is empty" if file.is_file() else ""
+        raise click.UsageError(
+            f"there is no score log {file}{empty}; expected one that `metaprobe serve --log` has written"
+        )
+    log = ScoreLog.open(url, entries=False)  # a full disk must not keep anybody from reading
     try:
-        return take_flag_options(named)
-    except ContractMismatch as error:
-        raise click.UsageError(str(error)) from error
+        yield log
+    finally:
+        log.close()
 
 
 def say_collected(report: Any) -> None:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.display import with_fields
@@ -46,7 +46,8 @@ def takes(
         signature = inspect.signature(function)
         first, *_ = signature.parameters.values()
         first = first.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
-        keywords = inspect.signature(options).parameters.values()
+        hints = get_type_hints(options)
+        keywords = [one.replace(annotation=hints[one.name]) for one in inspect.signature(options).parameters.values()]
         called.__signature__ = signature.replace(parameters=[first, *keywords])  # type: ignore[attr-defined]
         called.__doc__ = with_fields(function.__doc__ or "", options)
         return called
@@ -62,8 +63,10 @@ def _list(stores: Stores) -> list[str | Path]:
 def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
     """Trains a quality predictor on log-probabilities, with a calibrated head for each target; returns its checkpoint.
 
-    `runs` is a run store or several. `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` where
-    the runs do not suffice, `MissingExtra` without the extra `fit`.
+    `runs` is a run store or several. `target` is a label or several: 0 or 1 (`correct`, `critical`, ...), 1 to 3
+    (`instruction`, `justification`, `evidence`) or `quality`, the judge's sum from 0 to 9.
+    `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` where the runs do not suffice,
+    `MissingExtra` without the extra `fit`.
 
         >>> checkpoint = train_quality("runs", target="correct", folds=2, out="out/quality")
         >>> checkpoint.manifest.training.command

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from metaprobe.records.errors import RecordError
-from metaprobe.terminal import FILE, FOLDER, seed_option
+from metaprobe.terminal import FILE, FOLDER
 
 SESSIONS = Path("out/assist/sessions.sqlite")
 
@@ -82,6 +82,9 @@ class Shares(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5
             self.fail(f"{value!r}; expected NAME=SHARE,NAME=SHARE,... such as metacrit=0.42,multi=0.26,single=0.32")
 
 
+seed_option = click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1), help="Seed of folds and fits."
+)
 shares_option = click.option("--shares", type=Shares(), required=True, help="Condition and share, for each condition.")
 likeness_option = click.option(
     "--likeness",

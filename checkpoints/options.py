@@ -1,0 +1,142 @@
+"""One source of options: each is described once, at its dataclass field or parameter.
+
+The command line, the environment variables of a server, `help()` in Python and docs/commands.md are made of it:
+
+    folds: Annotated[int, Option("Outer folds by group, for held-out metrics.", low=2)] = 5
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from inspect import get_annotations
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+Kind = Literal[
+    "checkpoint",
+    "checkpoint or runs",
+    "file",
+    "folder",
+    "folder to read",
+    "folder to write in",
+    "json object",
+    "label sheet",
+    "named checkpoint",
+    "new file",
+    "path",
+    "path or stdin",
+    "runs",
+    "system",
+    "task",
+    "time",
+]
+"""What the text of an option names. The command line checks it, and lets the shell complete it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Describes an option or argument, as the metadata of `Annotated`. Type and default are those of the field."""
+
+    help: str = ""
+    """What it is for, in full sentences."""
+    _: KW_ONLY
+    name: str = ""
+    """Name on the command line without `--`, where it differs from the field's."""
+    kind: Kind | None = None
+    choices: Sequence[str] = ()
+    """Allowed texts; a field of type `Literal` has its own."""
+    low: float | None = None
+    """Least number that is allowed; `above` where this number itself is not."""
+    above: float | None = None
+    high: float | None = None
+    """Largest number that is allowed; `below` where this number itself is not."""
+    below: float | None = None
+    metavar: str | None = None
+    """Word for the value in the help."""
+    variable: bool = False
+    """Whether the middleware in an engine's server reads it from the environment."""
+    argument: bool = False
+    """Whether it is given by its place, without a name."""
+
+
+OFF_AND_ON = {"0": False, "false": False, "1": True, "true": True}
+
+
+class Described(NamedTuple):
+    """A field or parameter with its option."""
+
+    name: str
+    option: Option
+    scalar: Any
+    """The type of one value: `int`, `float`, `bool`, `str`, `Path`, or a `Literal`."""
+    many: bool
+    """Whether it takes several values."""
+    default: Any
+    """`MISSING` where there is none."""
+
+    @property
+    def word(self) -> str:
+        """The name on the command line without `--`."""
+        return self.option.name or self.name.strip("_").replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that it is read from; empty where there is none."""
+        return f"METAPROBE_{self.word.replace('-', '_').upper()}" if self.option.variable else ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The texts that are allowed; empty for any."""
+        return get_args(self.scalar) if get_origin(self.scalar) is Literal else tuple(self.option.choices)
+
+
+def described(name: str, hint: Any, default: Any = MISSING) -> Described | None:
+    """Returns a field or parameter with its option, or None where its type hint has no `Option`."""
+    option = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Option)), None)
+    if option is None:
+        return None
+    kinds = [kind for kind in _either(get_args(hint)[0]) if kind is not NoneType]
+    lists = [kind for kind in kinds if get_origin(kind) in (tuple, Sequence)]
+    scalar = _either(get_args(lists[0])[0])[0] if lists else kinds[0]
+    return Described(name, option, scalar, bool(lists), default)
+
+
+def _either(kind: Any) -> Sequence[Any]:
+    """The members of a union, or the type alone."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind]
+
+
+def options_of(cls: type) -> list[Described]:
+    """Returns the described fields of a dataclass: the required ones, the class's own, and then those of its bases."""
+    hints = get_type_hints(cls, include_extras=True)
+    bases = reversed(list(enumerate(cls.__mro__)))
+    level = {name: place for place, base in bases for name in get_annotations(base)}
+    found = [described(field.name, hints[field.name], field.default) for field in fields(cls)]
+    known = [one for one in found if one is not None]
+    return sorted(known, key=lambda one: (one.default is not MISSING, level[one.name]))
+
+
+def from_environment(cls: type, environment: Mapping[str, str], error: type[Exception]) -> dict[str, Any]:
+    """Returns the fields that environment variables give, by name. Raises `error` for a value of the wrong type."""
+    found: dict[str, Any] = {}
+    for one in options_of(cls):
+        if one.variable in environment:
+            value = _value(one, environment[one.variable], error)
+            found[one.name] = (value,) if one.many else value
+    return found
+
+
+def _value(one: Described, text: str, error: type[Exception]) -> Any:
+    if one.scalar is bool:
+        if text.lower() not in OFF_AND_ON:
+            raise error(f"{one.variable} is {text!r}; expected one of {', '.join(OFF_AND_ON)}")
+        return OFF_AND_ON[text.lower()]
+    if one.choices and text not in one.choices:
+        raise error(f"{one.variable} is {text!r}; expected one of {', '.join(one.choices)}")
+    if one.scalar not in (int, float):
+        return text  # an empty digest is a wrong one, and refused where it is compared
+    if one.default is None and not text.strip():
+        return None
+    try:
+        return one.scalar(text)
+    except ValueError:
+        raise error(f"{one.variable} is {text!r}; expected a number, such as 0.3") from None

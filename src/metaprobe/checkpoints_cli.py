@@ -1,0 +1,414 @@
+"""What a checkpoint is, what it says of answers, and which one to run: `metaprobe inspect`, `score`, `promote`, ..."""
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+
+from metaprobe.checkpoints import FlagOptions
+from metaprobe.checkpoints.options import Option
+from metaprobe.option_commands import command
+from metaprobe.progress import lines_done, steps
+from metaprobe.shown import promotion_table, rollback_table, router_table, show_lines, show_result
+from metaprobe.terminal import AsJson, Digest, OneCheckpoint, is_store, opened_log
+from metaprobe.training.options import Agent, Seed, Stage
+
+COMMANDS = click.Group()
+
+
+@command(COMMANDS, "What a checkpoint is, or what a run store holds.")
+def inspect(
+    checkpoint: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
+    sha256: Digest = None,
+) -> None:
+    """What a checkpoint is: contract, metrics with intervals, audits, digest. Verifies it first.
+
+    Of a run store: how many runs, calls, labels and hidden states it holds, of which systems, tasks and models.
+    """
+    if is_store(checkpoint):
+        if sha256 is not None:
+            raise click.UsageError(f"--sha256 is for checkpoints, and {checkpoint} is a run store")
+        from metaprobe.collecting.collection_summary import describe_store
+
+        click.echo(describe_store(Path(checkpoint)))
+        return
+    from metaprobe.checkpoints import UntrustedCheckpoint, describe, load_checkpoint
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)  # the first line says it where that is so
+        click.echo(describe(load_checkpoint(checkpoint, sha256=sha256)))
+
+
+@command(COMMANDS, "Whether a checkpoint is whole, and the one that is meant.")
+def verify(checkpoint: OneCheckpoint, sha256: Digest = None) -> None:
+    """Whether a checkpoint is whole: sizes, hashes, manifest, safe model, golden rows. Exit code 0 where it is, else 1.
+
+    Without --sha256 it shows that nothing was damaged, not who made it.
+    """
+    from metaprobe.checkpoints import describe_verified, load_checkpoint
+
+    click.echo(describe_verified(load_checkpoint(checkpoint, sha256=sha256), pinned=sha256 is not None))
+
+
+@command(COMMANDS, "How two checkpoints differ.")
+def diff(
+    a: OneCheckpoint,
+    b: OneCheckpoint,
+    as_json: Annotated[bool, Option("As one JSON object, for programs.", name="json")] = False,
+) -> None:
+    """How checkpoint B differs from A: contract, thresholds, metrics, data, versions, and answers on A's golden rows.
+
+    Exit code 0 where they are the same but for the time they were made, 1 where they differ, 2 where one cannot be
+    read.
+    """
+    from metaprobe.checkpoints import CheckpointError, compare
+    from metaprobe.checkpoints.checkpoint import load_verified
+
+    try:
+        differences = compare(load_verified(a), load_verified(b))
+    except CheckpointError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    click.echo(json.dumps(differences.as_json(), indent=1) if as_json else differences.as_text())
+    sys.exit(0 if differences.same else 1)
+
+
+@command(COMMANDS, "Upload a checkpoint to the Hugging Face hub.")
+def push(
+    checkpoint: OneCheckpoint,
+    repository: Annotated[str, Option(argument=True)],
+    license_: Annotated[str, Option("Identifier of the hub, such as apache-2.0, or 'other'.")],
+    tags: Annotated[tuple[str, ...], Option("Further tag on the hub; repeatable.", name="tag")] = (),
+    private: Annotated[bool, Option("Make the repository private, where it is new.")] = False,
+    sha256: Digest = None,
+) -> None:
+    """Upload a checkpoint to the hub repository OWNER/NAME, with the hub's metadata in its card.
+
+    Log in first: `hf auth login`. Prints where it is, and the digest to give to those who load it.
+    """
+    from metaprobe.checkpoints import load_checkpoint
+    from metaprobe.checkpoints import push as pushed
+
+    loaded = load_checkpoint(checkpoint, sha256=sha256)
+    published = pushed(loaded, repository, license=license_, tags=tags, private=private)
+    click.echo(json.dumps({"location": published.location, "sha256": published.digest, "url": published.url}))
+
+
+@command(COMMANDS, "A verdict for each OpenAI-format line.")
+def score(
+    checkpoint: OneCheckpoint,
+    file: Annotated[Path, Option(kind="path or stdin", argument=True)],
+    flags: FlagOptions,
+    sha256: Annotated[
+        str | None,
+        Option("Digest of the checkpoint, from its author; without it a changed manifest goes unnoticed."),
+    ] = None,
+    on_mismatch: Annotated[
+        Literal["warn", "refuse", "ignore"],
+        Option("For responses of another model or log-probability mode than the checkpoint was trained on."),
+    ] = "warn",
+    run: Annotated[
+        str | None,
+        Option(
+            "Which of the checkpoint's runs all responses are of; by default what each says of its model and task.",
+            metavar="MODEL|TASK|VARIANT",
+        ),
+    ] = None,
+    stage: Annotated[str | None, Option("Of a run store, only the answers of this stage.")] = None,
+) -> None:
+    """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
+
+    FILE may be '-' for standard input, or a run store: then each answer in it gets a line. A travelling blend takes a
+    store only.
+    """
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.probes.score_file import score_lines
+
+    file = Path("/dev/stdin") if str(file) == "-" else file
+    if file.is_dir():
+        verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags)
+    elif stage is not None:
+        raise click.UsageError("--stage is for run stores: a line of a file has one answer")
+    else:
+        predictor = QualityPredictor.load(checkpoint, sha256=sha256, run=run, on_mismatch=on_mismatch, **flags.flags)
+        verdicts = lines_done("score", score_lines(predictor, file, by_run=run is None), file)
+    scored = lines = 0
+    for line in verdicts:
+        click.echo(json.dumps(line))
+        lines += 1
+        scored += line["score"] is not None or bool(line.get("heads"))
+    if scored < lines:
+        click.echo(f"scored {scored} of {lines} lines; the reasons stand in the lines", err=True)
+    if not lines:
+        click.echo(f"{file} holds no lines to score", err=True)
+    if not scored:
+        sys.exit(1)
+
+
+def _score_store(
+    checkpoint: str,
+    store: Path,
+    sha256: str | None,
+    on_mismatch: Any,
+    run: str | None,
+    stage: str | None,
+    flags: FlagOptions,
+) -> Iterator[dict[str, Any]]:
+    """Yields a line for each answer of a run store: its verdict, or its rank in its run by a travelling blend."""
+    from metaprobe.checkpoints import load_checkpoint
+    from metaprobe.checkpoints.checkpoint import check_kind
+    from metaprobe.probes import blend, quality_contract
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.probes.score_store import blend_lines, quality_lines
+
+    held = load_checkpoint(checkpoint, sha256=sha256)
+    kind = held.manifest.kind
+    check_kind(held.path, kind, quality_contract.KIND, blend.KIND)
+    if kind == quality_contract.KIND:
+        predictor = QualityPredictor(held, run=run, on_mismatch=on_mismatch, **flags.flags)
+        return quality_lines(predictor, store, by_run=run is None, stage=stage)
+    if flags.flags:
+        raise click.UsageError(
+            f"--{next(iter(flags.flags)).replace('_', '-')} is for quality predictors: a travelling blend orders "
+            "answers, and flags none"
+        )
+    if run is not None:
+        raise click.UsageError("--run is for quality predictors: a travelling blend orders each run by itself")
+    return blend_lines(blend.TravellingBlend.of(held), store, stage=stage)
+
+
+Budget = Annotated[
+    float | None,
+    Option(
+        "Mean cost of 1,000 questions, all agents asked counted; sets lambda by the checkpoint's own curve.",
+        above=0,
+        metavar="USD_PER_1000",
+    ),
+]
+Seconds = Annotated[
+    float | None,
+    Option(
+        "Mean wait for an answer, agents asked one after another; sets the price of a second by the same curve.",
+        above=0,
+    ),
+]
+Lambda = Annotated[
+    float | None,
+    Option("Accuracy that a US dollar for 1,000 questions must bring.  [default: the checkpoint's]", above=0),
+]
+PerSecond = Annotated[float | None, Option("Accuracy that a second of waiting must bring.  [default: 0]", low=0)]
+
+
+def _router(checkpoint: str, sha256: str | None, **means: float | None) -> Any:
+    """Loads a router with the limits and prices as they were given. Raises where a limit fixes a price."""
+    from metaprobe.routing.learned import LearnedRouter
+
+    named = {f"--{name.strip('_').replace('_', '-')}" for name, value in means.items() if value is not None}
+    if named & {"--budget", "--seconds"} and named & {"--lambda", "--per-second"}:
+        raise click.UsageError(
+            f"{' and '.join(sorted(named))}: --budget and --seconds fix --lambda and --per-second; give either"
+        )
+    return LearnedRouter.load(checkpoint, sha256=sha256, **means)  # type: ignore[arg-type]
+
+
+@command(COMMANDS, "Whom to ask next, or whose answer to keep.")
+def route(
+    checkpoint: OneCheckpoint,
+    file: Annotated[Path, Option(kind="file", argument=True)],
+    budget: Budget = None,
+    seconds: Seconds = None,
+    lambda_: Lambda = None,
+    per_second: PerSecond = None,
+    sha256: Digest = None,
+) -> None:
+    """What to do next about each line's question, given what is known so far: one decision out for each line in.
+
+    A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
+    asked; all of it may be missing. "candidates" names those that may be asked, by default all. A line that cannot be
+    read is refused, with its number and the reason; the others are decided, and the exit code is 1.
+    """
+    from metaprobe.training.router.evaluate import route_lines
+
+    router = _router(checkpoint, sha256, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
+    lines = refused = 0
+    for line in lines_done("route", route_lines(router, file), file):
+        click.echo(json.dumps(line))
+        lines += 1
+        if line["action"] is None:
+            refused += 1
+            reason = str(line["reason"]).removeprefix(f"{file}:{line['line']}: ")
+            click.echo(f"{file}:{line['line']}: {reason}", err=True)
+    if not lines:
+        click.echo(f"{file} holds no lines to decide", err=True)
+    if refused or not lines:
+        sys.exit(1)
+
+
+@click.group()
+def evaluate() -> None:
+    """What a checkpoint is worth on data it has not seen: router."""
+
+
+COMMANDS.add_command(evaluate)
+
+
+@command(evaluate, "Accuracy, cost, hull and controls of a router.", name="router")
+def evaluate_router_command(
+    checkpoint: OneCheckpoint,
+    outcomes: Annotated[Path, Option(kind="file", argument=True)],
+    budget: Budget = None,
+    seconds: Seconds = None,
+    lambda_: Lambda = None,
+    per_second: PerSecond = None,
+    decisions: Annotated[Path | None, Option("File for one decision a question.", kind="new file")] = None,
+    sha256: Digest = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy and cost beside controls, with intervals; all agents asked are paid for. --json has the hull too.
+
+    Lambda comes from the checkpoint's curve, never from the file that is evaluated.
+    """
+    from metaprobe.records.outcomes import read_outcomes
+    from metaprobe.training.router.evaluate import evaluate_router
+
+    router = _router(checkpoint, sha256, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
+    with steps("playing the router and its controls"):
+        figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
+    if decisions is not None:
+        decisions.parent.mkdir(parents=True, exist_ok=True)
+        decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")
+    show_result({"budget": budget, "seconds": seconds, **figures}, as_json, router_table)
+
+
+@command(COMMANDS, "Whether a new version may take the running one's place.")
+def promote(
+    new: Annotated[str | None, Option(kind="checkpoint", argument=True)] = None,
+    data: Annotated[tuple[Path, ...], Option(kind="path", argument=True)] = (),
+    running: Annotated[str | None, Option("The version that runs now.", name="over", kind="checkpoint")] = None,
+    log: Annotated[
+        str | None, Option("In place of DATA: the labelled answers of this score log.", metavar="URL")
+    ] = None,
+    rollback: Annotated[bool, Option("Take back the last promotion in --log: says what ran before.")] = False,
+    pins: Annotated[
+        Path | None,
+        Option("With --log: the file of `serve --pins`, in which the versions are exchanged.", kind="file"),
+    ] = None,
+    target: Annotated[str, Option("Label that both predict.")] = "correct",
+    not_worse: Annotated[bool, Option("Promote also what is not worse by more than the margin.")] = False,
+    margin: Annotated[float, Option("Margin of AUROC and Brier score.", low=0)] = 0.01,
+    stage: Stage = None,
+    agent: Agent = None,
+    seed: Seed = 0,
+    lambda_: Annotated[
+        float | None,
+        Option(
+            "For routers: accuracy that a US dollar for 1,000 questions must bring.  [default: the running one's]",
+            above=0,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
+
+    DATA are run stores for predictors and probes (kinds quality and hidden); for routers it is one file of outcomes,
+    and of the options --over and --lambda are theirs. Other kinds have no such guard. With --log two predictors are
+    compared on labelled answers, and a promotion is written into the log with the digest to go back to.
+
+    Exit code 0 where it is promoted, 1 where it is refused.
+    """
+    from metaprobe.checkpoints.checkpoint import load_verified
+
+    if rollback:
+        return show_lines([_roll_back(log, new, data, pins)], as_json, lambda lines: rollback_table(lines[0]))
+    if new is None or running is None or bool(data) == (log is not None):
+        raise click.UsageError("expected NEW --over RUNNING with DATA or --log URL, or --rollback --log URL")
+    if pins is not None and log is None:
+        raise click.UsageError("--pins goes with --log")
+    kinds = [load_verified(location).manifest.kind for location in (new, running)]
+    context = click.get_current_context()
+    options = ("target", "not_worse", "margin", "stage", "agent", "seed", "lambda_")
+    typed = {name for name in options if context.get_parameter_source(name) is _TYPED}
+    if log is not None:
+        if kinds != ["quality", "quality"]:
+            raise click.UsageError(f"--log compares predictors, and these are of kinds {' and '.join(kinds)}")
+        _refuse(typed & {"lambda_", "target", "stage", "agent"}, "a score log")
+        decided = _promote_in_log(new, running, log, pins, not_worse=not_worse, margin=margin, seed=seed)
+    elif kinds == ["router", "router"]:
+        _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
+        with steps("comparing on outcomes"):
+            decided = _promote_router(new, running, data, lambda_)
+    elif set(kinds) <= {"quality", "hidden"}:
+        _refuse(typed & {"lambda_"}, "predictors and probes, which have no price")
+        with steps("comparing on runs"):
+            decided = _promote_reader(
+                new,
+                running,
+                data,
+                target=target,
+                not_worse=not_worse,
+                margin=margin,
+                stage=stage,
+                agent=agent,
+                seed=seed,
+            )
+    else:
+        raise click.UsageError(
+            f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
+            "(quality, hidden), or two routers"
+        )
+    show_result(asdict(decided), as_json, promotion_table)
+    if not decided.promoted:
+        sys.exit(1)
+    return None
+
+
+_TYPED = click.core.ParameterSource.COMMANDLINE
+
+
+def _refuse(options: set[str], whom: str) -> None:
+    """Raises for an option that would be passed over in silence."""
+    if options:
+        named = ", ".join(sorted(f"--{name.strip('_').replace('_', '-')}" for name in options))
+        raise click.UsageError(f"{named}: not for {whom}")
+
+
+def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
+    from metaprobe.training.promotion import load_reader, promote
+
+    if files := [str(path) for path in data if path.is_file()]:
+        raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")
+    return promote(load_reader(new), load_reader(running), data, **options)
+
+
+def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **options: Any) -> Any:
+    from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.training.promotion import promote_in_log
+
+    versions = [QualityPredictor.load(location, on_mismatch="ignore") for location in (new, running)]
+    with opened_log(log) as opened, steps("comparing on labelled answers"):
+        return promote_in_log(versions[0], versions[1], opened, pins=pins, location=new, **options)
+
+
+def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
+    from metaprobe.records.outcomes import read_outcomes
+    from metaprobe.routing.learned import LearnedRouter
+    from metaprobe.training.promotion import promote_router as promote
+
+    if len(data) != 1 or not data[0].is_file():
+        raise click.UsageError("a router is promoted on one file of outcomes, one question a line")
+    return promote(LearnedRouter.load(new), LearnedRouter.load(running), read_outcomes(data[0]), lambda_=price)
+
+
+def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> dict[str, str]:
+    from metaprobe.training.promotion import roll_back
+
+    if log is None or new is not None or data:
+        raise click.UsageError("--rollback takes --log URL, and nothing else")
+    with opened_log(log) as opened:
+        return roll_back(opened, pins=pins)

@@ -1,0 +1,395 @@
+"""What fills and reads run stores: `metaprobe collect`, `import`, `extract`, `label`, `profiles`, `outcomes`, ..."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+
+from metaprobe.checkpoints.options import Option
+from metaprobe.collecting.plan import CollectionPlan, TopLogprobs
+from metaprobe.option_commands import command
+from metaprobe.progress import live_collection, progress_bar, quiet_libraries, steps
+from metaprobe.records.extras import require
+from metaprobe.records.importer import NAMES
+from metaprobe.records.types import POSITIONS
+from metaprobe.terminal import Stores, say_collected
+from metaprobe.training.options import Agent, Stage
+
+COMMANDS = click.Group()
+SHOWN = 20
+"""Bad lines that are told on stderr where all of them are in a file."""
+EVERY = 100
+"""How many answers pass between two updates of the text beside the progress bar."""
+OneStore = Annotated[Path, Option(kind="runs", argument=True)]
+
+
+class CollectCommand(click.Command):
+    """Lists at the end of its help the systems and tasks that there are, those of installed packages too."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from metaprobe.pipelines.named_systems import system_names
+        from metaprobe.tasks.named_tasks import task_names
+
+        for title, names in (("Systems", system_names()), ("Tasks", task_names())):
+            with formatter.section(title):
+                formatter.write_text(", ".join(names))
+
+
+@command(COMMANDS, "Run a system over a task; keep every call.", cls=CollectCommand)
+def collect(
+    plan: CollectionPlan,
+    out: Annotated[Path, Option("Run store; collecting into it again resumes.", kind="folder")],
+) -> None:
+    """Run SYSTEM over a task with a model, and keep every call with its log-probabilities.
+
+    SYSTEM is a name, or MODULE:NAME of a system of your own: a module that is installed, or lies in this folder.
+    """
+    from metaprobe.collecting.launch import CollectionWatch, launch
+
+    # After what is installed, so that no file of this folder takes the place of a library.
+    sys.path.append(str(Path.cwd()))
+    with live_collection() as live:
+        report = launch(plan, out, CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run))
+    say_collected(report)
+    if report.failed:
+        sys.exit(1)
+
+
+@command(COMMANDS, "Answer lines, or a log of Inspect, lm-eval, HELM, ..., into a run store.", name="import")
+def import_(
+    file: Annotated[Path, Option(kind="path", argument=True)],
+    out: Annotated[Path | None, Option("Run store to add to.", kind="folder")] = None,
+    form: Annotated[
+        str, Option("What FILE is; told by its content by default.", name="from", choices=("auto", *NAMES))
+    ] = "auto",
+    correct: Annotated[str, Option("The score whose 1 and 0 say right and wrong, where the log has several.")] = "",
+    requests: Annotated[Path | None, Option("Input file of a batch, joined.", kind="file")] = None,
+    stated_only: Annotated[bool, Option("Take answers without log-probabilities for what they state.")] = False,
+    plain: Annotated[
+        bool, Option("Take answers without log-probabilities too, for `extract --logprobs` to read.")
+    ] = False,
+    skip_bad: Annotated[bool, Option("Pass over bad lines and list them, instead of stopping at the first.")] = False,
+    bad_lines: Annotated[
+        Path | None,
+        Option(
+            "Pass over bad lines, and write them and what is left out here, with reasons, as JSON lines.",
+            name="bad",
+            kind="new file",
+        ),
+    ] = None,
+    explaining: Annotated[bool, Option("Say what would be stored and what is missing.", name="explain")] = False,
+) -> None:
+    """Import answers into a run store.
+
+    Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
+    is required. They may be compressed (.gz, .zst), or rows of a Parquet, Arrow or CSV file. Of an answer already
+    stored, what the line says (labels, group, messages, ...) replaces what was said before.
+
+    Logs are read of Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
+    output) and OpenAI's Batch API (its output).
+    """
+    from metaprobe.probes.verbalized import parse_named_confidence
+
+    options: dict[str, Any] = {"correct": correct, "requests": requests, "plain": plain}
+    options["stated"] = parse_named_confidence if stated_only else None
+    if explaining:
+        from metaprobe.records.importer import explain
+
+        for line in explain(file, form, **options):
+            click.echo(line)
+    elif out is None:
+        raise click.UsageError("Missing option '--out': the run store to add to. --explain says what would be stored.")
+    else:
+        on_error = "skip" if skip_bad else "stop"
+        _import(file, out, form=form, on_error=on_error, bad_lines=bad_lines, **options)
+
+
+def _import(file: Path, out: Path, **options: Any) -> None:
+    from metaprobe.records.errors import ImportFileError
+    from metaprobe.records.import_store import import_file
+    from metaprobe.records.store import RunStore
+
+    size = sum(path.stat().st_size for path in ([file] if file.is_file() else file.glob("scenario_state.json")))
+    answers = 0
+    try:
+        with progress_bar("import", "B", size, scaled=True) as bar:
+
+            def on_line() -> None:
+                nonlocal answers
+                answers += 1
+                if answers % EVERY == 0:
+                    bar.set_postfix_str(f"{answers:,} answers", refresh=False)
+
+            def on_bytes(read: int) -> None:
+                bar.update(read - bar.n)
+
+            report = import_file(file, RunStore(out), on_line=on_line, on_bytes=on_bytes, **options)
+    except ImportFileError as error:
+        rest = ". The lines before it are stored; --skip-bad passes over it" if error.line else ""
+        raise click.ClickException(f"{error}{rest}") from error
+    shown = report.skipped if options["bad_lines"] is None else report.skipped[:SHOWN]
+    for message in (*shown, *report.notes):
+        click.echo(message, err=True)
+    click.echo(
+        json.dumps(
+            {
+                "from": report.form,
+                "imported": report.imported,
+                "already_stored": report.already_stored,
+                "relabelled": report.relabelled,
+                "skipped": report.bad,
+                "left_out": sum(report.left_out.values()),
+                "labelled": report.labelled,
+                "groups": report.groups,
+                "without_logprobs": report.without_logprobs,
+            }
+        )
+    )
+    _say(report, file, shown)
+
+
+def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
+    """Prints what else is to be known of an import; ends with 1 where something is wrong."""
+    if report.bad > len(shown):
+        click.echo(f"... and {report.bad - len(shown)} more bad lines", err=True)
+    for what, count in report.taken.items():
+        click.echo(f"{report.form}: {count} x {what}", err=True)
+    for reason, count in report.left_out.items():
+        click.echo(f"left out: {count} x {reason}", err=True)
+    for doubt, count in report.doubts.items():
+        click.echo(f"stored, and said by each verdict: {count} x {doubt}", err=True)
+    if report.without_logprobs:
+        click.echo(
+            f"{report.without_logprobs} lines hold no log-probabilities and are there for what they state: nothing is"
+            " trained on them until another model has read them (metaprobe extract --logprobs MODEL)",
+            err=True,
+        )
+    empty = not (report.imported or report.already_stored or report.bad)
+    if empty:
+        click.echo(f"{file} holds no lines to import", err=True)
+    if report.imported and not report.labelled:
+        click.echo('none of the lines has "labels", such as {"correct": 1}: nothing can be learned from them', err=True)
+    if empty or report.bad:
+        sys.exit(1)
+
+
+OF_STATES = {
+    "via": "--via",
+    "workers": "--ray",
+    "layers": "--layers",
+    "positions": "--position",
+    "every_token": "--every-token",
+    "shard_calls": "--shard-calls",
+    "other_model": "--other-model",
+}
+OF_LOGPROBS = {"out": "--out", "top_logprobs": "--top-logprobs"}
+"""Parameters of `extract` that mean something for one of its two readings only -> their options."""
+
+
+@command(COMMANDS, "Hidden states or log-probabilities of recorded calls, read again with a model.")
+def extract(
+    runs: OneStore,
+    llm: Annotated[str | None, Option("The model that answered: embedded name, folder, GGUF file or hub id.")] = None,
+    logprobs: Annotated[
+        str | None, Option("Another model, whose log-probabilities of the answers go to --out.", metavar="LLM")
+    ] = None,
+    out: Annotated[
+        Path | None, Option("Run store for the runs with the log-probabilities of --logprobs.", kind="folder")
+    ] = None,
+    top_logprobs: TopLogprobs = 0,
+    via: Annotated[Literal["transformers", "vllm"], Option("What runs the model for hidden states.")] = "transformers",
+    workers: Annotated[int | None, Option("Read by so many workers of a Ray cluster.", name="ray", low=1)] = None,
+    layers: Annotated[str, Option("'all', 'every:N', or numbers such as '0,8,16'.")] = "all",
+    positions: Annotated[
+        tuple[str, ...],
+        Option(
+            "Token position to keep; repeatable. By default those that collecting keeps.",
+            name="position",
+            choices=POSITIONS,
+        ),
+    ] = (),
+    every_token: Annotated[bool, Option("Keep every answer token besides.")] = False,
+    stage: Stage = None,
+    agent: Agent = None,
+    batch_size: Annotated[int, Option("Calls read at once.", low=1)] = 32,
+    shard_calls: Annotated[int, Option("Calls written to one file.", low=1)] = 64,
+    other_model: Annotated[
+        bool, Option("Read calls of whatever model, and leave out the check that it is one.")
+    ] = False,
+) -> None:
+    """Read recorded calls again with a model.
+
+    With --llm its hidden states are kept beside the RUNS. What is there already is passed over, so a killed extraction
+    goes on. Under `accelerate launch` or `torchrun` the processes share the work.
+
+    With --logprobs another model than the one that answered reads messages and answers, and its log-probabilities go
+    into a run store of their own (--out), with the labels as they were.
+    """
+    if (llm is None) == (logprobs is None):
+        raise click.UsageError(
+            "expected one of --llm MODEL (hidden states) and --logprobs MODEL --out RUNS2 (log-probabilities)"
+        )
+    context = click.get_current_context()
+    for name, option in (OF_LOGPROBS if logprobs is None else OF_STATES).items():
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} belongs to {'--logprobs' if logprobs is None else '--llm'}: leave it out")
+    require("torch", "train")
+    quiet_libraries()
+    shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
+    if llm is not None:
+        states = {"layers": layers, "every_token": every_token, "shard_calls": shard_calls, "other_model": other_model}
+        _states(runs, llm, via, workers, positions=positions or None, **states, **shared)
+    elif out is None:
+        raise click.UsageError("Missing option '--out': the run store for what --logprobs reads")
+    else:
+        _logprobs(runs, str(logprobs), out, top_logprobs=top_logprobs, **shared)
+
+
+def _logprobs(runs: Path, llm: str, out: Path, **options: Any) -> None:
+    from metaprobe.collecting.reread import RereadWatch, launch_reread
+
+    with progress_bar("extract", " runs", ends=True) as bar:
+        report = launch_reread(runs, llm, out, watch=RereadWatch(*_counters(bar)), **options)
+    for reason, count in report.unread.items():
+        click.echo(f"without log-probabilities: {count} x {reason}", err=True)
+    click.echo(json.dumps(dataclasses.asdict(report)))
+
+
+def _states(runs: Path, llm: str, via: str, workers: int | None, **options: Any) -> None:
+    from metaprobe.collecting.extract import ExtractionWatch, launch_extract
+
+    with progress_bar("extract", " calls", ends=True) as bar:
+        watch = ExtractionWatch(*_counters(bar))
+        report: Any  # a report, or None in the other processes of a launch
+        if workers is not None:
+            from metaprobe.collecting.extract_ray import launch_on_ray
+
+            if via != "transformers":
+                raise click.UsageError("--ray reads with transformers, and --via vllm shares its work by itself")
+            report, processes = launch_on_ray(runs, llm, workers, watch=watch, **options)
+        else:
+            report, processes = launch_extract(runs, llm, watch=watch, via=via, **options)  # type: ignore[arg-type]
+    if report is not None:
+        if report.calls and report.disagreement is None and not options["other_model"]:
+            click.echo(
+                f"not checked: no call holds raw log-probabilities that would show whether {llm} is the model that "
+                "answered",
+                err=True,
+            )
+        click.echo(json.dumps({**dataclasses.asdict(report), "processes": processes}))
+
+
+def _counters(bar: Any) -> tuple[Callable[[int], None], Callable[[int, int], None]]:
+    """Returns two functions that draw the bar: one takes the total, one each chunk's calls and tokens."""
+    tokens = 0
+
+    def on_total(total: int) -> None:
+        bar.reset(total)  # loading is no part of the rate
+
+    def on_chunk(done: int, read: int) -> None:
+        nonlocal tokens
+        tokens += read
+        rate = tokens / max(bar.format_dict["elapsed"], 1e-9)
+        bar.set_postfix_str(f"{tokens:,} tokens, {rate:.0f} tokens/s", False)
+        bar.update(done)
+
+    return on_total, on_chunk
+
+
+@command(COMMANDS, "Labels by hand or by a judge, for answers that no program can check.")
+def label(runs: OneStore, file: Annotated[Path | None, Option(kind="file", argument=True)] = None) -> None:
+    """List the answers in RUNS that nobody has judged; or take their labels from FILE.
+
+    Each line: {"call": ID, "correct": null, ...}. Fill in `correct` (0 to 1), by hand or by a judge, who says so:
+    "source": "judge:NAME". A person's label goes before a program's, and a program's before a judge's.
+    """
+    from metaprobe.collecting.labels import add_labels, find_unlabelled, read_labels, unknown_systems
+    from metaprobe.records.store import RunStore
+
+    if file is None:
+        stored = list(RunStore(runs))
+        for line in find_unlabelled(stored):
+            click.echo(json.dumps(line))
+        for name, count in unknown_systems(stored).items():
+            click.echo(f"runs passed over, whose system {name!r} is not known here (docs/own.md): {count}", err=True)
+        return
+    labels = read_labels(file)
+    click.echo(json.dumps({"labels": len(labels), "new": add_labels(RunStore(runs), labels)}))
+
+
+@command(COMMANDS, "Stored outcomes into a file that `collect --profiles` begins with.")
+def profiles(
+    runs: Stores,
+    out: Annotated[Path, Option("Profile file to add to.", kind="new file")],
+    every_answer: Annotated[bool, Option("Of every agent that answered, not only of those that were chosen.")] = False,
+) -> None:
+    """Fold the outcomes of RUNS, in the order in which they were stored, into a profile file.
+
+    An outcome that is there already counts once; where its label was corrected, the new one takes its place.
+    """
+    from metaprobe.collecting.labels import fold_profiles
+
+    click.echo(json.dumps(fold_profiles(runs, out, every=every_answer)))
+
+
+@command(COMMANDS, "Metrics of collected systems, as JSON.")
+def summarize(runs: Stores) -> None:
+    """The metrics of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
+    from metaprobe.collecting.collection_summary import summarize_stores
+
+    with steps("reading runs and drawing resamples"):
+        figures = summarize_stores(runs)
+    click.echo(json.dumps(figures, indent=1))
+
+
+@command(COMMANDS, "Answers of several agents into the outcomes that a router learns from.")
+def outcomes(
+    files: Annotated[tuple[Path, ...], Option(kind="file", argument=True)],
+    out: Annotated[Path, Option("File of outcomes to write.", kind="new file")],
+    signals: Annotated[
+        tuple[str, ...],
+        Option(
+            "confidence[@AGENT]=[stated+]CHECKPOINT: what a checkpoint reads of the answers in place of what is "
+            "stated; repeatable.",
+            name="signal",
+        ),
+    ] = (),
+    prices: Annotated[
+        Path | None,
+        Option(
+            '{"AGENT or MODEL": {"prompt": USD, "completion": USD}} for a million tokens each.',
+            kind="file",
+        ),
+    ] = None,
+) -> None:
+    """Join the answers of two or more agents, one a file of import lines, by their ids.
+
+    A line is one that `metaprobe import` takes, with "id" and "labels": {"correct": 0 or 1}. The agent is its "agent",
+    else the name of the file. `metaprobe train router OUT` learns from what comes out.
+    """
+    from metaprobe.collecting.joining import join_outcomes
+    from metaprobe.llms.pricing import read_prices
+    from metaprobe.probes.source import SignalSource
+    from metaprobe.records.outcomes import write_outcomes
+
+    if out.resolve() in {file.resolve() for file in files}:
+        raise click.UsageError(f"--out {out} is one of the files to join; give another one")
+    joined = join_outcomes(files, signals=SignalSource.load(signals), prices=read_prices(prices) if prices else None)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_outcomes(out, joined.questions)
+    for note in joined.notes:
+        click.echo(note, err=True)
+    click.echo(
+        json.dumps(
+            {
+                "questions": len(joined.questions),
+                "agents": {name: joined.accuracy(name) for name in joined.questions[0].agents},
+                "missing": joined.missing,
+                "unlabelled": joined.unlabelled,
+            }
+        )
+    )

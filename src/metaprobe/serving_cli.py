@@ -1,0 +1,111 @@
+"""What answers requests: `metaprobe serve`; and what an endpoint gives to score: `metaprobe doctor`."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import click
+
+from metaprobe.checkpoints.options import Option
+from metaprobe.checkpoints.table import Table
+from metaprobe.option_commands import Fields, command
+from metaprobe.records.errors import MissingExtra, RecordError
+from metaprobe.records.extras import require
+from metaprobe.serving.http.settings import Settings
+
+COMMANDS = click.Group()
+
+
+@command(COMMANDS, "Score over HTTP, and stand in front of an OpenAI-compatible API.")
+def serve(
+    checkpoint: Annotated[tuple[str, ...], Option(kind="named checkpoint", argument=True)],
+    settings: Annotated[dict[str, Any], Fields(Settings)],
+) -> None:
+    """Score answers over HTTP with a quality predictor, and stand in front of an OpenAI-compatible API.
+
+    POST /v1/score takes a response, or {"responses": [...]}. POST /v1/chat/completions asks the upstream and adds
+    the verdict under "metaprobe"; so do /v1/completions and /v1/responses where they have log-probabilities. GET
+    /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /readyz says that it is ready, and GET
+    /openapi.json names all. With --log, POST /v1/feedback takes labels for what was answered.
+
+    Several CHECKPOINTS judge the answers of one model each: NAME=CHECKPOINT, or those that it was trained on. The first
+    judges all others as well. SIGHUP takes in what their places hold now.
+
+    Keys are read from the environment, never from the command line.
+    """
+    from metaprobe.serving.http.run_server import serve as run
+
+    run(Settings(**settings | {"checkpoint": checkpoint[0], "more_checkpoints": checkpoint[1:]}))
+
+
+@command(COMMANDS, "What an endpoint gives, drops or fakes of log-probabilities.")
+def doctor(
+    url: Annotated[str, Option(argument=True)],
+    model: Annotated[str, Option(argument=True)],
+    key_variable: Annotated[
+        str,
+        Option(
+            "Environment variable that holds the key; the key itself is never shown.",
+            name="api-key-env",
+        ),
+    ] = "OPENAI_API_KEY",
+    timeout_s: Annotated[float, Option("Seconds that one answer may take.", name="timeout", above=0)] = 60.0,
+    thinking_tokens: Annotated[
+        int, Option("Tokens that a model which thinks may use before each answer.", low=0)
+    ] = 512,
+    extra_body: Annotated[
+        dict[str, Any] | None, Option("Further fields of every request, as a JSON object.", kind="json object")
+    ] = None,
+    as_json: Annotated[bool, Option("Write the findings as one JSON object.", name="json")] = False,
+) -> None:
+    """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 12 small questions of MODEL.
+
+    Says what it gives, drops, shifts or fakes of log-probabilities, and what to set. Ends with 0 if its answers can be
+    scored, with 1 if a fault makes scores wrong or impossible, with 2 if it could not be asked.
+    """
+    try:
+        asking = require("metaprobe.llms.doctor", "api")
+        findings = require("metaprobe.llms.doctor_findings", "api")
+        interviewer = asking.Interviewer(
+            url,
+            model,
+            key_variable=key_variable,
+            timeout_s=timeout_s,
+            thinking_tokens=thinking_tokens,
+            extra_body=extra_body or {},
+        )
+        answers = asyncio.run(interviewer.ask_all())
+    except (RecordError, MissingExtra) as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    key = os.environ.get(key_variable, "").strip()
+    checks = [replace(one, found=_line(one.found, key)) for one in findings.diagnose(answers)]
+    faults = sum(one.verdict == "fault" for one in checks)
+    if as_json:
+        report = {"endpoint": answers.endpoint, "model": model, "engine": findings.engine_of(answers)}
+        spent = {
+            "requests": answers.requests,
+            "prompt_tokens": answers.prompt_tokens,
+            "completion_tokens": answers.completion_tokens,
+            "seconds": round(answers.seconds, 1),
+        }
+        report |= {"usable": not faults, "findings": [asdict(one) for one in checks], "spent": spent}
+        click.echo(json.dumps(report))
+    else:
+        rows = []
+        for one in checks:
+            rows += [(one.verdict, one.check, one.found), *([("", "", f"-> {one.do}")] if one.do else [])]
+        click.echo("\n".join(Table.of(("verdict", "check", "found"), rows).text(width=None)))
+        end = "usable for scoring" if not faults else f"faults that make scores wrong or impossible: {faults}"
+        tokens = f"{answers.prompt_tokens} tokens read and {answers.completion_tokens} written"
+        click.echo(f"\n{end}; spent {answers.requests} requests, {tokens}, {answers.seconds:.1f} s")
+    sys.exit(1 if faults else 0)
+
+
+def _line(words: str, key: str) -> str:
+    """Returns what a server answered, on one line, without the key and without control characters."""
+    shown = words.replace(key, "[secret]") if key else words
+    return "".join(c for c in " ".join(shown.split()) if c.isprintable())

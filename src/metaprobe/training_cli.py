@@ -1,0 +1,211 @@
+"""What is trained and compared: `metaprobe train`, `adapt`, `compare`, `demo`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+
+from metaprobe.checkpoints import FlagOptions
+from metaprobe.checkpoints.options import Option
+from metaprobe.option_commands import command
+from metaprobe.progress import live_collection, quiet_libraries, say, steps
+from metaprobe.records.extras import require
+from metaprobe.terminal import (
+    CheckpointOut,
+    OneCheckpoint,
+    Stores,
+    command_line,
+    say_checkpoint,
+    say_collected,
+    wait_without_spinning,
+)
+from metaprobe.training.options import (
+    AdapterOptions,
+    BlendOptions,
+    CompareOptions,
+    Folds,
+    GateOptions,
+    HiddenOptions,
+    Llm,
+    QualityOptions,
+    ReplaceOptions,
+    RouterOptions,
+    RunOptions,
+    Seed,
+)
+
+COMMANDS = click.Group()
+
+
+@click.group(short_help="Train on stored runs, and write a checkpoint.")
+def train() -> None:
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, router, choice."""
+    wait_without_spinning()
+
+
+COMMANDS.add_command(train)
+
+
+def _write(trained: Callable[[Any, Any], Any], data: Any, options: RunOptions) -> None:
+    """Calls a training with its steps shown, and prints the checkpoint. Of several processes only one has it."""
+    with steps() as on_step:
+        checkpoint = trained(data, replace(options, on_step=on_step, on_line=say, command=command_line()))
+    if checkpoint is not None:
+        say_checkpoint(checkpoint)
+
+
+@command(train, "On log-probabilities: a calibrated verdict.", name="quality")
+def train_quality_command(runs: Stores, options: QualityOptions) -> None:
+    """A predictor on log-probabilities, one calibrated head a target.
+
+    A head that is a probability begins with a free number and climbs to seven terms, or terms and trees, only where
+    held-out groups pay for it; the card says how far it came.
+
+    A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction, justification, evidence), or quality,
+    the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.
+    """
+    from metaprobe.training.recipes.quality import train_quality
+
+    _write(train_quality, runs, options)
+
+
+@command(train, "On hidden states: difficulty before, confidence after.", name="hidden")
+def train_hidden_command(runs: Stores, options: HiddenOptions) -> None:
+    """A probe on hidden states; the layer is chosen on rows that it was not fitted on. Resumes where it was stopped."""
+    from metaprobe.training.recipes.hidden import train_hidden
+
+    _write(train_hidden, runs, options)
+
+
+@command(train, "On hidden states of many tasks, for tasks that they do not hold.", name="blend")
+def train_blend_command(runs: Stores, options: BlendOptions) -> None:
+    """A probe from runs of at least ten tasks, to stand beside the log-probabilities on tasks that it has not seen."""
+    from metaprobe.training.recipes.blend import train_blend
+
+    _write(train_blend, runs, options)
+
+
+@command(train, "On the first log-probabilities: when to stop a stream.", name="gate")
+def train_gate_command(runs: Stores, options: GateOptions) -> None:
+    """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms."""
+    from metaprobe.training.recipes.gate import train_gate
+
+    _write(train_gate, runs, options)
+
+
+@command(train, "On outcomes of several agents: whom to ask, whose answer to keep.", name="router")
+def train_router_command(outcomes: Annotated[Path, Option(kind="path", argument=True)], options: RouterOptions) -> None:
+    """Whom to ask next and whose answer to keep, from outcomes: one question a line, with every agent's answer.
+
+    OUTCOMES may also be a folder of runs of `collect metacogagent --variant every-agent`: the router then learns from
+    what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
+    With --signal it learns from other confidences, and must then be given those (`collect ... --signal`).
+    """
+    from metaprobe.training.router.train import train_router
+
+    _write(train_router, outcomes, options)
+
+
+@command(train, "On prompt and answer as text: a small language model.", name="adapter")
+def train_adapter_command(runs: Stores, options: AdapterOptions) -> None:
+    """A small language model with LoRA and a confidence head, merged and exported; it needs no torch to run.
+
+    Stopped at any moment and called again, it goes on from its last evaluation.
+    """
+    require("torch", "train,adapter")
+    require("peft", "train,adapter")
+    from metaprobe.training.recipes.adapter import train_adapter
+
+    quiet_libraries()
+    _write(train_adapter, runs, options)
+
+
+@command(train, "On answers of both kinds: whether to ask again.", name="choice")
+def train_choice_command(
+    runs: Stores, out: CheckpointOut, replacing: ReplaceOptions, folds: Folds = 5, seed: Seed = 0
+) -> None:
+    """Accept a direct answer or ask again step by step, from items that were answered both ways."""
+    from metaprobe.training.ask_again.train import train_choice
+
+    with steps("reading runs and fitting in folds"):
+        checkpoint, policies = train_choice(
+            out, runs, seed=seed, folds=folds, command=command_line(), **vars(replacing)
+        )
+    for policy in policies:
+        a = policy.accuracy
+        click.echo(
+            f"{policy.policy:32} accuracy {a.estimate:.3f} [{a.low:.3f}, {a.high:.3f}]  "
+            f"{policy.tokens_per_question:5.1f} tokens  {policy.step_by_step:4.0%} step by step",
+            err=True,
+        )
+    say_checkpoint(checkpoint)
+
+
+@command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")
+def adapt(
+    checkpoint: OneCheckpoint,
+    labelled: Annotated[tuple[Path, ...], Option(kind="path", argument=True)],
+    out: CheckpointOut,
+    replacing: ReplaceOptions,
+    flags: FlagOptions,
+    seed: Seed = 0,
+) -> None:
+    """Give CHECKPOINT the base rate and the scale of LABELLED: run stores, or files of OpenAI-format lines with labels.
+
+    It takes at least 20 labels. The order of answers of one run stays as it is. As many answers are flagged as are
+    expected to be wrong, unless an option says otherwise.
+    """
+    from metaprobe.training.rescale import adapt_quality
+
+    made = adapt_quality(
+        checkpoint, labelled, out=out, flags=flags, writing=replacing, seed=seed, command=command_line()
+    )
+    say_checkpoint(made)
+
+
+@command(COMMANDS, "Explicit against implicit metacognition: report and tables.")
+def compare(runs: Stores, options: CompareOptions) -> None:
+    """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
+    wait_without_spinning()
+    from metaprobe.eval.report.write import comparison_table
+    from metaprobe.training.comparison import compare as compared
+
+    with steps() as on_step:
+        comparison = compared(runs, replace(options, on_step=on_step, on_line=say, command=command_line()))
+    click.echo(comparison_table(comparison))
+    click.echo(f"report      {Path(options.out) / 'report.html'}")
+
+
+@command(COMMANDS, "From nothing to checkpoints and a report, on a local model.")
+def demo(
+    out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
+    llm: Llm = "smollm2-135m",
+    limit: Annotated[int | None, Option("Only so many of the 700 items, spread evenly.", low=1)] = None,
+    batch_size: Annotated[int, Option("Requests generated at once.", low=1)] = 32,
+    folds: Folds = 5,
+    seed: Seed = 0,
+) -> None:
+    """The main job on a real local model: collect, train, export, compare, report.
+
+    Takes under ten minutes on two cores that do nothing else; run again, it resumes. Where other programs need the
+    cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
+    """
+    from metaprobe.eval.report.write import comparison_table
+    from metaprobe.training.comparison import require_report
+
+    require_report()
+    from metaprobe.collecting.launch import CollectionWatch
+    from metaprobe.demo import collect_demo, train_demo
+
+    with live_collection() as live:
+        watch = CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run)
+        collected = collect_demo(out, model=llm, limit=limit, batch_size=batch_size, watch=watch)
+    say_collected(collected)
+    with steps() as on_step:
+        made = train_demo(out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step)
+    click.echo(comparison_table(made.comparison))
+    for checkpoint in made.checkpoints:
+        click.echo(f"checkpoint  {checkpoint.path}")
+    click.echo(f"report      {made.report}")
