@@ -65,7 +65,7 @@ FOR = {
     "aiohttp": "the proxy's way to the upstream",
     "prometheus-client": "the server's metrics",
     "msgspec": "reads response bodies fast",
-    "sqlalchemy": "the score log in a database by its URL",
+    "sqlalchemy": "the score log, in a SQLite file or in PostgreSQL",
     "psycopg": "PostgreSQL",
     "litellm": "callbacks there",
     "langchain-core": "callbacks there",
