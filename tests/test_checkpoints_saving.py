@@ -91,7 +91,13 @@ def test_other_types_than_float32_round_trip(tmp_path):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     whole, truth = np.array([2**40, -1]), np.array([True, False])
-    save(tmp_path / "s", model=model, golden_inputs={"s": whole, "b": truth}, expected={"t": whole, "c": ~truth})
+    save(
+        tmp_path / "s",
+        kind="numbers",
+        model=model,
+        golden_inputs={"s": whole, "b": truth},
+        expected={"t": whole, "c": ~truth},
+    )
     out = load_checkpoint(tmp_path / "s").run({"s": whole, "b": truth})
     assert out["t"].tolist() == [2**40, -1]
     assert out["c"].tolist() == [False, True]
