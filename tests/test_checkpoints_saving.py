@@ -93,7 +93,7 @@ def test_other_types_than_float32_round_trip(tmp_path):
     whole, truth = np.array([2**40, -1]), np.array([True, False])
     save(
         tmp_path / "s",
-        kind="numbers",
+        Draft(kind="numbers"),
         model=model,
         golden_inputs={"s": whole, "b": truth},
         expected={"t": whole, "c": ~truth},
