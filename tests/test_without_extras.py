@@ -1,5 +1,6 @@
 """A command whose packages are not installed says in one line which, and what to type."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,3 +47,9 @@ def test_a_package_that_is_there_and_lacks_something_itself_is_not_called_missin
     with pytest.raises(MissingExtra, match=r"not_installed.part is needed here.*metaprobe\[serve\]"):
         require("not_installed.part", "serve")
     assert require("json.decoder", "serve").__name__ == "json.decoder"
+
+
+@pytest.mark.parametrize("module", ["serving.http.middleware", "serving.watch_stream", "serving.verdict_export"])
+def test_what_runs_beside_an_engine_needs_no_database(module: str) -> None:
+    without = f"import sys; sys.modules['sqlalchemy'] = None; import metaprobe.{module}"
+    subprocess.run([sys.executable, "-c", without], check=True)

@@ -4,21 +4,23 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import Request
 
 from metaprobe.llms.pricing import Price, price_of, read_prices
-from metaprobe.monitoring.answer_lengths import AnswerLengths
 from metaprobe.monitoring.entry import MAX_NOTE, Entry
-from metaprobe.monitoring.log import ScoreLog
 from metaprobe.records.response import ParsedResponse
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.wire import UNREADABLE, ChatRequest
+
+if TYPE_CHECKING:
+    from metaprobe.monitoring.answer_lengths import AnswerLengths
+    from metaprobe.monitoring.log import ScoreLog
 
 TAGS_HEADER = "x-metaprobe-tags"
 TAGS_METADATA = "metaprobe-tags"
@@ -53,12 +55,12 @@ class _Metadata(msgspec.Struct):
 class ServerLog:
     """The log of one server."""
 
-    log: ScoreLog
+    log: "ScoreLog"
     settings: Settings
     metrics: Metrics
     prices: Mapping[str, Price] | None = None
     """By the model's name; None for OpenAI's list."""
-    lengths: AnswerLengths | None = None
+    lengths: "AnswerLengths | None" = None
     """Of answers that the gate let go on; None where there is no gate."""
     host: str = ""
     """Of the upstream, by which prices are known."""
@@ -68,6 +70,10 @@ class ServerLog:
         """The log that the settings name. Raises `LogError` where it cannot be opened, `LLMError` for prices that
         cannot be read. `gated`: whether there is a gate, whose savings are to be estimated."""
         prices = None if settings.prices is None else read_prices(settings.prices)
+        # Not above: the middleware runs in an engine's environment, where a log, and its database, may not be wanted.
+        from metaprobe.monitoring.answer_lengths import AnswerLengths
+        from metaprobe.monitoring.log import ScoreLog
+
         log = ScoreLog.open(settings.log, wait_s=WAIT_S, spool=settings.log_spool)
         lengths = AnswerLengths.of_log(log.tables) if gated else None
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
