@@ -156,7 +156,7 @@ def test_golden_rows_of_absurd_shapes_are_refused(made, folder, shape):
     golden = json.loads(files["golden.json"])
     golden["inputs"]["features"]["shape"] = shape
     write(folder, {**files, "golden.json": json.dumps(golden).encode()})
-    with pytest.raises(ContractMismatch, match="do not fill shape|no rows"):
+    with pytest.raises(ContractMismatch, match=r"do not fill shape|no rows"):
         load_checkpoint(folder)
 
 
