@@ -148,7 +148,7 @@ class Settings(FlagOptions):
         tuple[str, ...],
         Option("Request header that the upstream gets too, beside the usual ones; repeatable.", name="forward-header"),
     ] = ()
-    """The usual ones are those in `metaprobe.serving.http.headers`."""
+    """The usual ones are those in `metaprobe.serving.http.upstream`."""
     top_logprobs: Annotated[
         int,
         Option("Alternatives asked for where the checkpoint needs them and the caller asked for none.", low=0, high=20),
