@@ -191,7 +191,10 @@ class LocalLLM:
         self.tokenizer = tokenizer
         self.shareable = shareable(model)
         """Whether a beginning that prompts share may be read once for all of them."""
-        companions_of = lambda jobs, size: companions([job.prompt for job in jobs], size)  # noqa: E731
+
+        def companions_of(jobs: Sequence[_Job], size: int) -> Sequence[int]:
+            return companions([job.prompt for job in jobs], size)
+
         self._queue = BatchQueue[_Job, Call](
             self._answer, batch_size=batch_size, choose=companions_of if self.shareable else None
         )

@@ -26,6 +26,8 @@ Kind = Literal["", "chat", "text", "event"]
 
 _LASTING = ("id", "model", "system_fingerprint", "prompt_token_ids", "usage")
 _COLUMNS = ("tokens", "token_logprobs", "top_logprobs", "content")
+_HELPER_EVENTS = ("content.", "refusal.", "logprobs.", "tool_calls.function.")
+"""Beginnings of the types of events that the openai client's `chat.completions.stream` gives beside its chunks."""
 _UNKNOWN = (
     "the chunks of the stream have the keys {}; expected those of chat or text completions, of the Responses API, of"
     " Ollama or of vLLM: ask an endpoint that speaks OpenAI's format, or score the whole answer"
@@ -123,7 +125,7 @@ class AnswerStream:
         if is_event(held):
             return self._event(held)
         if "choices" not in held:
-            if "type" in held:
+            if text(held.get("type")).startswith(_HELPER_EVENTS):
                 self._odd = self._odd or first_keys(held)
                 return Piece()  # the openai client's other events say the same again
             if held and not held.get("usage"):

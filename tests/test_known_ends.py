@@ -359,3 +359,13 @@ def test_what_predict_says_of_a_response_is_said_of_its_line_and_of_its_stored_a
     assert lines == stored == said
     assert sum(report.doubts.values()) == 3
     assert any("'abort'" in doubt for doubt in report.doubts)
+
+
+def test_a_chunk_of_an_unknown_type_is_refused_and_the_clients_own_events_are_passed_over() -> None:
+    entry = {"token": "4", "logprob": -0.1, "top_logprobs": []}
+    chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    helper = {"type": "content.delta", "delta": "4", "snapshot": "4"}
+    assert parse_response([chunk, helper, end]).text == "4"
+    with pytest.raises(InvalidResponse, match="choices"):
+        parse_response([chunk, {"type": "moderation", "verdict": "cut"}, end])
