@@ -14,7 +14,6 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.labels import Labeller, NotYours
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError
-from metaprobe.serving.http import request_log
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.request_log import NOT_LOGGED
 from metaprobe.serving.http.settings import Settings, SettingsError
@@ -150,7 +149,7 @@ def test_a_verdict_that_the_log_did_not_take_says_so(
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", OPERATOR)
     opened = ScoreLog.open
-    monkeypatch.setattr(request_log.ScoreLog, "open", lambda where, **more: opened(where, capacity=2, **more))
+    monkeypatch.setattr(ScoreLog, "open", lambda where, **more: opened(where, capacity=2, **more))
     monkeypatch.setattr("metaprobe.monitoring.log_writer.EVERY_S", 60)
     path = tmp_path / "scores.sqlite"
     with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], log=str(path)))) as (url, _):
