@@ -4,11 +4,11 @@ The identity is asked for with worked examples, as there, and the answer without
 goes to the one who answers.
 """
 
-from metaprobe.pipelines.answers import final_answer
 from metaprobe.pipelines.metacrit import answer_form
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.records.answers import final_answer
 from metaprobe.records.types import Run
 
 IDENTITY_TOKENS = 96

@@ -23,13 +23,13 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterator
 
-from metaprobe.pipelines.answers import canonical, most_voted
 from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.probes.verbalized import parse_confidence
+from metaprobe.records.answers import canonical, most_voted
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Message, Run
 from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE

@@ -10,12 +10,12 @@ The directive of `raw-critique` goes to the two sides.
 
 import re
 
-from metaprobe.pipelines.answers import final_answer, most_voted
 from metaprobe.pipelines.metacrit import answer_form, quote, yes_no
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.records.answers import final_answer, most_voted
 from metaprobe.records.types import Call, Run
 
 ROUNDS = Constant("rounds", 3, "how often both sides speak at most")

@@ -11,7 +11,6 @@ in. The directive of `raw-critique` goes to the experts and to the joining call.
 import asyncio
 import re
 
-from metaprobe.pipelines.answers import final_answer
 from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
@@ -25,6 +24,7 @@ from metaprobe.pipelines.zero_shot_cot import (
     directive,
     monitor,
 )
+from metaprobe.records.answers import final_answer
 from metaprobe.records.spelling import AT_LINE
 from metaprobe.records.types import Call, Run
 

@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import signals_of
+from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.policy import measure_answers
 

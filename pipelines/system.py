@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metaprobe.pipelines.answers import final_answer
 from metaprobe.pipelines.session import Session, Setup
 from metaprobe.pipelines.system_options import Constant, Need
+from metaprobe.records.answers import final_answer
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run, Sampling
 from metaprobe.routing.profiles import Experience

@@ -10,12 +10,12 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from metaprobe.pipelines.answers import final_answer, most_voted
 from metaprobe.pipelines.metacrit import answer_form, quote
 from metaprobe.pipelines.session import Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
+from metaprobe.records.answers import final_answer, most_voted
 from metaprobe.records.spelling import read_int
 from metaprobe.records.types import Call, Item, Run
 

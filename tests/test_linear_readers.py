@@ -16,10 +16,10 @@ import pytest
 from metaprobe.pipelines import caelf, judging, metacrit, multi_agent_debate, multi_expert, self_refine, verifiable
 from metaprobe.pipelines import monitor_generate_verify as mgv
 from metaprobe.pipelines import universal_self_consistency as usc
-from metaprobe.pipelines.answers import canonical, final_answer
 from metaprobe.pipelines.self_report import extract_answer
 from metaprobe.probes.verbalized import parse_confidence, parse_difficulty, parse_named_confidence
 from metaprobe.records.answer_stream import AnswerStream
+from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.correctness import function_code, is_correct, numbers
 from metaprobe.records.logs.sample import without_end_tokens
 from metaprobe.records.segments import locate, marked, spoken_text

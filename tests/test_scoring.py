@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.correctness import (
     chosen,
     function_code,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from outside_rows import DATA, MADE, OUTSIDE, items_of, real_data
 
-from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item

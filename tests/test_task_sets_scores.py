@@ -21,7 +21,7 @@ from metaprobe.eval.metrics.bias import (
     stereotype_score,
 )
 from metaprobe.pipelines import SYSTEMS
-from metaprobe.pipelines.answers import final_answer
+from metaprobe.records.answers import final_answer
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item

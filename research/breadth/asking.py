@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from metaprobe.pipelines import Prompts, Session, System
-from metaprobe.pipelines.answers import final_answer
+from metaprobe.records.answers import final_answer
 from metaprobe.records.correctness import SENTENCE_END
 from metaprobe.records.types import Call, Item, Run
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.pipelines import SYSTEMS
-from metaprobe.pipelines.answers import canonical
+from metaprobe.records.answers import canonical
 from metaprobe.records.types import Run
 from research.systems.metacog_controls import half_of
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from metaprobe.eval.systems import metacogagent, mgv
 from metaprobe.eval.table import group_of, stated_of
-from metaprobe.pipelines.answers import most_voted
 from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.signals import Signal, Signals
+from metaprobe.records.answers import most_voted
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, State

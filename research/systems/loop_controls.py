@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import mgv
-from metaprobe.pipelines.answers import canonical, final_answer
+from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.paper import PaperRules
 

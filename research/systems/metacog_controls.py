@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.systems.metacogagent import outcome_matrix
-from metaprobe.pipelines.answers import most_voted
 from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.source import SignalSource, When
+from metaprobe.records.answers import most_voted
 from metaprobe.records.types import Item, Run
 from metaprobe.routing.profiles import UNKNOWN, read_classification
 from research.systems.figures import recorded
