@@ -315,6 +315,7 @@ TAKEN_BY = {
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
     "router": "`metaprobe route` and `metaprobe collect --policy learned:`",
     "choice": "LearnedChoice",
+    "panel": "`metaprobe score CHECKPOINT RUNS` and Panel",
     "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
 

@@ -31,7 +31,7 @@ ADAPTER, RAW_GRAPH = "adapter", "raw"
 """A kind of checkpoint whose graph is a language model, and the name that raw.onnx has here, of whatever kind."""
 
 _MODEL = """
-Add, Cast to, Clip, Concat axis, Div, Gather axis, Greater, Identity, IsNaN, Log, MatMul, Max, Min, Mul, Neg, Not,
+Add, Cast to, Clip, Concat axis, Div, Exp, Gather axis, Greater, Identity, IsNaN, Log, MatMul, Max, Min, Mul, Neg, Not,
 ReduceMax axes keepdims, ReduceMean axes keepdims, ReduceSum axes keepdims, Reshape allowzero, Sigmoid, Softplus,
 Split axis, Sub, Sum, Where
 """
@@ -49,7 +49,7 @@ ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_
 """
 """Of model.onnx as well: what onnxmltools and skl2onnx make of trees and of a scaled linear model."""
 _RAW = """
-And, Equal, Exp, Expand, GatherElements axis, GreaterOrEqual, Less, LessOrEqual, Range, ReduceMin axes keepdims,
+And, Equal, Expand, GatherElements axis, GreaterOrEqual, Less, LessOrEqual, Range, ReduceMin axes keepdims,
 Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Transpose perm, Unsqueeze axes
 """
 """Of raw.onnx beyond those."""

@@ -1,11 +1,11 @@
 """What the learned router reads of one question: what is known so far, each agent's past, and the rows made of both."""
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+
+from metaprobe.routing.same_answers import SAME, agreement, content
 
 NAN = math.nan
 ANY = ""
@@ -38,8 +38,6 @@ FLOOR = 1e-9
 """Least price in US dollars for 1,000 questions, so that a free agent has a logarithm."""
 VOTE = 1.5
 """An answer has a say where its calibrated log-odds are above -VOTE, and the more the higher they are."""
-SAME = 0.5
-"""Agreement above which two answers count as one."""
 LONGEST_REASON = 200
 """Characters kept of why an agent failed: an error may carry a whole page, and a reason is one line."""
 
@@ -277,21 +275,3 @@ def _in_words(source: str) -> str:
     if source.isidentifier() and len(source) < 20:
         return "stated by the model" if source == "stated" else f"from {source}"
     return f"read by checkpoint {digest[:16]}" + (", joined with the stated one" if first else "")
-
-
-def agreement(one: frozenset[str], other: frozenset[str]) -> float:
-    """How far two answers say the same, in [0, 1]: Jaccard index of what they consist of; 0 where both are empty."""
-    if one == other:
-        return float(bool(one))
-    return len(one & other) / len(one | other)
-
-
-_MARK = re.compile(r"####|\\boxed\{")
-_WORD = re.compile(r"[^\W_]+(?:\.\d+)?")
-_COMMA = re.compile(r"(?<=\d),(?=\d{3})")
-
-
-@lru_cache(maxsize=8192)
-def content(answer: str) -> frozenset[str]:
-    """Words and numbers of an answer, in lower case; of a worked one (`#### 12`, `\\boxed{12}`) those of its end."""
-    return frozenset(_WORD.findall(_COMMA.sub("", _MARK.split(answer)[-1].lower())))

@@ -25,7 +25,7 @@ from metaprobe.records.logs.sample import without_end_tokens
 from metaprobe.records.segments import locate, marked, spoken_text
 from metaprobe.records.spelling import spelled
 from metaprobe.records.types import Call, Item
-from metaprobe.routing.learned_state import content
+from metaprobe.routing.same_answers import content
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import read_tags
 from metaprobe.serving.http.streamed_answer import EventSplitter

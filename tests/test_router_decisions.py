@@ -22,9 +22,10 @@ from metaprobe.routing.learned import AGENTS, ANY, GAIN, INPUT, KIND, SUCCESS, W
 from metaprobe.routing.learned_budget import Alone, Point, lambda_of_budget, plan_of
 from metaprobe.routing.learned_play import play
 from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
-from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known, Past, agreement, content
+from metaprobe.routing.learned_state import FLOOR, PRICED, AskedAgent, Known, Past
 from metaprobe.routing.learned_stored import WordScores, word_buckets
 from metaprobe.routing.policy import ASK, EXECUTE, State
+from metaprobe.routing.same_answers import agreement, content
 
 TEAM = ("a", "b", "c", "d", "e")
 PRICE = dict(zip(TEAM, (0.0, 0.0001, 0.0002, 0.0004, 0.0008), strict=True))

@@ -215,6 +215,20 @@ class RouterOptions(RunOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PanelOptions(RunOptions, ReplaceOptions):
+    """What `train_panel` takes."""
+
+    sampled: Annotated[
+        str | None,
+        Option("For runs: the stage whose answers are samples.  [default: the one that is labelled]", metavar="STAGE"),
+    ] = None
+    same: Annotated[
+        Literal["number", "choice", "exact", "overlap"] | None,
+        Option("For lines: what two equal answers share.  [default: more than half of their words]"),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOptions(RunOptions, ReplaceOptions):
     """What `train_adapter` takes."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metaprobe.records.store import RunStore
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
+    from metaprobe.routing.panel import Panel
     from metaprobe.routing.paper import PaperRules
     from metaprobe.serving.watch_stream import watch
     from metaprobe.train import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         train_adapter,
         train_gate,
         train_hidden,
+        train_panel,
         train_quality,
         train_router,
     )
@@ -46,6 +48,7 @@ __all__ = [
     "DifficultyProbe",
     "LearnedRouter",
     "MissingExtra",
+    "Panel",
     "PaperRules",
     "QualityPredictor",
     "RecordError",
@@ -60,6 +63,7 @@ __all__ = [
     "train_adapter",
     "train_gate",
     "train_hidden",
+    "train_panel",
     "train_quality",
     "train_router",
     "watch",
@@ -71,6 +75,7 @@ _LATER = {
     "DifficultyProbe": "metaprobe.probes.hidden",
     "LearnedRouter": "metaprobe.routing.learned",
     "MissingExtra": "metaprobe.records.errors",
+    "Panel": "metaprobe.routing.panel",
     "PaperRules": "metaprobe.routing.paper",
     "QualityPredictor": "metaprobe.probes.quality",
     "RecordError": "metaprobe.records.errors",
@@ -85,6 +90,7 @@ _LATER = {
     "train_adapter": "metaprobe.train",
     "train_gate": "metaprobe.train",
     "train_hidden": "metaprobe.train",
+    "train_panel": "metaprobe.train",
     "train_quality": "metaprobe.train",
     "train_router": "metaprobe.train",
     "watch": "metaprobe.serving.watch_stream",

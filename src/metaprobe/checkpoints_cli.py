@@ -14,7 +14,7 @@ from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import command
 from metaprobe.progress import lines_done, steps
-from metaprobe.shown import promotion_table, rollback_table, router_table, show_lines, show_result
+from metaprobe.shown import panel_table, promotion_table, rollback_table, router_table, show_lines, show_result
 from metaprobe.terminal import AsJson, Digest, OneCheckpoint, is_store, opened_log
 from metaprobe.training.options import Agent, Seed, Stage
 
@@ -124,13 +124,21 @@ def score(
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line. A travelling blend takes a
-    store only.
+    store only. A panel gives a line for each question: which of its answers to keep, and how sure it is.
     """
+    from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.score_file import score_lines
 
     file = Path("/dev/stdin") if str(file) == "-" else file
-    if file.is_dir():
+    if load_verified(checkpoint, sha256=sha256).manifest.kind == "panel":
+        if flags.flags or run is not None:
+            raise click.UsageError("flags and --run are for quality predictors: a panel says which answer to keep")
+        from metaprobe.routing.panel import Panel
+        from metaprobe.routing.panel_lines import panel_lines
+
+        verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
+    elif file.is_dir():
         verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags)
     elif stage is not None:
         raise click.UsageError("--stage is for run stores: a line of a file has one answer")
@@ -251,7 +259,7 @@ def route(
 
 @click.group()
 def evaluate() -> None:
-    """What a checkpoint is worth on data it has not seen: router."""
+    """What a checkpoint is worth on data it has not seen: panel, router."""
 
 
 COMMANDS.add_command(evaluate)
@@ -284,6 +292,30 @@ def evaluate_router_command(
         decisions.parent.mkdir(parents=True, exist_ok=True)
         decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")
     show_result({"budget": budget, "seconds": seconds, **figures}, as_json, router_table)
+
+
+@command(evaluate, "Accuracy by number of answers, every simple way beside it.", name="panel")
+def evaluate_panel_command(
+    checkpoint: OneCheckpoint,
+    answers: Annotated[Path, Option(kind="path", argument=True)],
+    sampled: Annotated[str | None, Option("For runs: the stage whose answers are samples.", metavar="STAGE")] = None,
+    sha256: Digest = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy of the answer that is kept, by the number of answers and by their mean number where asking stops.
+
+    ANSWERS is what `train panel` takes. Simple ways to stop are tuned on these very answers, which favours them.
+    """
+    from metaprobe.routing.panel import Panel
+    from metaprobe.training.panel_data import panels_at
+    from metaprobe.training.panel_evaluate import evaluate_panel
+
+    panel = Panel.load(checkpoint, sha256=sha256)
+    same = None if answers.is_dir() or panel.same == "overlap" else panel.same
+    with steps("playing the panel and the simple ways"):
+        result = evaluate_panel(panel, panels_at(answers, stage=sampled, same=same), seed=seed)
+    show_result(result, as_json, panel_table)
 
 
 @command(COMMANDS, "Whether a new version may take the running one's place.")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.ask_again import LearnedChoice
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.learned import LearnedRouter
+    from metaprobe.routing.panel import Panel
 
     Loaded = (
         QualityPredictor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         | AdapterProbe
         | LearnedRouter
         | LearnedChoice
+        | Panel
         | TextClassifier
     )
 
@@ -75,6 +77,12 @@ def _choice(checkpoint: Checkpoint) -> "LearnedChoice":
     return LearnedChoice(checkpoint)
 
 
+def _panel(checkpoint: Checkpoint) -> "Panel":
+    from metaprobe.routing.panel import Panel
+
+    return Panel(checkpoint)
+
+
 def _text_classes(checkpoint: Checkpoint) -> "TextClassifier":
     from metaprobe.probes.text_classes import TextClassifier
 
@@ -89,6 +97,7 @@ BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
     "adapter": _adapter,
     "router": _router,
     "choice": _choice,
+    "panel": _panel,
     "text-classes": _text_classes,
 }
 """Kind of a checkpoint -> what is made of it, imported only then. A probe is made by the position that it reads."""

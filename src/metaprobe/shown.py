@@ -55,6 +55,34 @@ def alarm_table(alarms: Sequence[Line]) -> Iterator[str]:
     yield from _notes((str(one.get("stream", "")), one.get("text")) for one in alarms)
 
 
+def panel_table(result: Line) -> Iterator[str]:
+    """A row for each number of answers with every way to pick, and one for each mean number of answers."""
+    sizes = result["answers"]
+    ways = list(next(iter(sizes.values()))["accuracy"])
+    rows = [["answers", *ways, "AUROC of kept"]]
+    for size, one in sizes.items():
+        auroc = "-" if one["auroc"] is None else _number(one["auroc"]["estimate"])
+        rows.append([size, *(_number(one["accuracy"][way]["estimate"]) for way in ways), auroc])
+    yield f"kept by: {result['pick']}; accuracy of the kept answer on {result['questions']} questions"
+    yield from _aligned(rows)
+    if budgets := result["mean_answers"]:
+        rows = [["mean answers", "panel", "spent", "strongest simple way", "its accuracy", "panel over it"]]
+        for budget, one in budgets.items():
+            over = one["panel_over_it"]
+            gap = f"{over['estimate']:+.3f} [{over['low']:+.3f}, {over['high']:+.3f}]"
+            best = one["strongest_simple"]
+            own = [
+                _number(one["panel"]["estimate"]),
+                f"{one['answers']:.1f}",
+                best,
+                _number(one[best]["estimate"]),
+                gap,
+            ]
+            rows.append([budget, *own])
+        yield ""
+        yield from _aligned(rows)
+
+
 def promotion_table(decided: Line) -> Iterator[str]:
     """The decision, the gains with their intervals, the digest to run, and why not."""
     rows = [["gain of the new version", "value", "95 % interval", "answers"]]

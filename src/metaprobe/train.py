@@ -17,6 +17,7 @@ from metaprobe.training.options import (
     CompareOptions,
     GateOptions,
     HiddenOptions,
+    PanelOptions,
     QualityOptions,
     RouterOptions,
 )
@@ -138,6 +139,23 @@ def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: R
     from metaprobe.training.router.train import train_router
 
     return train_router(outcomes, options)
+
+
+@takes(PanelOptions)
+def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
+    """Trains a panel on several labelled answers to each question, and returns its checkpoint.
+
+    `answers` is a run store, a file of OpenAI-format lines that share a `question_id`, or a file of outcomes of several
+    agents. `metaprobe.load(checkpoint.path)` gives the `Panel`. Raises `RecordError` where they do not suffice,
+    `MissingExtra` without the extra `fit`.
+
+        >>> checkpoint = train_panel("outcomes.jsonl", out="out/panel")
+        >>> checkpoint.manifest.contract["same"]
+        'overlap'
+    """
+    from metaprobe.training.recipes.panel import train_panel
+
+    return train_panel(answers, options)
 
 
 @takes(AdapterOptions)

@@ -29,6 +29,7 @@ from metaprobe.training.options import (
     GateOptions,
     HiddenOptions,
     Llm,
+    PanelOptions,
     QualityOptions,
     ReplaceOptions,
     RouterOptions,
@@ -41,7 +42,7 @@ COMMANDS = click.Group()
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, router, choice."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, panel, router, choice."""
     wait_without_spinning()
 
 
@@ -106,6 +107,18 @@ def train_router_command(outcomes: Annotated[Path, Option(kind="path", argument=
     from metaprobe.training.router.train import train_router
 
     _write(train_router, outcomes, options)
+
+
+@command(train, "On several answers to a question: which to keep, how sure.", name="panel")
+def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=True)], options: PanelOptions) -> None:
+    """Which of several answers to keep, how sure it is, and when to stop asking for more.
+
+    ANSWERS is a run store with several labelled answers to each item, a file of OpenAI-format lines that share a
+    question_id, or a file of outcomes of several agents.
+    """
+    from metaprobe.training.recipes.panel import train_panel
+
+    _write(train_panel, answers, options)
 
 
 @command(train, "On prompt and answer as text: a small language model.", name="adapter")

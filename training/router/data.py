@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.learned_state import ANY, Past, agreement, content
+from metaprobe.routing.learned_state import ANY, Past
+from metaprobe.routing.same_answers import agreement, content
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

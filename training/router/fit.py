@@ -27,14 +27,13 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.routing_cascade import tune_cascade
 from metaprobe.eval.routing_performance import Matrix
-from metaprobe.records.extras import require
 from metaprobe.routing.learned_state import Past
 from metaprobe.routing.learned_stored import WordScores
 from metaprobe.training.folds import group_folds
 from metaprobe.training.router.data import Floats, Ints, Outcomes, pasts_of
 from metaprobe.training.router.rows import Mask, Rates, Views, batch_rows, views_of
 from metaprobe.training.router.words import Words, texts_of, word_scores
-from metaprobe.training.trees import Trees, float32_thresholds
+from metaprobe.training.trees import Trees, grow
 
 GAIN_ROW = ("best", "success", "lead", "rate", "log_priced", "others", "log_lambda")
 """Columns of the gain head: P(right) of the best asked (0 if none), of the row's agent, their difference, its rate, the
@@ -311,22 +310,6 @@ def _random_states(known: Mask, sizes: Sequence[float], rng: np.random.Generator
     count = np.minimum(count, known.sum(axis=1) - 1)
     place = order.argsort(axis=1)
     return place < count[:, None], order[np.arange(b), count]
-
-
-def grow(
-    parameters: Mapping[str, Any], X: NDArray[np.float32], y: Floats, seed: int, weight: Floats | None = None
-) -> Trees:
-    """A booster on one thread with thresholds that float32 can hold."""
-    lightgbm = require("lightgbm", "fit")
-    parameters = {**parameters, "seed": seed, "deterministic": True, "force_row_wise": True, "num_threads": 1}
-    rounds = parameters.pop("rounds")
-    booster = lightgbm.train(
-        {**parameters, "verbosity": -1}, lightgbm.Dataset(X, y, weight=weight), num_boost_round=rounds
-    )
-    # The converter to ONNX knows no cross-entropy; with labels 0 and 1 it is the binary objective, raw scores the same.
-    named = booster.model_to_string().replace("cross_entropy]", "binary]")
-    named = named.replace("objective=cross_entropy\n", "objective=binary sigmoid:1\n")
-    return Trees(float32_thresholds(lightgbm.Booster(model_str=named)), {**parameters, "rounds": rounds}, float("nan"))
 
 
 def probability(head: Trees, X: NDArray[np.float32]) -> Floats:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.routing.learned_state import ANY, FLOOR, ROW, SAME, VOTE, Past
+from metaprobe.routing.learned_state import ANY, FLOOR, ROW, VOTE, Past
+from metaprobe.routing.same_answers import SAME
 from metaprobe.training.router.data import Floats, Ints, Outcomes
 
 Mask = NDArray[np.bool_]

@@ -1,0 +1,160 @@
+"""Panels of a file of lines or of a run store: which answers belong to one question, and a line out for each."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from metaprobe.records.answers import final_answer
+from metaprobe.records.errors import ImportFileError, InvalidResponse
+from metaprobe.records.extras import require
+from metaprobe.records.import_line import with_labels
+from metaprobe.records.lines import iter_json_lines, name_value
+from metaprobe.records.response import answer_logprobs
+from metaprobe.records.types import Call, Run
+from metaprobe.routing.panel import Panel, PanelAnswer, PanelVerdict, answer_of, responses_in
+
+QUESTION = "question_id"
+"""Key of a line that names its question; without it the group does, and without that the line stands alone."""
+
+
+def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yields an object for each question: id, kept, answer, score, none, answers, reason.
+
+    `kept` is the id of the answer to keep: of the call in a run store, or of the line in a file (with `#2` behind it
+    for the third choice of a line). A line that cannot be read counts as an answer that cannot be read.
+    """
+    questions = questions_in_store(path, stage) if path.is_dir() else questions_in_file(path)
+    for name, one in questions.items():
+        verdict = panel.judge(
+            one.answers, dimension=one.dimension, question=one.question, choices=one.choices, agents=one.agents
+        )
+        yield _line(name, one.names, verdict)
+
+
+Named = tuple[str, PanelAnswer | InvalidResponse]
+"""An answer with its id; an error where it cannot be read."""
+
+
+@dataclass(slots=True)
+class Question:
+    """One question, and the answers to it."""
+
+    question: str = ""
+    choices: tuple[str, ...] = ()
+    dimension: str = ""
+    answers: list[PanelAnswer | InvalidResponse] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """The id of each answer."""
+    labels: list[float | None] = field(default_factory=list)
+    """Whether each is right, 0 or 1; None where that is not known."""
+
+    @property
+    def agents(self) -> list[str]:
+        """Who gave each answer; empty names where that is not said."""
+        return ["" if isinstance(one, InvalidResponse) else one.agent for one in self.answers]
+
+    def add(self, answers: Iterable[Named], label: float | None) -> None:
+        """Adds answers that share a label."""
+        for name, answer in answers:
+            self.names.append(name)
+            self.answers.append(answer)
+            self.labels.append(label)
+
+
+def questions_in_file(path: Path) -> dict[str, Question]:
+    """Returns name -> question, in the order of the lines. Raises `ImportFileError` for a file of no lines."""
+    found: dict[str, Question] = {}
+    broken: list[ImportFileError] = []
+    for number, record in iter_json_lines(path, on_error=broken.append):
+        identity = str(record.get("id") or f"line-{number}")
+        name = str(record.get(QUESTION) or record.get("group") or identity)
+        question = found.setdefault(name, Question(_asked(record), dimension=str(record.get("dimension") or "")))
+        question.add(answers_of_line(record, identity), _label(record))
+    for error in broken:
+        name = f"line-{error.line}"
+        found.setdefault(name, Question()).add([(name, InvalidResponse(str(error)))], None)
+    if not found:
+        raise ImportFileError(f"{path} holds no line; expected one JSON object a line")
+    return found
+
+
+def answers_of_line(record: Mapping[str, Any], identity: str) -> list[Named]:
+    """Returns the answers of a line: one, or those of every choice of its response."""
+    given = record.get("response", record)
+    if given is None:
+        return [(identity, InvalidResponse('"response" is null; expected an answer'))]
+    stated = record.get("verbalized_confidence")
+    if stated is not None and (isinstance(stated, bool) or not isinstance(stated, int | float)):
+        return [(identity, InvalidResponse(f'"verbalized_confidence" is {name_value(stated)}; expected a number'))]
+    answers: list[Named] = []
+    for place, one in enumerate(responses_in(given)):
+        name = f"{identity}#{place}" if place else identity
+        try:
+            read = answer_of(one)
+        except InvalidResponse as error:
+            answers.append((name, error))
+        else:
+            agent = record.get("agent") or read.agent
+            answers.append((name, replace(read, agent=str(agent), stated=stated)))
+    return answers
+
+
+def _asked(record: Mapping[str, Any]) -> str:
+    """Returns the text of the last message; empty where there is none."""
+    messages = record.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    held = last.get("content") if isinstance(last, dict) else None
+    return held if isinstance(held, str) else ""
+
+
+def _label(record: Mapping[str, Any]) -> float | None:
+    """Returns the label `correct` of a line, None where it has none. Raises `ImportFileError` for another value."""
+    value = with_labels(dict(record)).get("labels") or {}
+    right = value.get("correct") if isinstance(value, dict) else value
+    if right is not None and right not in (0, 1):
+        raise ImportFileError(f'label "correct" is {name_value(right)}; expected 0 or 1')
+    return None if right is None else float(right)
+
+
+def questions_in_store(path: Path, stage: str | None = None) -> dict[str, Question]:
+    """Returns name -> question of the items of a run store, with the answers of all their runs in stored order.
+
+    `stage`: of the calls that are answers; by default every stage that is labelled or, where none is, all.
+    """
+    runs = list(require("metaprobe.records.store", "fit").RunStore(path).runs(hidden=False))
+    labelled = {call.stage for run in runs for call in run.calls if run.label("correct", call.id) is not None}
+    found: dict[str, Question] = {}
+    for run in runs:
+        item = run.item
+        for call in run.calls:
+            if stage == call.stage or (stage is None and (not labelled or call.stage in labelled)):
+                name = f"{item.task}/{item.id}".strip("/")
+                question = found.setdefault(name, Question(item.question, item.choices, item.dimension))
+                question.add([(call.id, read_call(run, call))], run.label("correct", call.id))
+    return found
+
+
+def read_call(run: Run, call: Call) -> PanelAnswer:
+    """Returns an answer of a run store."""
+    logprobs = answer_logprobs(call)
+    return PanelAnswer(
+        final_answer(run.item, call.text),
+        agent=call.agent or call.model,
+        logprobs=None if logprobs is None or not len(logprobs) else logprobs.tolist(),
+        stated=run.stated("confidence", call.id),
+        cut=call.error is not None or call.finish_reason not in ("", "stop"),
+    )
+
+
+def _line(question: str, names: list[str], verdict: PanelVerdict) -> dict[str, Any]:
+    kept = next((one for one in verdict.classes if verdict.kept in one.members), None)
+    return {
+        "id": question,
+        "kept": None if verdict.kept is None else names[verdict.kept],
+        "answer": None if kept is None else kept.answer,
+        "score": verdict.score,
+        "none": verdict.none,
+        "answers": len(names),
+        "reason": verdict.reason,
+    }

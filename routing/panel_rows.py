@@ -1,0 +1,385 @@
+"""The numbers that a panel is judged by, for many questions at once. NumPy only.
+
+A panel is several answers to one question. Three tables are made of it, a linear model or trees read each:
+
+- a row an answer: its own signals, whose they are, and on what dimension -> log-odds that the answer is right alone;
+- a row a class of equal answers, and one for "none of these" -> P(right) of each; they sum to 1;
+- a row a panel -> the expected gain of asking on.
+
+Shapes: b panels of k answers; a panel with fewer answers is padded.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.probes.terms import TERMS
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+STATED, SCORE = "stated", "score"
+SIGNALS = (*TERMS, STATED, SCORE)
+"""Numbers that an answer may bring: terms of its log-probabilities, a stated confidence, a checkpoint's score."""
+LEVELS = 33
+"""Quantiles of a signal that are kept of each agent."""
+ANYBODY = ""
+"""Name under which the quantiles of all agents together are kept, for an agent that is not known."""
+UNREADABLE = -1
+"""Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
+LEAST_WEIGHT = 0.01
+"""Least weight of a vote: an answer that is more likely wrong than right still breaks a tie."""
+FURTHEST = 4.0
+"""Log-odds beyond which no answer's weight goes: 0.98."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Agents:
+    """What is known of the agents: how often each is right, and the scale of its signals."""
+
+    names: tuple[str, ...]
+    """A of them, in the order of the columns."""
+    dimensions: tuple[str, ...]
+    """D of them; empty where the questions have none."""
+    rate: Floats
+    """(A, D + 1): log-odds of being right on each dimension, and in the last column over all."""
+    signals: tuple[str, ...]
+    """S of `SIGNALS`: those that the training data have."""
+    levels: Floats
+    """(A + 1, S, LEVELS): rising quantiles of each signal, in the last row those of all agents together; NaN where an
+    agent never gave the signal."""
+    leading: str = field(default="")
+    """The signal whose weight may differ between agents and dimensions."""
+
+    def agent(self, name: str) -> int:
+        """Returns the column of an agent, A for one that is not known."""
+        return self.names.index(name) if name in self.names else len(self.names)
+
+    def dimension(self, name: str) -> int:
+        """Returns the column of a dimension, D for one that is not known."""
+        return self.dimensions.index(name) if name in self.dimensions else len(self.dimensions)
+
+    def scaled(self, signals: Floats, agent: Ints) -> Floats:
+        """Returns the signals (..., S) of agents (...) as normal scores: how far up each is among the agent's own.
+
+        0 where a signal is missing.
+        """
+        shape, S = signals.shape, len(self.signals)
+        values, who = signals.reshape(agent.size, S), agent.ravel()
+        scores = np.zeros(values.shape)
+        for column in np.unique(who):
+            rows = np.flatnonzero(who == column)
+            for s in range(S):
+                levels = self.levels[column, s]
+                if not np.isfinite(levels[0]):
+                    levels = self.levels[-1, s]
+                if np.isfinite(levels[0]):
+                    scores[rows, s] = normal_scores(values[rows, s], levels)
+        return scores.reshape(shape)
+
+
+_RANKS = (np.arange(LEVELS) + 0.5) / LEVELS
+
+
+SCORES = np.array([NormalDist().inv_cdf(rank) for rank in _RANKS])
+"""(LEVELS,): the normal score of each quantile."""
+
+
+def normal_scores(values: Floats, levels: Floats) -> Floats:
+    """Returns the normal scores (n,) of values (n,) by rising levels (LEVELS,), flat outside them; 0 for NaN.
+
+    A value that several levels share has their mean score.
+    """
+    left: Floats = np.interp(values, levels, SCORES)
+    first = np.searchsorted(levels, values, "left")
+    last = np.searchsorted(levels, values, "right")
+    shared = last - first > 1
+    if shared.any():
+        sums = np.concatenate([[0.0], np.cumsum(SCORES)])
+        left[shared] = (sums[last[shared]] - sums[first[shared]]) / (last[shared] - first[shared])
+    left[np.isnan(values)] = 0.0
+    return left
+
+
+def quantiles(values: Floats) -> Floats:
+    """Returns `LEVELS` rising quantiles of values (n,); NaN of fewer than two finite ones."""
+    known = values[np.isfinite(values)]
+    return np.quantile(known, _RANKS) if len(known) > 1 else np.full(LEVELS, np.nan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """b panels of k answers each, of one set of agents."""
+
+    form: Ints
+    """(b, k): class of the answer, from 0 in order of appearance; `UNREADABLE` where it is in none."""
+    agent: Ints
+    """(b, k): column of the agent, A where it is not known."""
+    dimension: Ints
+    """(b,): column of the dimension, D where it is not known."""
+    scaled: Floats
+    """(b, k, S): normal scores of the signals, 0 where missing."""
+    present: Mask
+    """(b, k): False where a panel has fewer answers than k."""
+
+    def rows(self, rows: Ints) -> "Answers":
+        """Returns the panels of these rows."""
+        return Answers(self.form[rows], self.agent[rows], self.dimension[rows], self.scaled[rows], self.present[rows])
+
+    def take(self, at: Ints) -> "Answers":
+        """Returns the answers at places `at` (b, m) of each panel, with classes as they are."""
+        rows = np.arange(len(at))[:, None]
+        return Answers(
+            self.form[rows, at], self.agent[rows, at], self.dimension, self.scaled[rows, at], self.present[rows, at]
+        )
+
+
+def answer_columns(agents: Agents) -> tuple[str, ...]:
+    """Returns the names of the columns of `answer_rows`."""
+    several = agents.names if len(agents.names) > 1 else ()
+    named = [f"agent {name}" for name in several]
+    lead = [f"{agents.leading} of {name}" for name in several] if agents.leading else []
+    places = [(name, dimension) for name in agents.names for dimension in agents.dimensions]
+    on = [f"agent {name} on {dimension}" for name, dimension in places]
+    lead_on = [f"{agents.leading} of {name} on {dimension}" for name, dimension in places] if agents.leading else []
+    return (*agents.signals, *named, *lead, *on, *lead_on)
+
+
+def answer_rows(answers: Answers, agents: Agents) -> NDArray[np.float32]:
+    """Returns one row for each answer, (b, k, P) in the order of `answer_columns`."""
+    b, k = answers.form.shape
+    A, D = len(agents.names), len(agents.dimensions)
+    parts: list[Floats] = [answers.scaled]
+    who = answers.agent[..., None] == np.arange(A)  # nobody for an agent that is not known
+    lead = answers.scaled[..., agents.signals.index(agents.leading), None] if agents.leading else None
+    if A > 1:
+        parts.append(who.astype(np.float64))
+        if lead is not None:
+            parts.append(who * lead)
+    if D:
+        place = who[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
+        place = place.reshape(b, k, A * D)
+        parts.append(place.astype(np.float64))
+        if lead is not None:
+            parts.append(place * lead)
+    return np.concatenate(parts, axis=2).astype(np.float32)
+
+
+_VOTES = ("share", "lead", "log_count", "odds_best", "odds_lead", "weight", "weight_against", "odds_mean")
+"""Columns of a class: its share of all answers, its lead over the next class, log of its count; its surest answer's
+log-odds, their lead over the surest other answer; the summed weight of its answers and of all others; mean log-odds."""
+_NONE = ("none", "log_answers", "unreadable", "entropy", "classes", "odds_best", "odds_mean")
+"""Columns of the row for "none of these", 0 in all other rows."""
+
+
+def class_columns(agents: Agents) -> tuple[str, ...]:
+    """Returns the names of the columns of `class_rows`."""
+    several = agents.names if len(agents.names) > 1 else ()
+    return (
+        *_VOTES,
+        *(f"mean {name}" for name in agents.signals),
+        *(f"mean {name} beside the panel's" for name in agents.signals),
+        *(f"vote of {name}" for name in several),
+        *(f"odds of {name}" for name in several),
+        *(f"panel {name}" for name in _NONE),
+        *(f"panel mean {name}" for name in agents.signals),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """The classes of b panels, at most c each."""
+
+    rows: NDArray[np.float32]
+    """(b, c + 1, F): a row a class, in the order of their numbers, and last the row of "none of these"."""
+    count: Ints
+    """(b, c): answers of each class, 0 where a panel has fewer classes."""
+    weight: Floats
+    """(b, c): summed weight of its answers."""
+    best: Floats
+    """(b, c): log-odds of its surest answer; -inf where there is no class."""
+    entropy: Floats
+    """(b,): of the shares of the classes, in nats."""
+    unreadable: Floats
+    """(b,): share of the answers that are in no class."""
+    answers: Ints
+    """(b,)"""
+
+    @property
+    def there(self) -> Mask:
+        """(b, c): whether there is such a class."""
+        return self.count > 0
+
+
+def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: bool = True) -> Classes:
+    """Returns the classes of panels whose answers have log-odds (b, k) of being right.
+
+    The panel's own columns stand in the row of none where classes are `exclusive`, for their probabilities sum to 1
+    with it; else in the row of every class.
+    """
+    form, present, Z = answers.form, answers.present, answers.scaled
+    b = len(form)
+    c = max(int(form.max(initial=UNREADABLE)) + 1, 1)
+    member = (form[:, None, :] == np.arange(c)[:, None]) & present[:, None, :]  # (b, c, k)
+    M = member.astype(np.float64)
+    count, n = member.sum(axis=2), present.sum(axis=1)
+    at_least_one = np.maximum(count, 1)
+    share = count / np.maximum(n, 1)[:, None]
+    odds = np.clip(odds, -FURTHEST, FURTHEST)
+    weights = np.maximum(odds, LEAST_WEIGHT)
+    inside = np.where(member, odds[:, None, :], -np.inf).max(axis=2)  # (b, c)
+    outside = np.where(~member & (form >= 0)[:, None, :] & present[:, None, :], odds[:, None, :], -np.inf).max(axis=2)
+    weight = np.einsum("bck,bk->bc", M, weights)
+    readable = present & (form >= 0)
+    against = (weights * readable).sum(axis=1)[:, None] - weight
+    sums = np.matmul(M, np.where(present[..., None], Z, 0.0))
+    mean = sums / at_least_one[..., None]
+    panel_mean = np.where(present[..., None], Z, 0.0).sum(axis=1) / np.maximum(n, 1)[:, None]
+    there = count > 0
+    votes = [
+        share,
+        share - _best_other(share),
+        np.log(at_least_one),
+        np.where(there, inside, 0.0),
+        np.where(there, inside - np.maximum(outside, -FURTHEST), 0.0),
+        weight,
+        against,
+        np.einsum("bck,bk->bc", M, odds) / at_least_one,
+    ]
+    parts = [np.stack(votes, axis=2), mean, mean - panel_mean[:, None, :]]
+    A = len(agents.names)
+    if A > 1:
+        who = (answers.agent[..., None] == np.arange(A)) & present[..., None]  # (b, k, A)
+        each = np.maximum(who.sum(axis=1), 1)[:, None, :]
+        parts += [np.matmul(M, who) / each, np.matmul(M, who * odds[..., None]) / each]
+    X = np.concatenate(parts, axis=2)
+    X *= there[..., None]
+    logs = np.log(np.where(there, share, 1.0))
+    entropy = -(share * logs).sum(axis=1)
+    unreadable = 1.0 - readable.sum(axis=1) / np.maximum(n, 1)
+    some = readable.any(axis=1)
+    total = np.maximum(readable.sum(axis=1), 1)
+    none = [
+        np.ones(b),
+        np.log(np.maximum(n, 1)),
+        unreadable,
+        entropy,
+        there.sum(axis=1),
+        np.where(some, np.where(readable, odds, -np.inf).max(axis=1, initial=-np.inf), -FURTHEST),
+        np.where(some, (odds * readable).sum(axis=1) / total, -FURTHEST),
+    ]
+    tail = np.concatenate([np.stack(none, axis=1), panel_mean], axis=1)
+    rows = np.zeros((b, c + 1, X.shape[2] + tail.shape[1]), dtype=np.float32)
+    rows[:, :c, : X.shape[2]] = X
+    if exclusive:
+        rows[:, c, X.shape[2] :] = tail
+    else:
+        rows[:, :c, X.shape[2] :] = tail[:, None, :] * there[..., None]
+    return Classes(rows, count, weight * there, np.where(there, inside, -np.inf), entropy, unreadable, n)
+
+
+def _best_other(values: Floats) -> Floats:
+    """Returns for each class (b, c) the largest value of the other classes, 0 where there is no other."""
+    b, c = values.shape
+    if c == 1:
+        return np.zeros((b, 1))
+    first = values.argmax(axis=1)
+    rest = values.copy()
+    rest[np.arange(b), first] = -np.inf
+    best, second = values.max(axis=1), rest.max(axis=1)
+    return np.asarray(np.where(np.arange(c) == first[:, None], second[:, None], best[:, None]))
+
+
+STATE = ("kept", "second", "none", "log_answers", "share", "lead", "entropy", "classes", "unreadable", "count", "ahead")
+"""Columns of a panel's state, by which it is decided whether to ask on: P(right) of the class that is kept, of the next
+and of none; the kept class's share and lead over the next class, both also as counts of answers."""
+
+
+def state_rows(classes: Classes, probability: Floats, kept: Ints) -> NDArray[np.float32]:
+    """Returns the state of each panel, (b, len(STATE)).
+
+    `probability` (b, c + 1): of each class and of none; `kept` (b,): the class that is kept, -1 for none.
+    """
+    b, c = classes.count.shape
+    rows, held = np.arange(b), np.maximum(kept, 0)
+    right = np.where(classes.there, probability[:, :c], 0.0)
+    own = np.where(kept >= 0, right[rows, held], 0.0)
+    rest = right.copy()
+    rest[rows, held] = 0.0
+    count = np.where(kept >= 0, classes.count[rows, held], 0)
+    others = classes.count.copy()
+    others[rows, held] = 0
+    ahead = count - others.max(axis=1, initial=0)
+    n = np.maximum(classes.answers, 1)
+    columns = [
+        own,
+        rest.max(axis=1, initial=0.0),
+        probability[:, c],
+        np.log(n),
+        count / n,
+        ahead / n,
+        classes.entropy,
+        classes.there.sum(axis=1),
+        classes.unreadable,
+        count,
+        ahead,
+    ]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = (
+    "best single",
+    "majority",
+    "weighted vote",
+    "surest answer",
+    "joint",
+)
+PICKS = (SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT)
+"""Ways to choose the class that is kept, the simplest first."""
+
+
+def pick(way: str, answers: Answers, classes: Classes, probability: Floats, agents: Agents) -> Ints:
+    """Returns the class (b,) that one of `PICKS` keeps, -1 where no answer can be read.
+
+    `probability` (b, c + 1) is read by the joint way only. Among classes that are equal by the way's own number the one
+    with the surest answer is kept.
+    """
+    if way == SINGLE:
+        rate = np.append(agents.rate, agents.rate.mean(axis=0, keepdims=True), axis=0)  # an unknown agent is average
+        known = rate[answers.agent, answers.dimension[:, None]]
+        c = classes.count.shape[1]
+        member = (answers.form[:, None, :] == np.arange(c)[:, None]) & answers.present[:, None, :]
+        merit = np.where(member, known[:, None, :], -np.inf).max(axis=2)
+    elif way == MAJORITY:
+        merit = classes.count.astype(np.float64)
+    elif way == WEIGHTED:
+        merit = classes.weight
+    elif way == SUREST:
+        merit = classes.best
+    else:
+        merit = probability[:, :-1]
+    best = np.where(np.isfinite(classes.best), classes.best, 0.0)
+    merit = np.where(classes.there, merit + 1e-6 * best, -np.inf)
+    kept = merit.argmax(axis=1)
+    return np.asarray(np.where(classes.there.any(axis=1), kept, -1))
+
+
+def softmax_rows(scores: Floats, there: Mask) -> Floats:
+    """Returns the probabilities (b, c + 1) of scores (b, c + 1): those of classes that are there, and of none."""
+    legal = np.concatenate([there, np.ones((len(there), 1), dtype=bool)], axis=1)
+    raised = np.where(legal, scores, -np.inf)
+    raised = np.exp(raised - raised.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+
+
+def signals_of(terms: NDArray[Any] | None, stated: float | None, score: float | None, names: Sequence[str]) -> Floats:
+    """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing."""
+    known: Mapping[str, float] = {} if terms is None else dict(zip(TERMS, map(float, terms), strict=True))
+    values = {**known, STATED: stated, SCORE: score}
+    return np.array([math.nan if (v := values.get(name)) is None else v for name in names])

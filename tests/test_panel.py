@@ -1,0 +1,401 @@
+"""A panel keeps the right one of several answers: planted truths, what bad input gets, and the two implementations."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from panel_worlds import biased_vote, completion, copies, cut_when_hard, panels, topics, write_lines
+from scipy.stats import beta
+
+import metaprobe
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.cli import main
+from metaprobe.eval.metrics.calibration import ece
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.routing.panel import Panel, PanelAnswer
+from metaprobe.routing.panel_rows import JOINT, MAJORITY, SINGLE, Answers, class_columns, class_rows
+from metaprobe.routing.panel_stops import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
+from metaprobe.routing.same_answers import number_classes, overlapping
+from metaprobe.training.options import PanelOptions
+from metaprobe.training.panel_data import Panels, agents_in, panels_of_outcomes
+from metaprobe.training.panel_evaluate import evaluate_panel
+from metaprobe.training.recipes.panel import fit_panel, train_panel
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Panel:
+    out = tmp_path_factory.mktemp("panel") / "samples"
+    return Panel(train_panel(biased_vote(), PanelOptions(out=out)))
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Panel:
+    out = tmp_path_factory.mktemp("panel") / "team"
+    return Panel(train_panel(topics(), PanelOptions(out=out)))
+
+
+def sure(text: str, **more: Any) -> PanelAnswer:
+    return PanelAnswer(text, logprobs=[-0.02] * 8, **more)
+
+
+def unsure(text: str, **more: Any) -> PanelAnswer:
+    return PanelAnswer(text, logprobs=[-1.5] * 8, **more)
+
+
+# Planted truths
+
+
+def test_a_repeated_mistake_is_outvoted_by_surer_answers() -> None:
+    _, held = fit_panel(biased_vote())
+    right = {way: held.right[way][..., -1].mean() for way in (MAJORITY, JOINT)}
+    assert right[JOINT] > right[MAJORITY] + 0.1
+
+
+def test_an_agent_that_is_good_at_one_topic_is_kept_on_it() -> None:
+    _, held = fit_panel(topics())
+    assert held.right[JOINT][..., -1].mean() >= held.right[SINGLE][..., -1].mean() - 0.01
+    assert held.right[JOINT][..., -1].mean() > 0.9, "each topic's own agent is right 95 times in 100"
+
+
+def test_copies_of_an_answer_do_not_count_as_many() -> None:
+    data = copies()
+    _, held = fit_panel(data)
+    right = {way: held.right[way][..., -1].mean() for way in (MAJORITY, JOINT)}
+    good = data.right[:, 3].mean()
+    assert right[MAJORITY] < good - 0.15
+    assert right[JOINT] > good - 0.03, "the one good agent against three equal answers"
+
+
+def test_probabilities_are_calibrated_on_new_questions(samples: Panel) -> None:
+    data = biased_vote(1500, seed=9)
+    answers = data.answers(samples.agents)
+    classes, p = samples.classes(answers, samples.odds(answers))
+    first = np.array([row[0] for row in p])
+    right = data.right[:, 0]  # class 0 is the class of the first answer
+    assert ece(right, first) < 0.05
+    assert classes.there.any(axis=1).all()
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+
+
+def test_noise_is_kept_by_the_simplest_way(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    right = rng.random((160, 4)) < 0.4
+    form = np.where(right, 0, 1 + np.arange(4))
+    data = panels(form, right, surprise=rng.normal(size=form.shape))
+    checkpoint = train_panel(data, PanelOptions(out=tmp_path / "c"))
+    assert checkpoint.manifest.contract["pick"] != JOINT
+
+
+# Two implementations
+
+
+def test_the_checkpoint_gives_what_was_fitted(samples: Panel, team: Panel) -> None:
+    for panel, data in ((samples, biased_vote()), (team, topics())):
+        fitted, _ = fit_panel(data)
+        answers = data.answers(fitted.agents)
+        _, expected = fitted.judge(answers)
+        _, p = panel.classes(answers, panel.odds(answers))
+        np.testing.assert_allclose(p, expected, atol=1e-4)
+
+
+@given(st.lists(st.integers(-1, 3), min_size=1, max_size=9), st.integers(0, 2**32 - 1))
+def test_a_class_is_judged_alike_in_every_order_of_the_answers(forms: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = biased_vote(60)
+    agents = agents_in(data)
+    k = len(forms)
+    scaled, odds = rng.normal(size=(1, k, len(agents.signals))), rng.normal(size=(1, k))
+    form = np.array([number_classes([None if f < 0 else str(f) for f in forms])])
+    zeros = np.zeros((1, k), dtype=np.int64)
+
+    def rows(order: Any) -> dict[Any, list[float]]:
+        shuffled = np.array([number_classes([None if forms[i] < 0 else str(forms[i]) for i in order])])
+        answers = Answers(shuffled, zeros, np.array([0]), scaled[:, order], np.ones((1, k), dtype=bool))
+        table = class_rows(answers, odds[:, order], agents)
+        named = {forms[i]: int(number) for i, number in zip(order, shuffled[0], strict=True) if number >= 0}
+        return {**{f: table.rows[0, c].tolist() for f, c in named.items()}, "none": table.rows[0, -1].tolist()}
+
+    assert form.shape == (1, k)
+    first, second = rows(np.arange(k)), rows(rng.permutation(k))
+    assert first.keys() == second.keys()
+    for name, row in first.items():
+        np.testing.assert_allclose(row, second[name], atol=1e-5)
+
+
+def test_padding_changes_nothing() -> None:
+    data = biased_vote(40)
+    agents = agents_in(data)
+    whole = data.answers(agents)
+    odds = np.linspace(-1, 1, whole.form.size).reshape(whole.form.shape)
+    K = whole.form.shape[1]
+
+    def padded(values: Any, fill: float) -> Any:
+        shape = (values.shape[0], 3, *values.shape[2:])
+        return np.concatenate([values, np.full(shape, fill, dtype=values.dtype)], axis=1)
+
+    more = Answers(
+        padded(whole.form, 0),
+        padded(whole.agent, 0),
+        whole.dimension,
+        padded(whole.scaled, 9.0),
+        padded(whole.present, 0),
+    )
+    plain, wide = class_rows(whole, odds, agents), class_rows(more, padded(odds, 5.0), agents)
+    assert more.form.shape[1] == K + 3
+    np.testing.assert_allclose(wide.rows, plain.rows, atol=1e-6)
+
+
+# When to stop
+
+
+@given(st.integers(1, 40), st.integers(0, 40))
+def test_the_majority_has_the_probability_of_a_beta(count: int, second: int) -> None:
+    assert majority_probability(count, second) == pytest.approx(float(beta.sf(0.5, count + 1, second + 1)), abs=1e-9)
+
+
+SETTINGS = st.lists(
+    st.builds(
+        Setting, st.sampled_from(STOPS), st.floats(0, 1), st.floats(1, 16).map(lambda x: round(x, 2)), st.floats(0, 1)
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(SETTINGS, st.floats(1, 20), st.floats(0, 1))
+def test_a_plan_spends_its_budget_and_is_behind_no_setting_at_its_price(
+    settings: list[Setting], budget: float, price: float
+) -> None:
+    hull = upper_hull(settings)
+    plan = plan_of(settings, samples=budget)
+    if hull[0].samples <= budget <= hull[-1].samples:
+        assert plan.samples == pytest.approx(budget)
+        assert all(plan.accuracy >= one.accuracy - 1e-9 for one in settings if one.samples <= budget)
+    priced = plan_of(settings, price=price)
+    best = max(one.accuracy - price * one.samples for one in settings)
+    assert priced.accuracy - price * priced.samples == pytest.approx(best, abs=1e-9)
+
+
+def test_a_plan_takes_a_price_or_a_number_of_answers() -> None:
+    settings = [Setting(FIXED, 1, 1, 0.5), Setting(FIXED, 4, 4, 0.6)]
+    with pytest.raises(RecordError, match="price"):
+        plan_of(settings, price=0.1, samples=2)
+    with pytest.raises(RecordError, match="samples"):
+        plan_of(settings, samples=0.5)
+    with pytest.raises(RecordError, match="price"):
+        plan_of(settings, price=math.nan)
+
+
+@pytest.mark.parametrize(
+    ("way", "threshold", "seen"),
+    [
+        ("fixed number", 3, Seen(3, 1, 1, 1, 0.1, 1.0)),
+        ("first to m", 2, Seen(2, 2, 0, 2, 0.1, 1.0)),
+        ("adaptive consistency", 0.7, Seen(1, 1, 0, 1, 0.1, 1.0)),
+        ("sure enough", 0.8, Seen(1, 1, 0, 1, 0.8, 1.0)),
+        ("expected gain", 0.05, Seen(1, 1, 0, 1, 0.1, 0.05)),
+    ],
+)
+def test_each_way_stops_at_its_threshold(way: str, threshold: float, seen: Seen) -> None:
+    assert Setting(way, threshold, 0, 0).stops(seen)
+    before = Seen(0, 0, 0, 0, 0.0, 1.0)
+    assert not Setting(way, threshold, 0, 0).stops(before)
+
+
+# A verdict, and what bad input gets
+
+
+def test_the_surer_of_two_answers_is_kept(samples: Panel) -> None:
+    verdict = samples.judge([unsure("It is 7"), sure("It is 12"), unsure("It is 7"), sure("so 12")])
+    assert verdict.kept in (1, 3)
+    assert [one.members for one in verdict.classes] == [(1, 3), (0, 2)]
+    assert verdict.score == verdict.classes[0].probability
+    assert verdict.none + sum(one.probability for one in verdict.classes) == pytest.approx(1, abs=1e-5)
+    assert verdict.worth.keys() == {"m"}
+    assert verdict.reason == ""
+    assert json.loads(json.dumps(verdict.to_dict()))["kept"] == verdict.kept
+
+
+def test_the_choices_of_one_response_are_a_panel(samples: Panel) -> None:
+    whole = samples.judge(completion("It is 12", "It is 12", "It is 7"))
+    single = samples.judge([completion("It is 12"), completion("It is 12"), completion("It is 7")])
+    assert whole == single
+    assert sorted(one.members for one in whole.classes) == [(0, 1), (2,)]
+
+
+def test_a_callers_own_idea_of_the_same_decides(samples: Panel) -> None:
+    def parity(text: str) -> str | None:
+        return str(int(text.split()[-1]) % 2)
+
+    verdict = samples.judge([sure("It is 12"), sure("It is 14"), sure("It is 7")], same=parity)
+    assert sorted(one.members for one in verdict.classes) == [(0, 1), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "word"),
+    [
+        ([sure("It is 12")], "one answer alone"),
+        ([sure("It is 12", cut=True), sure("It is 7", cut=True)], "none is kept"),
+        ([sure("no number here"), sure("It is 7")], "holds no answer"),
+        ([completion("It is 12", finish="length"), completion("It is 7")], "did not end by itself"),
+        ([completion("It is 12", finish="abort"), completion("It is 7")], "did not end by itself"),
+        ([PanelAnswer("It is 12"), sure("It is 12")], "log-probabilities"),
+        ([PanelAnswer("It is 12", logprobs=[math.nan]), sure("It is 12")], "cannot be read"),
+        ([{"error": {"message": "overloaded"}}, sure("It is 12")], "cannot be read"),
+        ([17, sure("It is 12")], "cannot be read"),
+        ([sure(f"It is {i % 9}") for i in range(500)], "learned from at most 6"),
+    ],
+)
+def test_what_is_doubtful_is_said_and_never_raised(samples: Panel, answers: list[Any], word: str) -> None:
+    verdict = samples.judge(answers)
+    assert word in verdict.reason
+    assert (verdict.kept is None) == (verdict.score is None) == (not verdict.classes)
+    assert 0 <= verdict.none <= 1 + 1e-6
+
+
+def test_an_unreadable_answer_counts_against_all_others(tmp_path: Path) -> None:
+    panel = Panel(train_panel(cut_when_hard(), PanelOptions(out=tmp_path / "c")))
+    alone = panel.judge([sure("It is 12"), sure("It is 12")])
+    beside = panel.judge([sure("It is 12"), sure("It is 12"), *[sure("It is 9", cut=True)] * 4])
+    assert beside.score is not None
+    assert alone.score is not None
+    assert beside.score < alone.score - 0.1
+
+
+def test_equal_answers_are_a_tie_that_one_of_them_wins(samples: Panel) -> None:
+    verdict = samples.judge([sure("It is 12"), sure("It is 7")])
+    first, second = verdict.classes
+    assert first.probability == pytest.approx(second.probability, abs=1e-6)
+    assert verdict.kept in (0, 1)
+
+
+def test_agents_and_dimensions_that_are_not_known_are_said(team: Panel) -> None:
+    verdict = team.judge(["It is 1", "It is 2"], agents=["maths", "stranger"], dimension="cooking")
+    assert "stranger" in verdict.reason
+    assert "cooking" in verdict.reason
+    assert verdict.kept is not None
+    known = team.judge(["It is 1", "It is 2"], agents=["maths", "history"], dimension="maths")
+    assert known.kept == 0
+    assert known.worth == {}
+
+
+def test_no_answer_and_another_number_of_agents_are_refused(samples: Panel) -> None:
+    with pytest.raises(RecordError, match="no response"):
+        samples.judge([])
+    with pytest.raises(RecordError, match="agents"):
+        samples.judge([sure("It is 12")], agents=["a", "b"])
+
+
+# Training
+
+
+@pytest.mark.parametrize("same", ["number", "overlap"])
+def test_lines_train_score_and_are_evaluated(tmp_path: Path, same: str) -> None:
+    lines, out = write_lines(tmp_path / "lines.jsonl"), tmp_path / "panel"
+    run = CliRunner(catch_exceptions=False)
+    trained = run.invoke(main, ["train", "panel", str(lines), "--out", str(out), "--same", same])
+    assert trained.exit_code == 0, trained.output
+    scored = run.invoke(main, ["score", str(out), str(lines)])
+    told = [json.loads(line) for line in scored.stdout.splitlines()]
+    assert [line["id"] for line in told] == [f"q{i}" for i in range(80)]
+    assert all(line["answers"] == 4 and line["kept"].startswith(f"{line['id']}-") for line in told)
+    figures = json.loads(run.invoke(main, ["evaluate", "panel", str(out), str(lines), "--json"]).stdout)
+    own = figures["answers"]["4"]["accuracy"]
+    assert own[JOINT]["estimate"] > own[MAJORITY]["estimate"] + 0.05
+    assert isinstance(metaprobe.load(out), Panel)
+
+
+def test_a_line_that_cannot_be_read_is_an_answer_that_counts_against_the_others(samples: Panel, tmp_path: Path) -> None:
+    from metaprobe.routing.panel_lines import panel_lines
+
+    path = tmp_path / "lines.jsonl"
+    good = {"question_id": "q", "id": "a", "response": completion("It is 12")}
+    path.write_text(
+        json.dumps(good) + "\n" + json.dumps({"question_id": "q", "id": "b", "response": None}) + "\n{broken\n"
+    )
+    one, broken = panel_lines(samples, path)
+    assert (one["id"], one["kept"], one["answers"]) == ("q", "a", 2)
+    assert "null" in one["reason"]
+    assert (broken["kept"], broken["answers"]) == (None, 1)
+
+
+def outcomes(n: int, answer: Callable[[int, str], str]) -> list[QuestionOutcomes]:
+    return [
+        QuestionOutcomes(
+            f"q{i}",
+            f"q{i}",
+            agents={
+                name: AgentOutcome(answer(i, name), float(i % place == 0), None, 0.001)
+                for place, name in ((2, "a"), (3, "b"))
+            },
+        )
+        for i in range(n)
+    ]
+
+
+def test_answers_of_outcomes_are_the_same_by_their_words_and_without_texts_never() -> None:
+    told = panels_of_outcomes(outcomes(60, lambda i, name: f"the answer is {i}"))
+    assert (told.form == 0).all()
+    untold = panels_of_outcomes(outcomes(60, lambda i, name: ""))
+    assert (untold.form == np.array([0, 1])).all()
+    assert not untold.exclusive
+
+
+def test_a_failed_agent_is_present_and_unreadable() -> None:
+    questions = outcomes(60, lambda i, name: str(i))
+    broken = QuestionOutcomes("x", "x", agents={"a": questions[0].agents["a"], "b": AgentOutcome("", 0.0, error="503")})
+    data = panels_of_outcomes([*questions, broken])
+    assert data.form[-1].tolist() == [0, -1]
+    assert data.present[-1].all()
+
+
+def test_too_little_to_learn_from_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="groups"):
+        train_panel(biased_vote(20), PanelOptions(out=tmp_path / "c"))
+    logged = QuestionOutcomes(
+        "x", "x", agents={"a": AgentOutcome("1", 1.0)}, chosen="a", propensities={"a": 0.5, "b": 0.5}
+    )
+    with pytest.raises(RecordError, match="logged"):
+        panels_of_outcomes([logged])
+
+
+def test_a_panel_of_other_columns_is_refused(samples: Panel) -> None:
+    contract = {**samples.checkpoint.manifest.contract, "columns": ["share"]}
+    import dataclasses
+
+    manifest = dataclasses.replace(samples.checkpoint.manifest, contract=contract)
+    with pytest.raises(ContractMismatch, match="train panel"):
+        Panel(dataclasses.replace(samples.checkpoint, manifest=manifest))
+    assert len(class_columns(samples.agents)) == samples.checkpoint.manifest.inputs[0].shape[1]
+
+
+def test_an_evaluation_compares_with_every_simple_way(samples: Panel, team: Panel) -> None:
+    figures = evaluate_panel(samples, biased_vote(120, seed=5), resamples=200)
+    assert figures["answers"]["6"]["kept_over"][MAJORITY]["estimate"] > 0.05
+    assert figures["mean_answers"]["3"]["panel_over_it"]["estimate"] > 0
+    with pytest.raises(RecordError, match="knows"):
+        evaluate_panel(team, biased_vote(60))
+
+
+def test_words_overlap_by_more_than_half() -> None:
+    assert overlapping(["the blue house", "blue house", None, "a red car"]) == [0, 0, -1, 1]
+
+
+def test_recorded_samples_are_judged_as_they_are_graded() -> None:
+    store = Path("recorded/gsm8k-samples")
+    from metaprobe.training.panel_data import panels_at
+
+    data: Panels = panels_at(store)
+    assert data.form.shape == (300, 16)
+    assert (data.same, data.agents, data.exclusive) == ("number", ("qwen-coder-0.5b",), True)
+    _, held = fit_panel(data)
+    gain = held.right[JOINT][..., 7].mean() - held.right[MAJORITY][..., 7].mean()
+    assert gain > 0.005, "eight samples of 300 problems; docs/research/panel.md has the intervals"

@@ -1,0 +1,377 @@
+"""Labelled panels as arrays: questions with several answers each, from run stores or from outcomes of agents."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Generator
+from metaprobe.eval.table import group_of
+from metaprobe.records.answers import canonical, final_answer
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.lines import iter_json_lines
+from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
+from metaprobe.records.store import RunStore, fingerprint
+from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.panel import CHECKS, PanelAnswer, signals_in
+from metaprobe.routing.panel_lines import questions_in_file, read_call
+from metaprobe.routing.panel_rows import (
+    LEVELS,
+    SIGNALS,
+    STATED,
+    UNREADABLE,
+    Agents,
+    Answers,
+    Floats,
+    Ints,
+    Mask,
+    quantiles,
+    signals_of,
+)
+from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
+from metaprobe.training.evidence import generator_of
+from metaprobe.training.folds import join_groups
+
+MOST_ANSWERS = 64
+"""Answers of one question that are learned from; further ones add nothing that a smaller draw does not show."""
+PRIOR = 5.0
+"""Answers that an agent's rate over all dimensions weighs against its own on one."""
+EXCLUSIVE = 0.02
+"""Largest share of questions with two different right answers at which the classes count as exclusive."""
+USUAL = 0.5
+"""Share of answers from which on a signal is learned from."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panels:
+    """n questions with at most K answers each."""
+
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    """What must stay in one split."""
+    agents: tuple[str, ...]
+    dimensions: tuple[str, ...]
+    dimension: Ints
+    """(n,): index into `dimensions`, D where it is not known."""
+    agent: Ints
+    """(n, K): index into `agents`."""
+    form: Ints
+    """(n, K): class of each answer, from 0; `UNREADABLE` where it was cut or cannot be read."""
+    right: Floats
+    """(n, K): 0 or 1; NaN where no label is known."""
+    signals: Floats
+    """(n, K, len(SIGNALS)), NaN where missing."""
+    price: Floats
+    """(n, K): US dollars; NaN where it is not known."""
+    present: Mask
+    """(n, K)"""
+    same: str
+    """When two answers are the same: a check of `Item`, or `OVERLAP`."""
+    fingerprint: str
+    generator: Generator | None = None
+    note: str = ""
+    """What was joined or left out, in words; empty for nothing."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Ints) -> "Panels":
+        """Returns the questions of these rows."""
+        return replace(
+            self,
+            ids=tuple(self.ids[row] for row in rows),
+            groups=tuple(self.groups[row] for row in rows),
+            dimension=self.dimension[rows],
+            agent=self.agent[rows],
+            form=self.form[rows],
+            right=self.right[rows],
+            signals=self.signals[rows],
+            price=self.price[rows],
+            present=self.present[rows],
+        )
+
+    @property
+    def sampled(self) -> bool:
+        """Whether all answers are of one agent, so that they are exchangeable."""
+        return len(self.agents) == 1
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether at most one class of a question is right, with few exceptions."""
+        right = right_classes(self.form, self.present, self.right)
+        return bool((right.sum(axis=1) > 1).mean() <= EXCLUSIVE)
+
+    def answers(self, agents: Agents, agent: Ints | None = None, dimension: Ints | None = None) -> Answers:
+        """Returns the answers as the models read them, by what is known of the agents.
+
+        `agent` (n, K), `dimension` (n,): columns of `agents`, by default those of these questions.
+        """
+        agent = self.agent if agent is None else agent
+        columns = [SIGNALS.index(name) for name in agents.signals]
+        return Answers(
+            form=self.form,
+            agent=agent,
+            dimension=self.dimension if dimension is None else dimension,
+            scaled=agents.scaled(self.signals[..., columns], agent),
+            present=self.present,
+        )
+
+
+def right_classes(form: Ints, present: Mask, right: Floats) -> Floats:
+    """Returns for each class (n, c) whether it is right: the majority of its labelled answers. 0 without any."""
+    c = max(int(form.max(initial=UNREADABLE)) + 1, 1)
+    member = (form[:, None, :] == np.arange(c)[:, None]) & (present & np.isfinite(right))[:, None, :]
+    sums = (member * np.nan_to_num(right)[:, None, :]).sum(axis=2)
+    return np.asarray((sums > member.sum(axis=2) / 2).astype(np.float64))
+
+
+def agents_in(data: Panels) -> Agents:
+    """Returns what these questions show of the agents: rates on each dimension, and the scale of every signal."""
+    A, D, known = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.right)
+    usual = [
+        name
+        for s, name in enumerate(SIGNALS)
+        if np.isfinite(data.signals[..., s][data.present & (data.form >= 0)]).mean() >= USUAL
+    ]
+    rate = np.zeros((A, D + 1))
+    for a in range(A):
+        own = known & (data.agent == a)
+        right, count = float(data.right[own].sum()), int(own.sum())
+        overall = (right + 1) / (count + 2)
+        rate[a, D] = overall
+        for d in range(D):
+            here = own & (data.dimension == d)[:, None]
+            on, of = float(data.right[here].sum()), int(here.sum())
+            rate[a, d] = (on + PRIOR * overall) / (of + PRIOR)
+    rate = np.clip(rate, 0.02, 0.98)
+    levels = np.full((A + 1, len(usual), LEVELS), np.nan)
+    for s, name in enumerate(usual):
+        values = data.signals[..., SIGNALS.index(name)]
+        for a in range(A):
+            levels[a, s] = quantiles(values[data.present & (data.agent == a)])
+        levels[A, s] = quantiles(values[data.present])
+    leading = next((name for name in (STATED, "mean") if name in usual), "")
+    return Agents(data.agents, data.dimensions, np.log(rate / (1 - rate)), tuple(usual), levels, leading)
+
+
+def panels_at(path: Path, *, stage: str | None = None, same: str | None = None) -> Panels:
+    """Returns the panels of a run store, a file of outcomes, or a file of OpenAI-format lines.
+
+    `stage`: of a run store, the calls that are answers. `same`: of lines, when two answers are the same, by default by
+    the overlap of their words. Raises `RecordError` for an option that the data do not take.
+    """
+    if path.is_dir():
+        if same is not None:
+            raise RecordError(f"same is {same!r}: the items of a run store say how they are checked; leave it out")
+        return panels_of_runs(RunStore(path), stage=stage)
+    if stage is not None:
+        raise RecordError(f"stage is {stage!r}: a file has no stages; leave it out, or give a run store")
+    _, first = next(iter(iter_json_lines(path)), (0, {}))
+    if "agents" not in first:
+        return panels_of_lines(path, same or OVERLAP)
+    if same is not None:
+        raise RecordError(f"same is {same!r}: answers of outcomes are compared by their words; leave it out")
+    return panels_of_outcomes(read_outcomes(path))
+
+
+def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
+    """Returns the panels of runs: for each item the answers of all its runs, in their order.
+
+    `stage`: of the calls that are answers; by default the one stage that has labels `correct`. Raises `RecordError`
+    where several stages have such labels and none is named, or no item has two labelled answers.
+    """
+    runs = list(runs)
+    by_item: dict[tuple[str, str], tuple[Item, list[tuple[Run, Call]]]] = {}
+    stages: dict[str, int] = {}
+    for run in runs:
+        for call in run.calls:
+            if run.label("correct", call.id) is None or (stage is not None and call.stage != stage):
+                continue
+            stages[call.stage] = stages.get(call.stage, 0) + 1
+            by_item.setdefault((run.item.task, run.item.id), (run.item, []))[1].append((run, call))
+    if len(stages) > 1:
+        raise RecordError(
+            f"answers of the stages {', '.join(sorted(stages))} are labelled: name the one whose answers are samples "
+            "(`--sampled STAGE`)"
+        )
+    panels = [(item, calls) for item, calls in by_item.values() if len(calls) > 1]
+    if not panels:
+        raise RecordError(
+            f"{len(by_item)} items have a labelled answer and none has two; a panel is several answers to one question"
+        )
+    checks = {item.check for item, _ in panels}
+    if len(checks) > 1:
+        raise RecordError(
+            f"the items are checked in {len(checks)} ways ({', '.join(sorted(checks))}), and a panel compares answers "
+            "in one: give stores of one kind of question"
+        )
+    joined = join_groups([group_of(item) for item, _ in panels], [item.question for item, _ in panels])
+    calls = [call for _, many in panels for _, call in many]
+    rows = [
+        _Row(
+            identity=f"{item.task}/{item.id}".strip("/"),
+            group=group,
+            dimension=item.dimension,
+            answers=[_answer_of(item, run, call) for run, call in many[:MOST_ANSWERS]],
+        )
+        for (item, many), group in zip(panels, joined.groups.tolist(), strict=True)
+    ]
+    [same] = checks
+    return _arrays(rows, number_classes, same, fingerprint(runs), generator=generator_of(calls), note=joined.note)
+
+
+def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
+    """Returns the panels of outcomes of agents. Answers are the same where their words overlap by more than half.
+
+    An agent that failed is present and unreadable. Logged outcomes, of which only the chosen agent's is known, are
+    refused with a `RecordError`.
+    """
+    if any(question.propensities for question in questions):
+        raise RecordError("the outcomes are logged single decisions; a panel learns from several answers to a question")
+    rows = [
+        _Row(
+            identity=question.id,
+            group=question.group,
+            dimension=question.dimension,
+            answers=[
+                _Answer(
+                    agent=name,
+                    # An answer whose text was left out is a class of its own: one word that no answer holds.
+                    form=None if one.error is not None else (one.answer or f"untold{place}"),
+                    right=None if one.score is None else float(one.score > 0.5),
+                    signals=signals_of(None, _finite(one.confidence), None, SIGNALS),
+                    price=one.cost_usd,
+                )
+                for place, (name, one) in enumerate(sorted(question.agents.items()))
+                if one.score is not None
+            ],
+        )
+        for question in questions
+    ]
+    rows = [row for row in rows if len(row.answers) > 1]
+    if not rows:
+        raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
+    lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
+    return _arrays(rows, overlapping, OVERLAP, hashlib.sha256(lines.encode()).hexdigest())
+
+
+def _finite(value: float | None) -> float | None:
+    """Returns a confidence; minus infinity, the logarithm of what cannot be, as the least float32."""
+    return -3.0e38 if value == -math.inf else value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answer:
+    agent: str
+    form: str | None
+    """What it says, in a form in which equal answers are equal; None where it cannot be read."""
+    right: float | None
+    signals: Floats
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    identity: str
+    group: str
+    dimension: str
+    answers: list[_Answer]
+
+
+def _answer_of(item: Item, run: Run, call: Call) -> _Answer:
+    """Returns an answer of a run. One that did not end by itself cannot be read."""
+    read = read_call(run, call)
+    return _Answer(
+        agent=read.agent,
+        form=None if read.cut else canonical(item, read.text) or None,
+        right=run.label("correct", call.id),
+        signals=signals_in(read, SIGNALS),
+        price=call.cost_usd,
+    )
+
+
+def panels_of_lines(path: Path, same: str) -> Panels:
+    """Returns the panels of OpenAI-format lines with labels: answers of one `question_id`, by default of one group.
+
+    `same`: when two answers are the same. Raises `RecordError` where no question has two labelled answers.
+    """
+    rows = []
+    for name, question in questions_in_file(path).items():
+        item = Item(name, question.question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
+        answers = [
+            _answer_of_line(item, answer, label, same)
+            for answer, label in zip(question.answers, question.labels, strict=True)
+            if label is not None and not isinstance(answer, InvalidResponse)
+        ]
+        if len(answers) > 1:
+            rows.append(_Row(identity=name, group=name, dimension=question.dimension, answers=answers[:MOST_ANSWERS]))
+    if not rows:
+        raise RecordError(
+            f"no question of {path} has two labelled answers; expected lines that share a question_id, each with "
+            '"labels": {"correct": 0 or 1}'
+        )
+    lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
+    classes = overlapping if same == OVERLAP else number_classes
+    return _arrays(rows, classes, same, hashlib.sha256(lines.encode()).hexdigest())
+
+
+def _answer_of_line(item: Item, answer: PanelAnswer, label: float, same: str) -> _Answer:
+    text = answer.text if same == OVERLAP else canonical(item, final_answer(item, answer.text))
+    return _Answer(
+        agent=answer.agent,
+        form=None if answer.cut else text.strip() or None,
+        right=label,
+        signals=signals_in(answer, SIGNALS),
+        price=None,
+    )
+
+
+def _arrays(
+    rows: Sequence[_Row],
+    classes: Callable[[Sequence[str | None]], list[int]],
+    same: str,
+    fingerprint: str,
+    *,
+    generator: Generator | None = None,
+    note: str = "",
+) -> Panels:
+    K = max(len(row.answers) for row in rows)
+    agents = tuple(sorted({answer.agent for row in rows for answer in row.answers}))
+    dimensions = tuple(sorted({row.dimension for row in rows} - {""}))
+    place: Mapping[str, int] = {name: column for column, name in enumerate(agents)}
+    at = {name: column for column, name in enumerate(dimensions)}
+    n = len(rows)
+    form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
+    right, price = np.full((n, K), np.nan), np.full((n, K), np.nan)
+    signals = np.full((n, K, len(SIGNALS)), np.nan)
+    present = np.zeros((n, K), dtype=bool)
+    for i, row in enumerate(rows):
+        k = len(row.answers)
+        form[i, :k] = classes([answer.form for answer in row.answers])
+        agent[i, :k] = [place[answer.agent] for answer in row.answers]
+        right[i, :k] = [math.nan if answer.right is None else answer.right for answer in row.answers]
+        price[i, :k] = [math.nan if answer.price is None else answer.price for answer in row.answers]
+        signals[i, :k] = [answer.signals for answer in row.answers]
+        present[i, :k] = True
+    dimension: NDArray[np.int64] = np.array([at.get(row.dimension, len(dimensions)) for row in rows])
+    return Panels(
+        ids=tuple(row.identity for row in rows),
+        groups=tuple(row.group for row in rows),
+        agents=agents,
+        dimensions=dimensions,
+        dimension=dimension,
+        agent=agent,
+        form=form,
+        right=right,
+        signals=signals,
+        price=price,
+        present=present,
+        same=same,
+        fingerprint=fingerprint,
+        generator=generator,
+        note=note,
+    )
