@@ -32,8 +32,8 @@ from metaprobe.routing.learned_state import (
     NAN,
     PRICED,
     AskedAgent,
+    Candidates,
     Known,
-    Panel,
     Past,
     describe_mismatch,
     rows,
@@ -141,7 +141,7 @@ class LearnedRouter(Pretrained):
         self._check_prices()
         self._run = checkpoint.session.run
         # Small dictionaries of what every decision needs; a lost race only computes a value twice.
-        self._panels: dict[tuple[str, tuple[str, ...]], Panel] = {}
+        self._panels: dict[tuple[str, tuple[str, ...]], Candidates] = {}
         self._texts = lru_cache(maxsize=4096)(self.words.of)
 
     @classmethod
@@ -272,7 +272,7 @@ class LearnedRouter(Pretrained):
 
     def _decide(
         self,
-        panel: Panel,
+        panel: Candidates,
         asked: set[int],
         success: Sequence[float],
         gain: Sequence[float],
@@ -321,15 +321,15 @@ class LearnedRouter(Pretrained):
             may = able
         return tuple(name for name in self._pasts if name in may or name in asked)
 
-    def _panel(self, dimension: str, names: tuple[str, ...]) -> Panel:
+    def _panel(self, dimension: str, names: tuple[str, ...]) -> Candidates:
         if not names:
             raise RecordError(f"no agent that may be asked is known; the router knows {', '.join(self._pasts)}")
-        panel = Panel.of(names, [self.past(name, dimension) for name in names])
+        panel = Candidates.of(names, [self.past(name, dimension) for name in names])
         if len(self._panels) < 1024:  # dimensions come from outside
             self._panels[dimension, names] = panel
         return panel
 
-    def _unsupported(self, known: Known, panel: Panel, asked: Sequence[tuple[int, AskedAgent]]) -> str:
+    def _unsupported(self, known: Known, panel: Candidates, asked: Sequence[tuple[int, AskedAgent]]) -> str:
         if len(asked) < len(known.asked):
             strangers = [name for name in known.asked if name not in panel.names]
             return f"nothing is known of {', '.join(strangers)}, which was asked"
@@ -362,7 +362,7 @@ class LearnedRouter(Pretrained):
             warnings.warn(f"metaprobe: {why}; the fixed rule decides in the router's place", stacklevel=4)
         return why
 
-    def _by_rule(self, panel: Panel, asked: Sequence[tuple[int, AskedAgent]], chars: int, why: str) -> Routed:
+    def _by_rule(self, panel: Candidates, asked: Sequence[tuple[int, AskedAgent]], chars: int, why: str) -> Routed:
         rates = [1 / (1 + math.exp(-rate)) for rate in panel.rates]
         if asked:
             kept = max((column for column, _ in asked), key=lambda column: rates[column])
@@ -378,13 +378,13 @@ class LearnedRouter(Pretrained):
         reason = f"fixed rule, as {why}: ask the agent of highest past success rate - lambda * price"
         return Routed(ASK, panel.names[best], rates[best], reason, dict(zip(panel.names, worth, strict=True)), True)
 
-    def _by_one(self, panel: Panel, known: Known) -> Routed:
+    def _by_one(self, panel: Candidates, known: Known) -> Routed:
         agent = self.plan.agent
         rate = 1 / (1 + math.exp(-panel.rates[panel.names.index(agent)]))
         action = KEEP if agent in known.asked else ASK
         return Routed(action, agent, rate, f"fixed rule, as {self.plan.instead}", {agent: rate}, True)
 
-    def _waits(self, panel: Panel) -> list[float]:
+    def _waits(self, panel: Candidates) -> list[float]:
         """Accuracy that the time of each agent must bring; empty where waiting has no price."""
         per_second = self.plan.per_second
         return [per_second * (past.seconds or 0.0) for past in panel.pasts] if per_second else []

@@ -140,7 +140,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Panel:
+class Candidates:
     """The agents that a decision is among, on one dimension."""
 
     names: tuple[str, ...]
@@ -149,13 +149,13 @@ class Panel:
     rates: tuple[float, ...]
 
     @classmethod
-    def of(cls, names: Sequence[str], pasts: Sequence[Past]) -> "Panel":
+    def of(cls, names: Sequence[str], pasts: Sequence[Past]) -> "Candidates":
         rates = tuple(past.rate for past in pasts)
         return cls(tuple(names), tuple(pasts), sum(rates) / len(rates), rates)
 
 
 def rows(
-    panel: Panel,
+    panel: Candidates,
     asked: Sequence[tuple[int, AskedAgent]],
     texts: Sequence[float],
     chars: int,

@@ -1,10 +1,5 @@
 """Several answers to one question: which to keep, how sure, and whether one more is worth its price.
 
-    >>> from metaprobe.routing.panel import Panel
-    >>> panel = Panel.load("out/panel")  # doctest: +SKIP
-    >>> panel.judge(client.chat.completions.create(model=..., messages=..., n=8, logprobs=True))  # doctest: +SKIP
-    PanelVerdict(kept=3, score=0.84, classes=2)
-
 Needs NumPy and ONNX Runtime only. What is read of the answers, and the models' rows, is in `routing.panel_rows`; how
 they are fitted in `training.recipes.panel`.
 """
@@ -167,7 +162,16 @@ class _Read:
 
 
 class Panel(Pretrained):
-    """Judges several answers to one question. Several threads may share it."""
+    """Judges several answers to one question. Several threads may share it.
+
+    An example:
+
+        >>> from metaprobe.train import train_panel
+        >>> panel = Panel(train_panel("outcomes.jsonl", out="out/panel"))
+        >>> verdict = panel.judge(["Paris", "Paris", "Lyon"], agents=["large", "small", "small"])
+        >>> verdict.kept, len(verdict.classes), 0 < verdict.score < 1
+        (0, 2, True)
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other."""

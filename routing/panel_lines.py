@@ -37,7 +37,7 @@ Named = tuple[str, PanelAnswer | InvalidResponse]
 
 
 @dataclass(slots=True)
-class Question:
+class AskedQuestion:
     """One question, and the answers to it."""
 
     question: str = ""
@@ -62,18 +62,18 @@ class Question:
             self.labels.append(label)
 
 
-def questions_in_file(path: Path) -> dict[str, Question]:
+def questions_in_file(path: Path) -> dict[str, AskedQuestion]:
     """Returns name -> question, in the order of the lines. Raises `ImportFileError` for a file of no lines."""
-    found: dict[str, Question] = {}
+    found: dict[str, AskedQuestion] = {}
     broken: list[ImportFileError] = []
     for number, record in iter_json_lines(path, on_error=broken.append):
         identity = str(record.get("id") or f"line-{number}")
         name = str(record.get(QUESTION) or record.get("group") or identity)
-        question = found.setdefault(name, Question(_asked(record), dimension=str(record.get("dimension") or "")))
+        question = found.setdefault(name, AskedQuestion(_asked(record), dimension=str(record.get("dimension") or "")))
         question.add(answers_of_line(record, identity), _label(record))
     for error in broken:
         name = f"line-{error.line}"
-        found.setdefault(name, Question()).add([(name, InvalidResponse(str(error)))], None)
+        found.setdefault(name, AskedQuestion()).add([(name, InvalidResponse(str(error)))], None)
     if not found:
         raise ImportFileError(f"{path} holds no line; expected one JSON object a line")
     return found
@@ -117,20 +117,20 @@ def _label(record: Mapping[str, Any]) -> float | None:
     return None if right is None else float(right)
 
 
-def questions_in_store(path: Path, stage: str | None = None) -> dict[str, Question]:
+def questions_in_store(path: Path, stage: str | None = None) -> dict[str, AskedQuestion]:
     """Returns name -> question of the items of a run store, with the answers of all their runs in stored order.
 
     `stage`: of the calls that are answers; by default every stage that is labelled or, where none is, all.
     """
     runs = list(require("metaprobe.records.store", "fit").RunStore(path).runs(hidden=False))
     labelled = {call.stage for run in runs for call in run.calls if run.label("correct", call.id) is not None}
-    found: dict[str, Question] = {}
+    found: dict[str, AskedQuestion] = {}
     for run in runs:
         item = run.item
         for call in run.calls:
             if stage == call.stage or (stage is None and (not labelled or call.stage in labelled)):
                 name = f"{item.task}/{item.id}".strip("/")
-                question = found.setdefault(name, Question(item.question, item.choices, item.dimension))
+                question = found.setdefault(name, AskedQuestion(item.question, item.choices, item.dimension))
                 question.add([(call.id, read_call(run, call))], run.label("correct", call.id))
     return found
 

@@ -26,8 +26,8 @@ from metaprobe.routing.panel_stops import FIXED, STOPS, Seen, Setting, majority_
 from metaprobe.routing.same_answers import number_classes, overlapping
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, agents_in, panels_of_outcomes
-from metaprobe.training.panel_evaluate import evaluate_panel
 from metaprobe.training.recipes.panel import fit_panel, train_panel
+from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from scipy.stats import norm
 
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.learned import ANY
-from metaprobe.routing.learned_state import ROW, AskedAgent, Panel, agreement, content, rows
+from metaprobe.routing.learned_state import ROW, AskedAgent, Candidates, rows
 from metaprobe.routing.learned_stored import BUCKETS, WordScores, word_buckets
+from metaprobe.routing.same_answers import agreement, content
 from metaprobe.training.router.data import outcomes_of, pasts_of
 from metaprobe.training.router.fit import Board
 from metaprobe.training.router.rows import Views, batch_rows, views_of
@@ -50,7 +51,7 @@ def test_one_question_has_the_rows_that_many_have_however_many_were_asked(count:
     views, seen = views_of(data, pasts, text), set()
     for i, question in enumerate(questions):
         mask = np.isin(np.arange(AGENTS), rng.permutation(AGENTS)[:count])
-        panel = Panel.of(data.agents, [pasts[a].get(question.dimension) or pasts[a][ANY] for a in data.agents])
+        panel = Candidates.of(data.agents, [pasts[a].get(question.dimension) or pasts[a][ANY] for a in data.agents])
         asked = [
             (column, AskedAgent(question.agents[agent].answer, question.agents[agent].confidence))
             for column, agent in enumerate(data.agents)

@@ -131,7 +131,7 @@ def score(
     from metaprobe.probes.score_file import score_lines
 
     file = Path("/dev/stdin") if str(file) == "-" else file
-    if load_verified(checkpoint, sha256=sha256).manifest.kind == "panel":
+    if load_verified(checkpoint).manifest.kind == "panel":
         if flags.flags or run is not None:
             raise click.UsageError("flags and --run are for quality predictors: a panel says which answer to keep")
         from metaprobe.routing.panel import Panel
@@ -309,7 +309,7 @@ def evaluate_panel_command(
     """
     from metaprobe.routing.panel import Panel
     from metaprobe.training.panel_data import panels_at
-    from metaprobe.training.panel_evaluate import evaluate_panel
+    from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
     panel = Panel.load(checkpoint, sha256=sha256)
     same = None if answers.is_dir() or panel.same == "overlap" else panel.same

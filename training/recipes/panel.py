@@ -197,7 +197,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class PlayedPanels:
     """Panels while they grow, answer by answer, judged by models that have not seen them: o orders of n questions."""
 
     groups: NDArray[np.str_]
@@ -213,7 +213,7 @@ class Held:
     answers: Ints
     """(n,): how many there are of each question; a place beyond them repeats the last."""
 
-    def with_gain(self, gain: Floats) -> "Held":
+    def with_gain(self, gain: Floats) -> "PlayedPanels":
         """Returns the same with the expected gain (o, n, K)."""
         return replace(self, gain=gain)
 
@@ -225,7 +225,7 @@ class Held:
 
 def fit_panel(
     data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None
-) -> tuple[FittedPanel, Held]:
+) -> tuple[FittedPanel, PlayedPanels]:
     """Fits everything on these questions, and plays each by models that were fitted without its group."""
     rng = np.random.default_rng(seed)
     agents, exclusive = agents_in(data), data.exclusive
@@ -236,7 +236,7 @@ def fit_panel(
         odds[here] = _fit_odds(data.take(rest), agents).score(answer_rows(answers.rows(here), agents))
     placed = Placed(answers, odds, data.right)
     odds_model = _fit_odds(data, agents)
-    played: list[Held] = []
+    played: list[PlayedPanels] = []
     for number, (rest, here) in enumerate(folds):
         on_step(f"fold {number + 1} of {FOLDS}")
         model = FittedPanel(
@@ -256,7 +256,7 @@ def fit_panel(
     return FittedPanel(agents, odds_model, classes, exclusive, gain), _joined(played, order)
 
 
-def play(model: "Judge", placed: "Placed", groups: NDArray[np.str_], rng: np.random.Generator) -> Held:
+def play(model: "Judge", placed: "Placed", groups: NDArray[np.str_], rng: np.random.Generator) -> PlayedPanels:
     """Returns what is known of these panels after each answer, in `ORDERS` random orders."""
     n, K = placed.answers.form.shape
     right = {way: np.zeros((ORDERS, n, K)) for way in PICKS}
@@ -273,17 +273,17 @@ def play(model: "Judge", placed: "Placed", groups: NDArray[np.str_], rng: np.ran
             states[number, :, size - 1] = state_rows(classes, p, kept)
             largest = -np.sort(-classes.count, axis=1)[:, :2]
             counts[number, :, size - 1, : largest.shape[1]] = largest
-    return Held(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
+    return PlayedPanels(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
 
 
-def _joined(parts: Sequence[Held], order: Ints) -> Held:
+def _joined(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
     """Returns the parts as one, with the questions in their first order."""
 
     def whole(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:
         return np.take(np.concatenate(values, axis=axis), order, axis=axis)
 
     gains = [one.gain for one in parts if one.gain is not None]
-    return Held(
+    return PlayedPanels(
         groups=whole([one.groups for one in parts], 0),
         right={way: whole([one.right[way] for one in parts]) for way in PICKS},
         states=whole([one.states for one in parts]),
@@ -293,7 +293,7 @@ def _joined(parts: Sequence[Held], order: Ints) -> Held:
     )
 
 
-def _targets(held: Held) -> tuple[NDArray[np.float32], Floats]:
+def _targets(held: PlayedPanels) -> tuple[NDArray[np.float32], Floats]:
     """Returns the states before the last answer, and what asking all the rest gained: halfway between outcome and
     probability."""
     right, score = held.right[JOINT], held.score
@@ -405,7 +405,7 @@ def kept_right(placed: Placed, kept: Ints) -> Floats:
 # The ladders: which class is kept, and when asking stops.
 
 
-def choose_pick(held: Held) -> str:
+def choose_pick(held: PlayedPanels) -> str:
     """Returns the simplest way to pick that is within half a standard error of the best, over all sizes from 2 on.
 
     Differences are paired, and their standard error is by group.
@@ -420,14 +420,14 @@ def choose_pick(held: Held) -> str:
     return best
 
 
-def _by_question(held: Held, right: Floats) -> Floats:
+def _by_question(held: PlayedPanels, right: Floats) -> Floats:
     """Returns the mean (n,) of what was right (o, n, K) over the sizes that were asked, without the first answer."""
     K = right.shape[2]
     asked = (np.arange(1, K + 1) <= held.answers[:, None]) & (np.arange(K) > 0)
     return np.asarray((right.mean(axis=0) * asked).sum(axis=1) / np.maximum(asked.sum(axis=1), 1))
 
 
-def settings_of(held: Held, way: str) -> list[Setting]:
+def settings_of(held: PlayedPanels, way: str) -> list[Setting]:
     """Returns every way to stop at all its thresholds, with what it gives where the class is kept by `way`."""
     right, K = held.right[way], held.right[way].shape[2]
     statistics = statistics_of(held)
@@ -448,7 +448,7 @@ def settings_of(held: Held, way: str) -> list[Setting]:
     return found
 
 
-def statistics_of(held: Held) -> dict[str, Floats]:
+def statistics_of(held: PlayedPanels) -> dict[str, Floats]:
     """Returns what each way to stop looks at, (o, n, K)."""
     shape = held.score.shape
     found = {
@@ -460,7 +460,7 @@ def statistics_of(held: Held) -> dict[str, Floats]:
     return found if held.gain is None else {**found, ASKED_ON: held.gain}
 
 
-def stopped(held: Held, values: Floats, setting: Setting) -> Ints:
+def stopped(held: PlayedPanels, values: Floats, setting: Setting) -> Ints:
     """Returns the place (o, n), from 0, of the answer after which a setting stops, at latest the last one."""
     stops = values <= setting.threshold if setting.way == ASKED_ON else values >= setting.threshold
     last = np.minimum(held.answers, values.shape[2]) - 1
@@ -497,7 +497,7 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
     return write_checkpoint(options.out, _export(fitted, held, panels, options.seed, command))
 
 
-def _export(fitted: FittedPanel, held: Held, data: Panels, seed: int, command: str) -> Export:
+def _export(fitted: FittedPanel, held: PlayedPanels, data: Panels, seed: int, command: str) -> Export:
     way = choose_pick(held)
     K = held.right[way].shape[2]
     graph = classes_graph(fitted)
@@ -553,7 +553,7 @@ def sizes_shown(K: int) -> list[int]:
     return [size for size in (2, 3, 4, 8, 16, 32) if size < K] + [K]
 
 
-def _metrics(held: Held, way: str) -> dict[str, Interval]:
+def _metrics(held: PlayedPanels, way: str) -> dict[str, Interval]:
     K, weights = held.right[way].shape[2], cluster_weights(held.groups.tolist())
     metrics: dict[str, Interval] = {}
     for size in sizes_shown(K):
@@ -569,7 +569,7 @@ def _metrics(held: Held, way: str) -> dict[str, Interval]:
     return metrics
 
 
-def _audits(held: Held, way: str) -> list[tuple[str, bool, str]]:
+def _audits(held: PlayedPanels, way: str) -> list[tuple[str, bool, str]]:
     """Returns whether what is kept is behind no simple way, over all sizes from 2 on."""
     weights = cluster_weights(held.groups.tolist())
     own = _by_question(held, held.right[way])

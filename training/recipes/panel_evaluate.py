@@ -18,7 +18,15 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
 from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, Plan, Setting
 from metaprobe.training.panel_data import Panels
-from metaprobe.training.recipes.panel import Held, Placed, play, settings_of, sizes_shown, statistics_of, stopped
+from metaprobe.training.recipes.panel import (
+    Placed,
+    PlayedPanels,
+    play,
+    settings_of,
+    sizes_shown,
+    statistics_of,
+    stopped,
+)
 
 BUDGETS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""
@@ -67,14 +75,14 @@ def evaluate_panel(panel: Panel, data: Panels, *, resamples: int = 1000, seed: i
 
 
 class _Judge:
-    """The panel of a checkpoint, as `play` asks a fitted one."""
+    """The panel of a checkpoint, in the form of a fitted one, which `play` asks."""
 
     def __init__(self, panel: Panel) -> None:
         self.agents = panel.agents
         self.judge = panel.classes
 
 
-def _held(panel: Panel, data: Panels, seed: int) -> Held:
+def _held(panel: Panel, data: Panels, seed: int) -> PlayedPanels:
     """Returns the questions played by the panel of the checkpoint."""
     who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
     where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
@@ -87,7 +95,7 @@ def _held(panel: Panel, data: Panels, seed: int) -> Held:
     return held.with_gain(panel.gain(states.reshape(-1, states.shape[-1])).reshape(states.shape[:-1]))
 
 
-def _at_size(panel: Panel, held: Held, rows: Ints, size: int, weights: NDArray[np.int32]) -> dict[str, Any]:
+def _at_size(panel: Panel, held: PlayedPanels, rows: Ints, size: int, weights: NDArray[np.int32]) -> dict[str, Any]:
     right = {way: held.right[way][:, rows, size - 1] for way in PICKS}
     y, p = right[JOINT][0], held.score[0, rows, size - 1]
     share = held.counts[0, rows, size - 1, 0] / size
@@ -107,7 +115,7 @@ def _at_size(panel: Panel, held: Held, rows: Ints, size: int, weights: NDArray[n
     }
 
 
-def _at_budget(panel: Panel, held: Held, budget: float, weights: NDArray[np.int32]) -> dict[str, Any]:
+def _at_budget(panel: Panel, held: PlayedPanels, budget: float, weights: NDArray[np.int32]) -> dict[str, Any]:
     plan = panel.plan(samples=budget)
     own, spent = _expected(held, plan, panel.pick)
     others: dict[str, Floats] = {}
@@ -125,7 +133,7 @@ def _at_budget(panel: Panel, held: Held, budget: float, weights: NDArray[np.int3
     }
 
 
-def _expected(held: Held, plan: Plan, way: str) -> tuple[Floats, Floats]:
+def _expected(held: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]:
     """Returns what a plan gives on each question (n,): P(the kept answer is right), and the answers it asks for."""
     right, spent = np.zeros(len(held.groups)), np.zeros(len(held.groups))
     for setting, share in ((plan.first, plan.share), (plan.second, 1 - plan.share)):
