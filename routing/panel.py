@@ -145,9 +145,21 @@ class PanelAnswered:
 
 
 async def _create(client: Any, request: Mapping[str, Any]) -> Any:
-    """Returns the response of one request; a client that is not asynchronous is called in a thread."""
-    response = await asyncio.to_thread(client.chat.completions.create, **request)
+    """Returns the response of one request. A client that is not asynchronous is called in a thread, which goes on where
+    this is cancelled; an asynchronous one then never begins."""
+    made = asyncio.ensure_future(asyncio.to_thread(client.chat.completions.create, **request))
+    try:
+        response = await asyncio.shield(made)
+    except asyncio.CancelledError:
+        made.add_done_callback(_close)
+        raise
     return await response if inspect.isawaitable(response) else response
+
+
+def _close(made: "asyncio.Future[Any]") -> None:
+    """Closes the coroutine of a request that nobody waits for any more, so that it is not left half begun."""
+    if not made.cancelled() and made.exception() is None and inspect.iscoroutine(made.result()):
+        made.result().close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -506,10 +518,10 @@ def answer_of(given: object) -> PanelAnswer:
 def signals_in(answer: PanelAnswer, names: Sequence[str]) -> Floats:
     """Returns the signals (S,) of an answer, NaN where one is missing. Raises `InvalidResponse` for log-probabilities
     that are no numbers."""
-    measured = None
+    numbers = None
     if answer.logprobs is not None and len(answer.logprobs):
-        measured = terms(check_logprobs(answer.logprobs)[None])[0]
-    return signals_of(measured, answer.stated, answer.score, names)
+        numbers = terms(check_logprobs(answer.logprobs)[None])[0].tolist()
+    return signals_of(numbers, answer.stated, answer.score, names)
 
 
 def agents_json(agents: Agents) -> bytes:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -378,8 +377,13 @@ def softmax_rows(scores: Floats, there: Mask) -> Floats:
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
 
-def signals_of(terms: NDArray[Any] | None, stated: float | None, score: float | None, names: Sequence[str]) -> Floats:
-    """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing."""
-    known: Mapping[str, float] = {} if terms is None else dict(zip(TERMS, map(float, terms), strict=True))
+def signals_of(
+    numbers: Sequence[float] | None, stated: float | None, score: float | None, names: Sequence[str]
+) -> Floats:
+    """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing.
+
+    `numbers`: the terms of its log-probabilities; None where it has none.
+    """
+    known: Mapping[str, float] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
     values = {**known, STATED: stated, SCORE: score}
     return np.array([math.nan if (v := values.get(name)) is None else v for name in names])

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from panel_worlds import biased_vote, completion, copies, cut_when_hard, panels, topics, write_lines
+from panel_worlds import biased_vote, completion, copies, cut_when_hard, topics, write_lines
 from scipy.stats import beta
 
 import metaprobe
@@ -83,15 +83,6 @@ def test_probabilities_are_calibrated_on_new_questions(samples: Panel) -> None:
     assert ece(right, first) < 0.05
     assert classes.there.any(axis=1).all()
     np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
-
-
-def test_noise_is_kept_by_the_simplest_way(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    right = rng.random((160, 4)) < 0.4
-    form = np.where(right, 0, 1 + np.arange(4))
-    data = panels(form, right, surprise=rng.normal(size=form.shape))
-    checkpoint = train_panel(data, PanelOptions(out=tmp_path / "c"))
-    assert checkpoint.manifest.contract["pick"] != JOINT
 
 
 # Two implementations

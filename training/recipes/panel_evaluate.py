@@ -19,6 +19,7 @@ from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
 from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, Plan, Setting
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.recipes.panel import (
+    ORDERS,
     Placed,
     PlayedPanels,
     play,
@@ -47,7 +48,7 @@ def evaluate_panel(panel: Panel, data: Panels, *, resamples: int = 1000, seed: i
         )
     if data.same != panel.same:
         raise RecordError(f"the panel compares answers by {panel.same}, and these questions are checked by {data.same}")
-    held = _held(panel, data, seed)
+    held = played_by(panel, data, seed=seed)
     K = held.states.shape[2]
     sizes = {}
     for size in sizes_shown(K):
@@ -82,13 +83,13 @@ class _Judge:
         self.judge = panel.classes
 
 
-def _held(panel: Panel, data: Panels, seed: int) -> PlayedPanels:
-    """Returns the questions played by the panel of the checkpoint."""
+def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
+    """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
     who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
     where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
     answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
     placed = Placed(answers, panel.odds(answers), data.right)
-    held = play(_Judge(panel), placed, np.array(data.groups), np.random.default_rng(seed))
+    held = play(_Judge(panel), placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
     if not (data.sampled and panel.settings):
         return held
     states = held.states
@@ -116,21 +117,27 @@ def _at_size(panel: Panel, held: PlayedPanels, rows: Ints, size: int, weights: N
 
 
 def _at_budget(panel: Panel, held: PlayedPanels, budget: float, weights: NDArray[np.int32]) -> dict[str, Any]:
-    plan = panel.plan(samples=budget)
-    own, spent = _expected(held, plan, panel.pick)
-    others: dict[str, Floats] = {}
-    for way in SIMPLE:
-        tuned = _mixed([one for one in settings_of(held, MAJORITY) if one.way == way], budget)
-        others[way] = _expected(held, tuned, MAJORITY)[0]
+    own, spent, others = at_budget(panel, held, budget)
     best = max(others, key=lambda way: float(others[way].mean()))
     return {
         "panel": mean_interval(own, weights),
         "answers": float(spent.mean()),
-        "by": sorted({plan.first.way, plan.second.way}),
+        "by": sorted({one.way for one in (panel.plan(samples=budget).first, panel.plan(samples=budget).second)}),
         **{way: mean_interval(values, weights) for way, values in others.items()},
         "strongest_simple": best,
         "panel_over_it": mean_interval(own - others[best], weights),
     }
+
+
+def at_budget(panel: Panel, held: PlayedPanels, budget: float) -> tuple[Floats, Floats, dict[str, Floats]]:
+    """Returns what asking gives at a mean number of answers, by question (n,): P(the kept answer is right) and the
+    answers asked for by the panel's plan, and the first by each simple way, tuned here to spend the budget."""
+    own, spent = _expected(held, panel.plan(samples=budget), panel.pick)
+    others: dict[str, Floats] = {}
+    for way in SIMPLE:
+        tuned = _mixed([one for one in settings_of(held, MAJORITY) if one.way == way], budget)
+        others[way] = _expected(held, tuned, MAJORITY)[0]
+    return own, spent, others
 
 
 def _expected(held: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]:
@@ -144,13 +151,13 @@ def _expected(held: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]
 
 
 def _mixed(settings: Sequence[Setting], budget: float) -> Plan:
-    """Returns two settings of one way mixed to spend a budget; the nearest where no two enclose it."""
-    order = sorted(settings, key=lambda one: one.samples)
+    """Returns two settings of one way mixed to spend a budget, or a single answer and the least of them.
+
+    The dearest setting alone where none spends as much.
+    """
+    order = sorted([Setting(FIXED, 1.0, 1.0, 0.0), *settings], key=lambda one: one.samples)
     below = [one for one in order if one.samples <= budget]
-    above = [one for one in order if one.samples >= budget]
-    if not below or not above:
-        end = order[-1] if below else order[0]
-        return Plan(end, end, 1.0)
+    above = [one for one in order if one.samples >= budget] or below[-1:]
     left, right = below[-1], above[0]
     width = right.samples - left.samples
     return Plan(left, right, 1.0 if not width else (right.samples - budget) / width)
