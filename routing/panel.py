@@ -34,6 +34,7 @@ from metaprobe.records.types import Item
 from metaprobe.routing.panel_rows import (
     LEVELS,
     PICKS,
+    SCORE,
     STATED,
     Agents,
     Answers,
@@ -351,12 +352,12 @@ class Panel(Pretrained):
         if unread := [f"answer {place} {one.note}" for place, one in enumerate(read) if one.note]:
             more = f", and {len(unread) - 3} more" if len(unread) > 3 else ""
             notes.append(f"{len(unread)} of {n} answers count against all others: {'; '.join(unread[:3])}{more}")
-        for s, name in enumerate(self.agents.signals):
-            missing = sum(bool(np.isnan(one.signals[s])) for one in read if one.form is not None)
-            if missing:
-                what = "stated confidence" if name == STATED else "log-probabilities" if name != "score" else "score"
-                notes.append(f"{missing} answers have no {what}, which this checkpoint reads")
-                break
+        readable = [one.signals for one in read if one.form is not None]
+        missing = np.isnan(readable).sum(axis=0) if readable else np.zeros(0)
+        if missing.any():
+            name = self.agents.signals[int(missing.argmax())]
+            what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
+            notes.append(f"{missing.max()} answers have no {what}, which this checkpoint reads")
         if len(self.agents.names) > 1 and (strange := sorted(set(named) - set(self.agents.names))):
             notes.append(f"nothing is known of {', '.join(name or 'an unnamed agent' for name in strange)}")
         elif len(self.agents.names) == 1:

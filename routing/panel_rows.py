@@ -55,6 +55,11 @@ class Agents:
     agent never gave the signal."""
     leading: str = field(default="")
     """The signal whose weight may differ between agents and dimensions."""
+    tied: Mask = field(init=False)
+    """(A + 1, S): whether several quantiles of a signal are equal, as of a stated confidence."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tied", (np.diff(self.levels, axis=2) == 0).any(axis=2))
 
     def agent(self, name: str) -> int:
         """Returns the column of an agent, A for one that is not known."""
@@ -75,11 +80,9 @@ class Agents:
         for column in np.unique(who):
             rows = np.flatnonzero(who == column)
             for s in range(S):
-                levels = self.levels[column, s]
-                if not np.isfinite(levels[0]):
-                    levels = self.levels[-1, s]
-                if np.isfinite(levels[0]):
-                    scores[rows, s] = normal_scores(values[rows, s], levels)
+                row = column if math.isfinite(self.levels[column, s, 0]) else -1
+                if math.isfinite(self.levels[row, s, 0]):
+                    scores[rows, s] = normal_scores(values[rows, s], self.levels[row, s], bool(self.tied[row, s]))
         return scores.reshape(shape)
 
 
@@ -90,18 +93,19 @@ SCORES = np.array([NormalDist().inv_cdf(rank) for rank in _RANKS])
 """(LEVELS,): the normal score of each quantile."""
 
 
-def normal_scores(values: Floats, levels: Floats) -> Floats:
+def normal_scores(values: Floats, levels: Floats, tied: bool) -> Floats:
     """Returns the normal scores (n,) of values (n,) by rising levels (LEVELS,), flat outside them; 0 for NaN.
 
-    A value that several levels share has their mean score.
+    A value that several levels share has their mean score; `tied`: whether any do.
     """
     left: Floats = np.interp(values, levels, SCORES)
-    first = np.searchsorted(levels, values, "left")
-    last = np.searchsorted(levels, values, "right")
-    shared = last - first > 1
-    if shared.any():
-        sums = np.concatenate([[0.0], np.cumsum(SCORES)])
-        left[shared] = (sums[last[shared]] - sums[first[shared]]) / (last[shared] - first[shared])
+    if tied:
+        first = np.searchsorted(levels, values, "left")
+        last = np.searchsorted(levels, values, "right")
+        shared = last - first > 1
+        if shared.any():
+            sums = np.concatenate([[0.0], np.cumsum(SCORES)])
+            left[shared] = (sums[last[shared]] - sums[first[shared]]) / (last[shared] - first[shared])
     left[np.isnan(values)] = 0.0
     return left
 

@@ -166,6 +166,16 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/panel/measure.py",
+        {
+            "docs/research/panel.md#answer": number("KEPT", "panel", "samples", "0.5B coder", "questions", to=299),
+            "docs/research/panel.md#picks": number("KEPT", "panel", "samples", "0.5B coder", "sizes", "4", "ece", 0),
+            "docs/research/panel.md#stops": number("KEPT", "panel", "samples", "0.5B coder", "budgets", "4", "panel"),
+            "docs/research/panel.md#agents": number("KEPT", "panel", "agents", "metacog-every-agent", "ece", 0),
+        },
+        command="page",
+    ),
+    Writer(
         "research/demo/page.py",
         {
             "docs/research/demo.md#answer": number("FIGURES", "demo", "methods", 0, "auroc"),

@@ -35,10 +35,10 @@ def output_of(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_there_are_five_and_each_is_under_60_lines() -> None:
+def test_there_are_six_and_each_is_under_90_lines() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert len(lengths) == 5
-    assert max(lengths.values()) < 60, lengths
+    assert len(lengths) == 6
+    assert max(lengths.values()) < 90, lengths
 
 
 def test_scoring_lists_every_response_and_the_doubtful_first(checkpoint: str) -> None:
@@ -110,3 +110,13 @@ def test_the_router_is_shown_beside_simple_ways(tmp_path: Path) -> None:
     assert re.search(r"^nobody asked: ask (alpha|beta|gamma)", said, re.M)
     accuracy = {name: float(value) for name, value in re.findall(r"^([^:\n]+): ([\d.]+)% \[", said, re.M)}
     assert accuracy["cheapest"] < accuracy["router"] <= accuracy["oracle"]
+
+
+@pytest.mark.slow
+def test_an_embedded_model_is_asked_until_another_answer_is_not_worth_it(tmp_path: Path) -> None:
+    told = output_of("several_answers", "--out", str(tmp_path), "--questions", "60")
+    gain = float(re.search(r"^accuracy_6_over_majority: ([-+][\d.]+)$", told, re.M)[1])  # type: ignore[index]
+    assert gain > -0.1
+    asked = [int(count) for count in re.findall(r", after (\d+) answers$", told, re.M)]
+    assert len(asked) == 4
+    assert all(1 <= count <= 12 for count in asked)
