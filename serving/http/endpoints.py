@@ -21,6 +21,7 @@ from metaprobe.monitoring.labels import Labeller
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.tables import LogError
 from metaprobe.routing.gate import StreamingGate
+from metaprobe.routing.panel import Panel
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
 from metaprobe.serving.http.feedback import FeedbackDesk
@@ -29,6 +30,7 @@ from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
 from metaprobe.serving.http.keys import Keys
 from metaprobe.serving.http.metrics import Metrics, say_out_of_files_once
 from metaprobe.serving.http.openapi import openapi
+from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.proxy import FORWARDED, Proxy
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import ServerLog
@@ -37,9 +39,9 @@ from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
 
 THERE = (
-    "POST /v1/score, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings,"
-    " POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json, GET /healthz,"
-    " GET /livez, GET /readyz, GET /dashboard"
+    "POST /v1/score, POST /v1/panel, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses,"
+    " POST /v1/embeddings, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json,"
+    " GET /healthz, GET /livez, GET /readyz, GET /dashboard"
 )
 
 logger = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ def application(
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     proxy = Proxy(settings, office, gates, client, metrics, log)
     desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
-    own = OwnAnswers(settings, office, reloader, metrics, log, desk)
+    panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
+    own = OwnAnswers(settings, office, reloader, metrics, log, desk, panels)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
@@ -71,6 +74,7 @@ def application(
     app = Starlette(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
+            Route("/v1/panel", own.panel, methods=["POST"]),
             *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED),
             Route("/v1/feedback", own.feedback, methods=["POST"]),
             Route("/v1/models", to_upstream(proxy.models)),
@@ -121,6 +125,7 @@ class OwnAnswers:
     log: ServerLog | None
     desk: FeedbackDesk | None
     """Where there is a log."""
+    panels: PanelDesk | None = None
     scoring: Scoring = field(default_factory=Scoring)
 
     async def score(self, request: Request) -> Response:
@@ -128,6 +133,13 @@ class OwnAnswers:
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
         return _json(await _verdicts(body, judges, request, self.settings, self.log, self.scoring))
+
+    async def panel(self, request: Request) -> Response:
+        """Which of several answers to keep, and how sure it is."""
+        if self.panels is None:
+            raise Refusal(404, "no_panel", "this server has no panel; start it with --panel CHECKPOINT")
+        body = await read_json_body(request, self.settings)
+        return _json(await self.scoring.of(len(body), partial(self.panels.judge, body)))
 
     async def feedback(self, request: Request) -> Response:
         """Stores a label for an answer, or several."""

@@ -69,6 +69,10 @@ class Settings(FlagOptions):
         ),
     ] = ()
     canary_share: Annotated[float, Option("Share that a canary judges.", low=0, high=1)] = 0.05
+    panel: Annotated[
+        Path | str | None,
+        Option("Panel for POST /v1/panel: which of several answers to keep.", kind="checkpoint"),
+    ] = None
     base_rates: Annotated[
         tuple[str, ...],
         Option(

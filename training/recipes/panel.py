@@ -93,8 +93,6 @@ GAIN_TREES: Mapping[str, Any] = {
     "learning_rate": 0.05,
     "rounds": 120,
 }
-NEAR = 0.25
-"""Standard errors by which a simpler way to pick may be behind the best and is still taken."""
 BEHIND = 0.003
 """Accuracy by which the chosen way may be behind a simple one before an audit fails."""
 MOST_GOLDEN = 16
@@ -413,19 +411,11 @@ def kept_right(placed: Placed, kept: Ints) -> Floats:
 
 
 def choose_pick(held: PlayedPanels, sampled: bool) -> str:
-    """Returns the simplest way to pick that is within `NEAR` standard errors of the best: over all sizes from 2 on, or
-    with all answers where they are of several agents.
+    """Returns the way to pick that was right most often on groups left out; of equals the simplest.
 
-    Differences are paired, and their standard error is by group.
+    Over all sizes from 2 on, or with all answers where they are of several agents.
     """
-    mean = {way: _by_question(held, held.right[way], sampled) for way in PICKS}
-    best = max(PICKS, key=lambda way: float(mean[way].mean()))
-    weights = cluster_weights(held.groups.tolist(), 200)
-    for way in PICKS:
-        behind = mean_interval(mean[best] - mean[way], weights)
-        if behind.estimate <= NEAR * (behind.high - behind.low) / 4:  # an interval is four standard errors wide
-            return way
-    return best
+    return max(PICKS, key=lambda way: float(_by_question(held, held.right[way], sampled).mean()))
 
 
 def _by_question(held: PlayedPanels, right: Floats, sampled: bool) -> Floats:
@@ -554,8 +544,8 @@ def _summary(data: Panels, way: str) -> str:
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
     return (
         f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
-        f"answers' own signals. The answer that is kept is chosen by: {way}, the simplest way that was not behind on "
-        f"groups left out (of {', '.join(PICKS)})."
+        f"answers' own signals. The answer that is kept is chosen by: {way}, which was right most often on groups left "
+        f"out (of {', '.join(PICKS)})."
     )
 
 

@@ -1,0 +1,76 @@
+"""`POST /v1/panel` says which of several answers to keep, and refuses what is no panel."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from panel_worlds import biased_vote, completion
+from served import KEY, running
+from serving_clients import Served, callers_keys, checkpoint, upstream  # noqa: F401 - fixtures
+
+from metaprobe.routing.panel import Panel
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.panels import MOST_ANSWERS
+from metaprobe.serving.http.settings import Settings
+from metaprobe.training.options import PanelOptions
+from metaprobe.training.recipes.panel import train_panel
+
+
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_panel(biased_vote(), PanelOptions(out=tmp_path_factory.mktemp("panel") / "c")).path
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint: Path, panel: Path) -> Iterator[Served]:  # noqa: F811
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METAPROBE_API_KEY", KEY)
+        with running(create_app(Settings(checkpoint=checkpoint, panel=panel))) as (url, _):
+            yield Served(url)
+
+
+def test_the_verdict_is_that_of_the_library(server: Served, panel: Path) -> None:
+    answers = [completion("It is 12"), completion("It is 7"), completion("It is 12")]
+    told = server.post("/v1/panel", {"responses": answers, "question": "What is 5 + 7?"})
+    assert told.status_code == 200
+    own = Panel.load(panel).judge(answers, question="What is 5 + 7?").to_dict()
+    assert told.json() == json.loads(json.dumps(own))
+
+
+def test_the_choices_of_one_response_and_plain_texts_are_panels(server: Served) -> None:
+    several = server.post("/v1/panel", completion("It is 12", "It is 7", "It is 12")).json()
+    assert sum(len(one["members"]) for one in several["classes"]) == 3
+    texts = server.post("/v1/panel", {"responses": ["It is 12", "It is 12"]}).json()
+    assert texts["classes"][0]["members"] == [0, 1]
+    assert "log-probabilities" in texts["reason"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "invalid_json"),
+        (b"[1, 2]", 400, "invalid_request"),
+        ({"responses": []}, 400, "invalid_request"),
+        ({"responses": ["a", "b"], "agents": ["one"]}, 400, "invalid_request"),
+        ({"responses": ["a", "b"], "agents": [1, 2]}, 400, "invalid_request"),
+        ({"responses": ["a"] * (MOST_ANSWERS + 1)}, 413, "batch_too_large"),
+        (completion(*["a"] * (MOST_ANSWERS + 1)), 413, "batch_too_large"),
+    ],
+)
+def test_what_is_no_panel_is_refused(server: Served, body: Any, status: int, code: str) -> None:
+    answer = server.post("/v1/panel", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_an_answer_that_cannot_be_read_counts_against_the_others(server: Served) -> None:
+    told = server.post("/v1/panel", {"responses": [completion("It is 12"), None, {"choices": []}, 7]}).json()
+    assert told["kept"] == 0
+    assert "3 of 4 answers" in told["reason"]
+
+
+def test_a_server_without_a_panel_says_so(checkpoint: Path) -> None:  # noqa: F811
+    with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
+        answer = Served(url).post("/v1/panel", {"responses": ["a", "b"]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_panel")
