@@ -151,11 +151,12 @@ def llama_server_with(log: Path, *options: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "llama_cpp.server", "--model", str(embedded_file(DEFAULT_MODEL))]
+    command = [sys.executable, str(ROOT / "tests" / "llama_server.py"), "--model", str(embedded_file(DEFAULT_MODEL))]
     command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
-    command += ["--n_ctx", "4096", "--n_threads", "2", "--n_threads_batch", "2", *options]
+    # One thread: `make slow` has another worker for the other core, and threads that wait for each other take both.
+    command += ["--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1", *options]
     with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "2"})
+        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         wait_until_up(f"http://127.0.0.1:{port}/v1/models", server, log)
         os.environ.setdefault("OPENAI_API_KEY", "none")
