@@ -39,8 +39,8 @@ hypothesis.settings.register_profile("same", max_examples=50, deadline=None, der
 hypothesis.settings.register_profile("fuzz", max_examples=100, deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 
-FIRST = "test_production_evening.py"
-"""Takes as long as all other slow tests of one of two workers."""
+FIRST = [f"test_{name}.py" for name in ("production_evening", "vllm_real", "adapter", "every_system", "real_model")]
+"""The slow files that take longest, so that the two workers end together."""
 FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 """When `make fuzz` starts no further test; the rest is reported as skipped."""
 
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         random.Random(config.getoption("--hypothesis-seed")).shuffle(files)
         items.sort(key=lambda item: files.index(item.path))
     else:
-        items.sort(key=lambda item: item.path.name != FIRST)
+        items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
