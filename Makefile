@@ -23,7 +23,7 @@ fuzz: $(VENV)/dev.stamp  ## the Hypothesis tests alone, with examples drawn anew
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
 		-m "hypothesis and not slow" --hypothesis-profile=fuzz --hypothesis-seed=$$seed
 
-# Two processes, so that the long evening in production (tests/conftest.py puts it first) runs beside all the others.
+# Two processes; tests/conftest.py puts the files first that take longest.
 slow: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/server.stamp $(VENV)/litellm.stamp  ## the real model, here and behind a real server
 	METAPROBE_VLLM_PYTHON=$${METAPROBE_VLLM_PYTHON:-$$(ls $(abspath $(VENV))/vllm/bin/python 2>/dev/null)} \
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder --durations=25

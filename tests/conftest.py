@@ -39,8 +39,8 @@ hypothesis.settings.register_profile("same", max_examples=50, deadline=None, der
 hypothesis.settings.register_profile("fuzz", max_examples=100, deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 
-FIRST = "test_production_evening.py"
-"""Takes as long as all other slow tests of one of two workers."""
+FIRST = [f"test_{name}.py" for name in ("production_evening", "vllm_real", "adapter", "every_system", "real_model")]
+"""The slow files that take longest, so that the two workers end together."""
 FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 """When `make fuzz` starts no further test; the rest is reported as skipped."""
 
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         random.Random(config.getoption("--hypothesis-seed")).shuffle(files)
         items.sort(key=lambda item: files.index(item.path))
     else:
-        items.sort(key=lambda item: item.path.name != FIRST)
+        items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -151,11 +151,12 @@ def llama_server_with(log: Path, *options: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "llama_cpp.server", "--model", str(embedded_file(DEFAULT_MODEL))]
+    command = [sys.executable, str(ROOT / "tests" / "llama_server.py"), "--model", str(embedded_file(DEFAULT_MODEL))]
     command += ["--model_alias", DEFAULT_MODEL, "--host", "127.0.0.1", "--port", str(port), "--logits_all", "true"]
-    command += ["--n_ctx", "4096", "--n_threads", "2", "--n_threads_batch", "2", *options]
+    # One thread: `make slow` has another worker for the other core, and threads that wait for each other take both.
+    command += ["--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1", *options]
     with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "2"})
+        server = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         wait_until_up(f"http://127.0.0.1:{port}/v1/models", server, log)
         os.environ.setdefault("OPENAI_API_KEY", "none")

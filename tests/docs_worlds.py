@@ -68,11 +68,6 @@ def compare(folder: Path) -> Names:
     return {}
 
 
-def gallery(folder: Path) -> Names:
-    RunStore(folder / "recorded" / "smollm2-metacog-eval").append(list(RunStore(RECORDED))[::2])
-    return {}
-
-
 @cache
 def quality_and_gate() -> Path:
     """A folder with a predictor and a gate, made once for all pages."""
@@ -245,7 +240,6 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "reasoning": lambda folder: {},
     "extract": lambda folder: {},
     "engines": lambda folder: {},
-    "gallery": gallery,
     "checkpoints": lambda folder: {},
     "probes": probes,
     "routing": routing,

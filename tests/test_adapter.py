@@ -34,6 +34,7 @@ from metaprobe.llms.base import LLMError
 from metaprobe.probes.adapter import AdapterProbe, Encoder, batches, layout
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Message
 from metaprobe.training.calibration import Platt, sigmoid
 from metaprobe.training.heads import linear_graph
@@ -382,11 +383,12 @@ def test_another_layout_than_this_versions_is_refused(trained: Checkpoint, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # 300 answers teach it little
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # 150 answers teach it little
 def test_the_real_model_is_trained_and_exported_by_the_command(recorded_runs: Path, tmp_path: Path) -> None:
+    RunStore(tmp_path / "runs").append(list(RunStore(recorded_runs))[::2])
     out = tmp_path / "adapter"
-    options = ["--when", "after", "--epochs", "1", "--batch-size", "4", "--max-length", "48", "--int8"]
-    done = CliRunner().invoke(main, ["train", "adapter", str(recorded_runs), "--out", str(out), *options])
+    options = ["--when", "after", "--epochs", "1", "--batch-size", "4", "--max-length", "32", "--int8"]
+    done = CliRunner().invoke(main, ["train", "adapter", str(tmp_path / "runs"), "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     assert "adapter checkpoint" in done.output
     assert "int8 weights against float32" in (out / "README.md").read_text()

@@ -39,7 +39,7 @@ def blocks(page: str) -> list[re.Match[str]]:
 
 
 WITH_CODE = [page for page in PAGES if blocks(page)]
-TRAINING = {"gallery", "compare"}
+TRAINING = {"compare"}
 """Pages whose code trains on recorded runs, which takes the time of some hundred other tests."""
 
 

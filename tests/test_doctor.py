@@ -141,6 +141,15 @@ def test_numbers_that_are_dropped_without_a_word_are_missed() -> None:
     assert checks["Responses API"]["verdict"] == "ok"
 
 
+def test_the_option_without_which_llama_cpp_python_drops_numbers_is_named() -> None:
+    def named(body: Body, answer: Body) -> Body:
+        if body["path"].endswith("/models"):
+            answer["data"][0]["owned_by"] = "me"
+        return dropped(body, answer)
+
+    assert "--logits_all true" in found(named)[0]["given"]["do"]
+
+
 @pytest.mark.parametrize(
     ("owner", "option"),
     [("vllm", "raw_logprobs"), ("sglang", "SGLANG_RETURN_ORIGINAL_LOGPROB"), ("llamacpp", "post_sampling_probs")],

@@ -1,8 +1,13 @@
-"""Every system and baseline runs, in every variant, on the local model, and by its command on a real server."""
+"""Every system and baseline runs on the local model, and some by their command on a real server.
+
+`test_options.py` and each system's own tests run every variant on scripted answers.
+"""
 
 import asyncio
 import dataclasses
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,10 +22,6 @@ from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.quality import head_studies, write_quality
-from metaprobe.training.study import study
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +30,6 @@ pytestmark = [
 ]
 
 SUM = Item(id="sum", question="Tom has 3 apples and buys 4 more. How many apples has he?", gold=("7",), check="number")
-VARIANTS = [(name, variant) for name, system in SYSTEMS.items() for variant in system.variants]
 
 
 class Brief(WrappedLLM):
@@ -43,7 +43,7 @@ class Brief(WrappedLLM):
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    local = LocalLLM.load(batch_size=8, layers="9,15")
+    local = LocalLLM.load(batch_size=8, layers="18,30")
     flags = Path("/proc/cpuinfo")
     if not flags.exists() or not {"avx512_bf16", "amx_bf16"} & set(flags.read_text().split()):
         # A processor without bfloat16 reads prompts in float32 six times as fast; which it is, is not the subject here.
@@ -52,21 +52,32 @@ def llm() -> LLM:
     return Brief(local)
 
 
-def run_of(llm: LLM, name: str, variant: str, folder: Path, **setup: object) -> Run:
+def run_of(llm: LLM, name: str, folder: Path, **setup: object) -> Run:
     system = SYSTEMS[name]
     prompts = Prompts.load(system.folder or name, system.prompts, optional=system.agents)
     given = Setup(Models(llm), prompts, agents=system.agents, **setup)  # type: ignore[arg-type]
-    report = asyncio.run(collect(system, [ITEM_OF.get(name, SUM)], given, RunStore(folder), variants=[variant]))
+    report = asyncio.run(
+        collect(system, [ITEM_OF.get(name, SUM)], given, RunStore(folder), variants=[system.variants[0]])
+    )
     assert not report.failed
     (run,) = RunStore(folder).runs(hidden=True)
     return run
 
 
-@pytest.mark.parametrize(("name", "variant"), VARIANTS, ids=lambda value: str(value))
-def test_a_variant_runs_on_the_local_model_and_records_every_call(
-    llm: LLM, tmp_path: Path, name: str, variant: str
-) -> None:
-    run = run_of(llm, name, variant, tmp_path)
+@pytest.fixture(scope="module")
+def explicit(llm: LLM, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """The run of a system's first variant with the numbers that the model states; each is made once."""
+
+    @cache
+    def made(name: str) -> Run:
+        return run_of(llm, name, tmp_path_factory.mktemp("explicit") / "runs")
+
+    return made
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_runs_on_the_local_model_and_records_every_call(explicit: Callable[[str], Run], name: str) -> None:
+    run = explicit(name)
     answers = [call for call in run.calls if call.stage in SYSTEMS[name].answer_stages]
     assert answers or name == "likelier-choice"
     for call in run.calls:
@@ -91,7 +102,8 @@ def test_a_server_that_cannot_score_a_given_text_says_so(llama_server: str, tmp_
     assert "echo" in report.failed[0]
 
 
-@pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "likelier-choice"])
+# One that only answers, one of several agents, and one whose judge is held to a schema.
+@pytest.mark.parametrize("name", ["self-report", "metacogagent", "essay-debate"])
 def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     llama_server: str, tmp_path: Path, name: str
 ) -> None:
@@ -111,48 +123,23 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
             assert len(call.logprobs) > 0
 
 
-@pytest.fixture(scope="module")
-def checkpoints(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A predictor, two probes, and a predictor of all that a judge says, trained as the main job trains them."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    found = study([recorded_runs], folds=2)
-    write_quality(folder / "quality", {"correct": found}, command="test")
-    for when in ("before", "after"):
-        write_hidden(folder / when, found, when=when, target="correct", command="test")
-    debates = Path(__file__).parent.parent / "recorded" / "asap-debate-scaffold"
-    heads = ("instruction", "justification", "evidence", "critical")
-    judged = head_studies(
-        [debates], QualityOptions(out=folder, target=heads, stage="argument", label_source="judge", folds=2)
-    )
-    write_quality(folder / "judge", judged, command="test")
-    return folder
-
-
 @pytest.mark.parametrize(
-    ("name", "signal", "when", "without"),
+    ("name", "signal", "checkpoint", "without"),
     [
-        ("metacogagent", "confidence", "before", "assess"),
-        ("metacogagent", "confidence", "after", "assess"),
-        ("metacogagent", "confidence", "quality", "assess"),
-        ("monitor-generate-verify", "difficulty", "before", None),
-        ("monitor-generate-verify", "quality", "quality", "verify"),
-        ("monitor-generate-verify", "quality", "after", "verify"),
-        # The recorded judge has graded another model's arguments, and the checkpoint says so whenever it reads.
-        pytest.param(
-            *("essay-debate", "quality", "judge", "judge"),
-            marks=pytest.mark.filterwarnings("ignore:metaprobe. response of smollm2-135m, checkpoint trained on"),
-        ),
+        ("metacogagent", "confidence", "bundled:smollm2-135m-difficulty", "assess"),
+        ("monitor-generate-verify", "quality", "bundled:smollm2-135m-confidence", "verify"),
+        ("monitor-generate-verify", "quality", "bundled:quality", "verify"),
     ],
 )
 def test_a_checkpoint_of_the_main_job_replaces_the_heuristic_by_a_flag_alone(
-    llm: LLM, checkpoints: Path, tmp_path: Path, name: str, signal: str, when: str, without: str | None
+    llm: LLM, explicit: Callable[[str], Run], tmp_path: Path, name: str, signal: str, checkpoint: str, without: str
 ) -> None:
-    implicit = SignalSource.load([f"{signal}={checkpoints / when}"])
-    both = SignalSource.load([f"{signal}=stated+{checkpoints / when}"])
-    variant = SYSTEMS[name].variants[0]
+    implicit = SignalSource.load([f"{signal}={checkpoint}"])
+    both = SignalSource.load([f"{signal}=stated+{checkpoint}"])
     runs = {
-        kind: run_of(llm, name, variant, tmp_path / kind, signals=source)
-        for kind, source in (("explicit", SignalSource()), ("implicit", implicit), ("both", both))
+        "explicit": explicit(name),
+        "implicit": run_of(llm, name, tmp_path / "implicit", signals=implicit),
+        "both": run_of(llm, name, tmp_path / "both", signals=both),
     }
     read = {kind: [label for label in run.labels if label.name == f"signal:{signal}"] for kind, run in runs.items()}
     assert not read["explicit"]
@@ -160,6 +147,5 @@ def test_a_checkpoint_of_the_main_job_replaces_the_heuristic_by_a_flag_alone(
     assert all(0 <= label.value <= 1 for label in read["implicit"] + read["both"])
     assert read["implicit"][0].source == implicit.description[signal]
     stages = {kind: {call.stage for call in run.calls} for kind, run in runs.items()}
-    if without:
-        assert without not in stages["implicit"]
-        assert without in stages["explicit"] & stages["both"]
+    assert without not in stages["implicit"]
+    assert without in stages["explicit"] & stages["both"]

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import made_up
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
@@ -26,7 +25,6 @@ from metaprobe.training.evidence import Evidence
 from metaprobe.training.heads import linear_graph
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes.gate import train_gate, write_gate
-from metaprobe.training_cli import train_gate_command
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -252,18 +250,6 @@ def test_answers_that_are_all_too_short_have_no_gate(learned: Evidence, tmp_path
     table = dataclasses.replace(learned.table, logprobs=logprobs, tokens=np.full(len(logprobs), 2))
     with pytest.raises(RecordError, match=r"no look can be fitted\. 3: of the train answers of 3 tokens 0 are good"):
         write_gate(dataclasses.replace(learned, table=table), GateOptions(out=tmp_path / "gate", folds=2))
-
-
-@pytest.mark.slow
-def test_the_command_trains_a_gate_with_all_looks_on_recorded_mathematics(tmp_path: Path) -> None:
-    store = Path(__file__).parent.parent / "recorded" / "gsm8k-mgv"
-    out = tmp_path / "gate"
-    result = CliRunner().invoke(train_gate_command, [str(store), "--stage", "answer", "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    assert "promised 0.2: stops" in result.stderr
-    gates = StreamingGate.load(out, stop=0.2)
-    assert gates.looks == (3, 5, 10, 20, 30, 50)
-    assert gates.heads.checkpoint.manifest.metrics["false_alarms@0.2"].low < 0.2
 
 
 def test_a_watched_stream_ends_where_the_gate_fires(gates: StreamingGate, answers: list[np.ndarray[Any, Any]]) -> None:

@@ -16,8 +16,6 @@ from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.comparison import comparison
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.folds import FEW, join_groups, outer_folds
-from metaprobe.training.options import GateOptions
-from metaprobe.training.recipes.gate import train_gate
 from metaprobe.training.recipes.quality import load_heads, write_quality
 from metaprobe.training.study import study_of
 
@@ -81,14 +79,6 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
     assert not [
         audit for audit in compared.audits if "question" in audit.name and "roles" in audit.name and not audit.passed
     ]
-
-
-@pytest.mark.slow
-def test_the_gate_joins_them_too(tmp_path: Path) -> None:
-    checkpoint = train_gate([four_repeat(tmp_path / "runs")], GateOptions(out=tmp_path / "gate", alpha=[0.2], folds=3))
-    assert checkpoint.manifest.training is not None
-    assert checkpoint.manifest.training.groups == N - 2
-    assert "joined into 2 groups" in checkpoint.manifest.training.regrouped
 
 
 def test_without_repeats_groups_stay_as_they_are_and_nothing_is_said() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from metaprobe import train_quality
 from metaprobe.cli import main
 from metaprobe.probes.verbalized import parse_named_confidence
 from metaprobe.records.errors import ImportFileError
@@ -448,12 +447,3 @@ def test_answers_without_log_probabilities_are_taken_on_request_and_said(tmp_pat
         assert {label.name for label in run.labels} >= {"correct"}
     again, _ = imported(LOGS / "inspect" / "plain.json", tmp_path / "plain", plain=True)
     assert (again.imported, again.already_stored) == (0, len(runs))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_predictor_is_trained_on_a_log(tmp_path: Path) -> None:
-    report, _ = imported(LOGS / "inspect" / "sums.eval", tmp_path)
-    assert report.imported > 100
-    checkpoint = train_quality(tmp_path / "runs", target="correct", folds=3, out=tmp_path / "quality")
-    assert 0 <= checkpoint.manifest.metrics["auroc"].estimate <= 1

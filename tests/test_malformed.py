@@ -17,7 +17,7 @@ from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse
 from metaprobe.records.types import LogprobsMode
 
-CASES, MANY = 2_000, 10_000
+CASES = 2_000
 
 JUNK: list[Any] = [
     None, True, False, 0, -1, 1, 2**63, -(10**400), 10**400, 0.5, -0.5, 1e308, -1e308, 5e-324,
@@ -112,11 +112,6 @@ def count_read(recorded: Path, cases: int) -> int:
 def test_2000_damaged_responses_are_read_or_refused_and_nothing_else(recorded_runs: Path) -> None:
     # A shortened list or a lost name is still an answer, so that both must come often.
     assert 0.1 * CASES < count_read(recorded_runs, CASES) < 0.7 * CASES
-
-
-@pytest.mark.slow
-def test_10000_damaged_responses_are_read_or_refused_and_nothing_else(recorded_runs: Path) -> None:
-    assert 0.1 * MANY < count_read(recorded_runs, MANY) < 0.7 * MANY
 
 
 anything = st.recursive(

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import made_up
 
 import metaprobe
-from metaprobe.cli import main
 from metaprobe.eval.compare import method_results
 from metaprobe.records.errors import RecordError
 from metaprobe.training.comparison import own_methods
-from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import MEAN_LOGPROB
 from metaprobe.training.study import crossfit, standard_methods
 
@@ -44,20 +41,6 @@ def test_the_mean_log_probability_from_a_file_gets_the_figures_of_the_mean_log_p
     assert own.diff_control is not None
     assert (own.diff_control.low, own.diff_control.high) == (0, 0)
     np.testing.assert_allclose(own.probability, same.probability)
-
-
-@pytest.mark.slow
-def test_the_command_puts_the_file_beside_the_other_methods(tmp_path: Path) -> None:
-    table = load_evidence([RECORDED], stage="answer", hidden=False).table
-    file = written(tmp_path / "truth.csv", table.call_ids.tolist(), table.y.tolist())
-    out = tmp_path / "report"
-    line = ["compare", str(RECORDED), "--stage", "answer", "--folds", "2", "--scores", str(file), "--out", str(out)]
-    result = CliRunner().invoke(main, line)
-    assert result.exit_code == 0, result.output
-    [row] = [line for line in result.stdout.splitlines() if line.startswith("truth ")][:1]
-    assert "1.00 [1.00, 1.00]" in row
-    assert "truth" in (out / "report.html").read_text()
-    assert ",truth," in (out / "items.csv").read_text().replace('"', "")
 
 
 TABLE = made_up(12).table

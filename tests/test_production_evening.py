@@ -29,8 +29,8 @@ from metaprobe.serving.labelling.page import LabelServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SHORT = ("--n_ctx", "512")
-"""The server keeps numbers for the whole vocabulary at every place of its context: a short one answers faster."""
+SHORT = ("--n_ctx", "128")
+"""The server keeps numbers for the whole vocabulary at every place of its context: a short one takes less memory."""
 WRONGLY_SET_UP = (*SHORT, "--rope_freq_base", "500")
 """The same weights, deployed with another base of their rotary positions: a model that is not the one it was."""
 
@@ -53,13 +53,16 @@ class Evening:
             yield client
 
     def ask(self, client: openai.OpenAI, count: int) -> list[str]:
-        """Asks so many questions; returns the ids that came back with the verdicts."""
+        """Asks so many questions; returns the ids that came back with the verdicts.
+
+        Twelve tokens: three of five answers end within them, and the others hardly ever name the capital later.
+        """
         ids = []
         for question, _ in islice(self.questions, count):
             answer = client.chat.completions.create(
                 model=DEFAULT_MODEL,
                 messages=[{"role": "user", "content": question}],
-                max_tokens=16,
+                max_tokens=12,
                 temperature=0.7,
                 seed=len(ids),
                 extra_headers={"x-metaprobe-tags": "task=capitals"},
@@ -139,7 +142,7 @@ def play(evening: Evening, llama_server: str) -> None:
     first, state = str(tmp_path / "first"), str(tmp_path / "drift.json")
     with evening.server("bundled:quality", llama_server) as client:
         evening.ask(client, 160)
-        assert evening.label_on_page(60, seed=1) >= 40
+        assert evening.label_on_page(20, seed=1) >= 8
         evening.label(400, seed=4)  # with sixty alone, one evening in eight ends before the alarm
         labelled = evening.accuracy("labelled")
         assert labelled["low"] < 0.5 < labelled["high"], "the model is right about half of the time"
@@ -182,7 +185,7 @@ def play(evening: Evening, llama_server: str) -> None:
         pins = tmp_path / "pins"
         pins.write_text(f"{first} {digests[first]}\n", encoding="utf-8")
         with evening.server(first, swapped, pins=pins) as client:
-            evening.ask(client, 200)
+            evening.ask(client, 140)
             evening.label(400, seed=5)
             [promoted] = evening.run("promote", second, "--over", first, "--pins", str(pins))
             assert promoted["promoted"], promoted

@@ -19,15 +19,35 @@ pytestmark = [
 ]
 
 
+WITHIN_S = 600
+"""After which the demo has failed, also on a busy machine."""
+
+
 def metaprobe(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "metaprobe.cli", *map(str, arguments)]
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the demo made of 80 items. It was interrupted while it collected, and started again.
+
+    `test_launch.py` kills a collection by SIGKILL.
+    """
     out = tmp_path_factory.mktemp("demo") / "out"
-    done = subprocess.run(metaprobe("demo", "--limit", 80, "--out", out, "--folds", 3), capture_output=True, text=True)
+    command = metaprobe("demo", "--limit", 80, "--out", out, "--folds", 3)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + WITHIN_S
+    while not list((out / "runs").glob("*.parquet")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=WITHIN_S)[1]
+    assert process.returncode == 130, errors[-2000:]
+    assert "goes on from there" in errors
+    kept = RunStore(out / "runs").run_ids()
+    assert 0 < len(kept) < 160
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert f"collected {160 - len(kept)} runs; {len(kept)} were stored before" in done.stderr
     assert "stated confidence" in done.stdout
     assert str(out / "report" / "report.html") in done.stdout
     return out
@@ -49,14 +69,6 @@ def test_the_demo_collects_labels_trains_and_reports(demo: Path) -> None:
     assert "</html>" in (demo / "report" / "report.html").read_text()
 
 
-def test_the_demo_resumes_without_asking_again(demo: Path) -> None:
-    before = sorted(path.name for path in (demo / "runs").glob("*.parquet"))
-    done = subprocess.run(metaprobe("demo", "--limit", 80, "--out", demo, "--folds", 3), capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "collected 0 runs; 160 were stored before" in done.stderr
-    assert sorted(path.name for path in (demo / "runs").glob("*.parquet")) == before
-
-
 def test_a_replayed_response_scores_the_same_as_its_call(demo: Path, tmp_path: Path) -> None:
     """The demo's checkpoint, the command line, and an OpenAI-format response made from a recorded call."""
     from metaprobe import QualityPredictor
@@ -70,25 +82,3 @@ def test_a_replayed_response_scores_the_same_as_its_call(demo: Path, tmp_path: P
     done = subprocess.run(metaprobe("score", checkpoint, tmp_path / "one.jsonl"), capture_output=True, text=True)
     expected = QualityPredictor.load(checkpoint).predict(call).score
     assert json.loads(done.stdout)["score"] == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_collection_resumes_and_repeats_nothing_that_was_stored(tmp_path: Path, kind: signal.Signals) -> None:
-    out = tmp_path / "runs"
-    command = metaprobe("collect", "self-report", "--task", "metacog-eval", "--limit", 20, "--out", out)
-    command += ["--concurrency", "8", "--batch-size", "8", "--shard-runs", "4"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 300
-    while not list(out.glob("*.parquet")) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    process.send_signal(kind)
-    errors = process.communicate(timeout=120)[1]
-    kept = RunStore(out).run_ids()
-    assert 0 < len(kept) < 40
-    if kind == signal.SIGINT:
-        assert process.returncode == 130
-        assert "goes on from there" in errors
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert f"{len(kept)} were stored before" in done.stderr
-    assert len(RunStore(out)) == 40

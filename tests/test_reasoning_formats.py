@@ -148,12 +148,6 @@ def test_damage_never_brings_a_token_of_the_thinking_into_the_answer(name: str) 
     assert count_scored(name, CASES) > CASES // 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", THOUGHT)
-def test_nor_do_2000_kinds_of_it(name: str) -> None:
-    assert count_scored(name, 2000) > 500
-
-
 # ---- transformers, whose output has ids and no texts
 
 

@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def timeless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("router") / "timeless"
-    write_router(path, planted(120, timed=False), folds=2, states=4000)
+    write_router(path, planted(120, timed=False), folds=2, states=600)
     return path
 
 

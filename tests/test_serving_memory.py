@@ -122,6 +122,17 @@ def wide(path: str, unit: bytes) -> bytes:
     return before + unit * ((LARGEST - 100) // len(unit)) + after
 
 
+ATTACKS = [
+    ("/v1/feedback", b"[],"),
+    ("/v1/feedback", b'"a",'),
+    ("/v1/score", b"{},"),
+    ("/v1/score", b'{"logprob":-0.1,"token":"a"},'),
+    ("/v1/chat/completions", b'{"a":1},'),
+    ("/v1/chat/completions", b"[],"),
+]
+"""Each path and each unit; a body is weighed by its unit alone, whatever its path."""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_four_wide_bodies_at_once_stay_within_the_memory_and_an_honest_request_is_answered(
@@ -143,10 +154,9 @@ def test_four_wide_bodies_at_once_stay_within_the_memory_and_an_honest_request_i
                 server.wait(timeout=0.1)
         assert found is not None
         with httpx.Client(base_url=found[1], headers={"authorization": f"Bearer {KEY}"}, timeout=120) as client:
-            for path in ("/v1/feedback", "/v1/score", "/v1/chat/completions"):
-                for unit in (b"[],", b"{},", b'"a",', b'{"a":1},', b'{"logprob":-0.1,"token":"a"},'):
-                    slowest = attacked(client, path, wide(path, unit))
-                    assert slowest < MOST_S, f"{path} with {unit!r} held up others for {slowest:.1f} s"
+            for path, unit in ATTACKS:
+                slowest = attacked(client, path, wide(path, unit))
+                assert slowest < MOST_S, f"{path} with {unit!r} held up others for {slowest:.1f} s"
         peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
         assert peak is not None
         assert int(peak[1]) / 1024 < MOST_RSS_MIB

@@ -76,14 +76,14 @@ def test_a_predictor_can_be_sent_to_a_spawned_process(predictor, alone):
 
 
 @pytest.mark.slow
-def test_a_million_verdicts_take_no_more_memory_than_the_first(predictor):
+def test_two_hundred_thousand_verdicts_take_no_more_memory_than_the_first(predictor):
     def peak():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     for answer in ANSWERS * 100:
         predictor.predict(answer)
     before = peak()
-    for _ in range(1_000_000 // len(ANSWERS)):
+    for _ in range(200_000 // len(ANSWERS)):
         for answer in ANSWERS:
             predictor.predict(answer)
-    assert (peak() - before) / 1024 < 10, "MB"
+    assert (peak() - before) / 1024 < 4, "MB"  # a small object that each leaves behind takes ten

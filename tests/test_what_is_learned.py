@@ -24,9 +24,7 @@ from routed_worlds import logged_outcomes, outcomes
 from test_choice_training import runs as both_ways
 
 from metaprobe.checkpoints import Checkpoint, OperatingPoint, UntrustedCheckpoint
-from metaprobe.eval.gate_performance import gate_lines
 from metaprobe.probes.adapter import Encoder
-from metaprobe.probes.features import features
 from metaprobe.records.store import RunStore
 from metaprobe.routing.learned import LearnedRouter
 from metaprobe.routing.learned_budget import Alone, Point
@@ -36,9 +34,7 @@ from metaprobe.training.ask_again.train import export_choice
 from metaprobe.training.folds import final_roles
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.low_rank import fit_low_rank_probe
-from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
-from metaprobe.training.recipes.gate import SCHEMA, fit_gate, judge_gates, write_gate
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.router.control_policies import families_of
 from metaprobe.training.router.curve import alone_of, cross_played, curve_of, rule_of
@@ -142,33 +138,6 @@ def trees() -> dict[str, Any]:
     rare = np.where(np.arange(500) % 3 == 0, table.y, 0)
     found["rare"] = fit_trees(X, rare, roles, names=evidence.feature_names, seed=SEED).score(X)[::50].tolist()
     return found
-
-
-def a_gate() -> dict[str, Any]:
-    """Heads, thresholds, and what the folds say."""
-    evidence = made_up(700, signal=2.5)
-    table = evidence.table
-    X = features(SCHEMA, list(table.logprobs))
-    roles = final_roles(table.groups.tolist(), table.y, seed=SEED)
-    gate = fit_gate(X, table, roles, alphas=(0.1, 0.3), seed=SEED)
-    held_out, _ = judge_gates(evidence, X, alphas=(0.1, 0.3), folds=2, seed=SEED)
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)
-        few = made_up(300, signal=2.5)
-        checkpoint, report = write_gate(
-            few, GateOptions(out=Path(folder) / "g", folds=2, seed=SEED, command="called so")
-        )
-    return {
-        "heads": {str(look): type(head.scorer).__name__ + head.calibrator.name for look, head in gate.heads.items()},
-        "thresholds": [list(by_look.values()) for by_look in gate.thresholds.values()],
-        "groups": gate.calibration_groups,
-        "left out": sorted(gate.left_out),
-        "probability": np.nansum(held_out.probability, axis=0).tolist(),
-        "full": float(held_out.full.mean()),
-        "fired": [int((looks > 0).sum()) for looks in held_out.fired.values()],
-        "report": gate_lines(report),
-        **written(checkpoint),
-    }
 
 
 def told(probe: LinearProbe) -> dict[str, Any]:
@@ -290,11 +259,9 @@ def an_evaluation() -> dict[str, Any]:
 
 
 LEARNED: dict[str, Callable[[], dict[str, Any]]] = {
-    "router": a_router,
     "router from a log": lambda: a_router(logged=True),
     "controls": the_controls,
     "trees": trees,
-    "gate": a_gate,
     "probes": probes,
     "difficulty": difficulty,
     "choice": a_choice,
@@ -330,11 +297,6 @@ def check(name: str, *, within: float = 1e-3) -> None:
     assert differences(found, json.loads(WRITTEN.read_text(encoding="utf-8"))[name], within=within) == []
 
 
-@pytest.mark.slow
-def test_a_router_learns_what_it_has_always_learned() -> None:
-    check("router")
-
-
 def test_a_router_learns_from_a_log_what_it_has_always_learned() -> None:
     check("router from a log")
 
@@ -345,11 +307,6 @@ def test_controls_reach_what_they_have_always_reached() -> None:
 
 def test_trees_grow_as_they_have_always_grown() -> None:
     check("trees")
-
-
-@pytest.mark.slow
-def test_a_gate_learns_what_it_has_always_learned() -> None:
-    check("gate")
 
 
 def test_probes_learn_what_they_have_always_learned() -> None:

@@ -1,6 +1,6 @@
 """What is run inside vLLM's own environment, by `research.engines.vllm_states` and the slow tests: one part a process.
 
-PYTHON -m research.engines.vllm_worker answers|gate|async|states|rate-vllm|rate-transformers|rate-async OUT
+PYTHON -m research.engines.vllm_worker answers|async|states|rate-vllm|rate-transformers|rate-async OUT
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def requests() -> list[Request]:
 
 
 def answers(out: Path) -> None:
-    """Answers of the engine, a continuation scored, and tokens a second."""
+    """Answers of the engine, and a continuation scored."""
     from metaprobe.llms.vllm_engine import EngineLLM
 
     llm = EngineLLM.load(MODEL, top_logprobs=3, max_model_len=1024, max_num_batched_tokens=1024)
@@ -55,15 +55,10 @@ def answers(out: Path) -> None:
             drawn = await asyncio.gather(*(llm.complete(request) for request in seeded))
             calls = await asyncio.gather(*(llm.complete(request) for request in requests()))
             again = await llm.loglikelihood(requests()[0], calls[0].text)
-            many = [Request(id=f"m{i}", messages=(Message("user", LONG[i % 4]),)) for i in range(32)]
-            started = time.perf_counter()
-            long = await asyncio.gather(*(llm.complete(request) for request in many[:16]))
-            rate = sum(len(call.tokens) for call in long) / (time.perf_counter() - started)
         return {
             "calls": [plain(call) for call in calls],
             "again": plain(again),
             "seeded": [len(call.tokens) for call in drawn],
-            "tokens_per_s": rate,
         }
 
     out.write_text(json.dumps(asyncio.run(ask())))
@@ -114,54 +109,6 @@ def plain(call: Call) -> dict[str, Any]:
         "top": list(call.top_logprobs.shape),
         "finish": call.finish_reason,
     }
-
-
-def gate(out: Path) -> None:
-    """Answers without and with the gate in the engine, and where it fires here on the numbers that came with each.
-
-    The same seed draws another answer where the batch is another one, so an answer is held against its own numbers.
-    """
-    from metaprobe.llms.vllm_engine import engine_options, import_vllm
-    from metaprobe.llms.weights import resolve
-    from metaprobe.routing.gate import StreamingGate
-
-    vllm = import_vllm()
-    named = ["metaprobe.serving.vllm_gate:GateLogitsProcessor"]
-    options = engine_options(resolve(MODEL).location, max_model_len=1024, logits_processors=named)
-    engine = vllm.LLM(**options)
-    tokenizer = engine.get_tokenizer()
-    end = tokenizer.convert_tokens_to_ids("<|endoftext|>")  # this model ends with another one
-    chats = [[{"role": "user", "content": question}] for question in LONG]
-    found = {}
-    for kind, asked in (("free", None), ("gated", {"metaprobe_gate": RATE, "metaprobe_gate_end": end})):
-        params = [
-            vllm.SamplingParams(
-                temperature=1.0, seed=i, max_tokens=LENGTH, logprobs=0, stop_token_ids=[end], extra_args=asked
-            )
-            for i in range(len(chats))
-        ]
-        outputs = engine.chat(chats, params, use_tqdm=False)
-        found[kind] = [output.outputs[0] for output in outputs]
-    gates = StreamingGate.load(stop=RATE, on_mismatch="ignore")
-
-    def fires(answer: Any) -> int | None:
-        """The token, counted from 1, at which the gate fires here; None where it does not."""
-        one = gates.start()
-        for i, (token, entry) in enumerate(zip(answer.token_ids, answer.logprobs, strict=True)):
-            if token != end and one.push(min(entry[token].logprob, 0.0)) != "continue":
-                return i + 1
-        return None
-
-    rows = {
-        kind: [{"fires": fires(one), "tokens": len(one.token_ids), "ended": one.stop_reason == end} for one in answers]
-        for kind, answers in found.items()
-    }
-    refused = ""
-    try:
-        engine.chat(chats[:1], vllm.SamplingParams(extra_args={"metaprobe_gate": 2.0}), use_tqdm=False)
-    except Exception as error:  # of a class of vLLM's own, which another version has not
-        refused = str(error)
-    out.write_text(json.dumps({"rows": rows, "refused": refused}))
 
 
 def watched(out: Path) -> None:
@@ -257,6 +204,6 @@ def states(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parts = {"answers": answers, "gate": gate, "async": watched, "states": states}
+    parts = {"answers": answers, "async": watched, "states": states}
     parts |= {"rate-vllm": rate_vllm, "rate-transformers": rate_transformers, "rate-async": rate_async}
     parts[sys.argv[1]](Path(sys.argv[2]))
