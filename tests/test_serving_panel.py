@@ -70,6 +70,20 @@ def test_an_answer_that_cannot_be_read_counts_against_the_others(server: Served)
     assert "3 of 4 answers" in told["reason"]
 
 
+def test_a_proxied_answer_with_several_choices_says_which_to_keep(
+    checkpoint: Path,  # noqa: F811
+    panel: Path,
+    upstream: tuple[Any, str],  # noqa: F811
+) -> None:
+    with running(create_app(Settings(checkpoint=checkpoint, panel=panel, upstream=upstream[1]))) as (url, _):
+        answer = Served(url).chat(n=3, logprobs=True)
+        alone = Served(url).chat(n=1)
+    told = answer.model_extra["metaprobe"]
+    assert len(told["choices"]) == 3
+    assert told["panel"] == json.loads(json.dumps(Panel.load(panel).judge(answer).to_dict()))
+    assert "panel" not in alone.model_extra["metaprobe"]
+
+
 def test_a_server_without_a_panel_says_so(checkpoint: Path) -> None:  # noqa: F811
     with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
         answer = Served(url).post("/v1/panel", {"responses": ["a", "b"]})

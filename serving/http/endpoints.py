@@ -58,9 +58,9 @@ def application(
     reloader = Reloader(office, load, settings.pins, metrics)
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
-    proxy = Proxy(settings, office, gates, client, metrics, log)
-    desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
+    proxy = Proxy(settings, office, gates, client, metrics, log, panels)
+    desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
     own = OwnAnswers(settings, office, reloader, metrics, log, desk, panels)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:

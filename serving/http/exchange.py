@@ -27,11 +27,12 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import STREAMS, aside, while_connected
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import Metrics, Seldom
+from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.streamed_answer import EventSplitter, ScoredStream, data_of
 from metaprobe.serving.http.upstream import CUT, EVENTS, UpstreamAnswer, UpstreamClient, redirect, to_caller
-from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, choices_of, hide, with_verdicts
+from metaprobe.serving.http.wire import UNREADABLE, ChatRequest, choices_of, combine_verdicts, hide, with_verdict
 
 logger = logging.getLogger(__name__)
 
@@ -183,6 +184,8 @@ class Question:
     chat: ChatRequest | None = None
     """What a chat completion's request asks for; None for a request that passes as it came, and so does its answer."""
     gates: StreamingGate | None = None
+    panels: PanelDesk | None = None
+    """Says which choice of several to keep."""
 
     @property
     def added(self) -> str:
@@ -227,7 +230,10 @@ class Question:
             scorer.none(reason)
             return body, reason
         verdicts = [scorer.none(refused) if refused else scorer.verdict(choice) for choice in choices]
-        return with_verdicts(body if self.chat is None else hide(body, self.chat), verdicts), ""
+        verdict = combine_verdicts(verdicts)
+        if self.panels is not None and len(choices) > 1:
+            verdict["panel"] = self.panels.verdict(choices)
+        return with_verdict(body if self.chat is None else hide(body, self.chat), verdict), ""
 
     def _none_because(self, without: str) -> str:
         return without if self.chat is not None and not self.chat.wants_logprobs else ""

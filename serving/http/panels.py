@@ -1,10 +1,12 @@
 """`POST /v1/panel`: which of several answers to one question to keep, and how sure it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from metaprobe.checkpoints import ContractMismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.routing.panel import Panel, PanelAnswer
 from metaprobe.serving.http.refusal import Refusal
@@ -67,6 +69,15 @@ class PanelDesk:
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
         return verdict.to_dict()
+
+    def verdict(self, choices: Sequence[bytes]) -> dict[str, Any]:
+        """Returns which choice of a completion to keep, as a completion for each. Never raises."""
+        try:
+            if len(choices) > MOST_ANSWERS:
+                return {"kept": None, "reason": f"{len(choices)} choices; at most {MOST_ANSWERS} are judged together"}
+            return self.panel.judge(list(choices)).to_dict()
+        except (RecordError, ContractMismatch) as error:
+            return {"kept": None, "reason": str(error)}
 
 
 def _answer(raw: bytes) -> bytes | PanelAnswer | InvalidResponse:

@@ -19,6 +19,7 @@ from metaprobe.serving.http.exchange import Declined, Question, UpstreamExchange
 from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Office
 from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.panels import PanelDesk
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import ServerLog
 from metaprobe.serving.http.settings import Settings
@@ -42,6 +43,7 @@ class Proxy:
     client: UpstreamClient
     metrics: Metrics
     log: ServerLog | None
+    panels: PanelDesk | None
     declined: Declined = field(default_factory=Declined)
 
     async def __call__(self, request: Request) -> Response:
@@ -63,7 +65,9 @@ class Proxy:
                 scorer = scorer.of(await aside(len(body), lambda: log.request(request, chat), REQUESTS))
         return UpstreamExchange(
             request,
-            Question(path, body, scorer, self.settings, chat, self.gates if chat else None),
+            Question(
+                path, body, scorer, self.settings, chat, self.gates if chat else None, self.panels if chat else None
+            ),
             self.client,
             time.perf_counter() - started,
             settings=self.settings,

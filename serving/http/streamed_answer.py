@@ -18,7 +18,7 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.judges import Scorer
 from metaprobe.serving.http.metrics import log_unexpected
 from metaprobe.serving.http.refusal import error_object
-from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide, with_verdicts
+from metaprobe.serving.http.wire import UNREADABLE, VERDICT, ChatRequest, combine_verdicts, hide, with_verdict
 from metaprobe.serving.watch_stream import GatedAnswer
 
 logger = logging.getLogger(__name__)
@@ -466,7 +466,7 @@ def _with_verdict(data: bytes, held: dict[str, Any], verdict: dict[str, Any]) ->
     """The JSON of a response's last event with a verdict, and all else as it came. `held`: what `data` holds."""
     try:
         fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        fields["response"] = msgspec.Raw(with_verdicts(bytes(fields["response"]), [verdict]))
+        fields["response"] = msgspec.Raw(with_verdict(bytes(fields["response"]), verdict))
         return msgspec.json.encode(fields)
     except UNREADABLE:  # NaN or half of a surrogate pair, which Python reads and writes
         return json.dumps({**held, "response": {**held["response"], VERDICT: verdict}}).encode()

@@ -165,9 +165,9 @@ def choices_of(body: bytes) -> list[bytes]:
     return [_encode({**fields, "n": len(choices), "choices": [choice]}) for choice in choices]
 
 
-def with_verdicts(body: bytes, verdicts: list[dict[str, Any]]) -> bytes:
-    """The JSON object with a verdict under `metaprobe`."""
-    return _encode({**_object.decode(body), VERDICT: combine_verdicts(verdicts)})
+def with_verdict(body: bytes, verdict: dict[str, Any]) -> bytes:
+    """Returns the JSON object with a verdict under `metaprobe`."""
+    return _encode({**_object.decode(body), VERDICT: verdict})
 
 
 def combine_verdicts(verdicts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -411,11 +411,15 @@ def kept_right(placed: Placed, kept: Ints) -> Floats:
 
 
 def choose_pick(held: PlayedPanels, sampled: bool) -> str:
-    """Returns the way to pick that was right most often on groups left out; of equals the simplest.
+    """Returns the joint way, unless a simple way was ahead of it by more than a standard error on groups left out.
 
-    Over all sizes from 2 on, or with all answers where they are of several agents.
+    The joint way reads what each simple way goes by, so that it falls back to one where that is all there is. Over all
+    sizes from 2 on, or with all answers where they are of several agents.
     """
-    return max(PICKS, key=lambda way: float(_by_question(held, held.right[way], sampled).mean()))
+    mean = {way: _by_question(held, held.right[way], sampled) for way in PICKS}
+    best = max(PICKS, key=lambda way: float(mean[way].mean()))
+    ahead = mean_interval(mean[best] - mean[JOINT], cluster_weights(held.groups.tolist(), 200))
+    return best if ahead.estimate > (ahead.high - ahead.low) / 4 else JOINT  # an interval is four standard errors wide
 
 
 def _by_question(held: PlayedPanels, right: Floats, sampled: bool) -> Floats:
@@ -544,8 +548,8 @@ def _summary(data: Panels, way: str) -> str:
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
     return (
         f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
-        f"answers' own signals. The answer that is kept is chosen by: {way}, which was right most often on groups left "
-        f"out (of {', '.join(PICKS)})."
+        f"answers' own signals. The answer that is kept is chosen by: {way} "
+        f"(of {', '.join(PICKS)}: the joint way, unless a simple one was ahead of it on groups left out)."
     )
 
 
