@@ -35,6 +35,8 @@ from metaprobe.routing.panel_rows import (
     LEVELS,
     PICKS,
     SCORE,
+    SIGNALS,
+    STATE,
     STATED,
     Agents,
     Answers,
@@ -48,7 +50,7 @@ from metaprobe.routing.panel_rows import (
     signals_of,
     state_rows,
 )
-from metaprobe.routing.panel_stops import Plan, Seen, Setting, plan_of
+from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, plan_of
 from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
 
 KIND = "panel"
@@ -203,12 +205,15 @@ class Panel(Pretrained):
                 raise ValueError(f"the pick is {self.pick!r}")
             if tuple(contract["columns"]) != class_columns(self.agents):
                 raise ValueError("the columns are of another version")
-            self._odds = GraphSession(checkpoint.extra[ODDS_GRAPH], kind=KIND)
-            gain = checkpoint.extra.get(GAIN_GRAPH)
-            self._gain = None if gain is None else GraphSession(gain, kind=KIND)
-            width = len(answer_columns(self.agents))
-            if self._odds.inputs[0].shape != (None, width):
-                raise ValueError(f"{ODDS_GRAPH} reads {self._odds.inputs[0].shape}, and an answer has {width} columns")
+            if any(
+                one.way not in STOPS or not np.isfinite((one.threshold, one.samples, one.accuracy)).all()
+                for one in self.settings
+            ):
+                raise ValueError("a way to stop is not known")
+            self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
+            self._gain = (
+                _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, len(STATE), GAIN) if GAIN_GRAPH in checkpoint.extra else None
+            )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ContractMismatch(
                 f"{checkpoint.path} is no whole panel ({error!r}); train it again with `metaprobe train panel`"
@@ -464,6 +469,16 @@ class Panel(Pretrained):
         return setting.stops(seen)
 
 
+def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: str) -> GraphSession:
+    """Returns a further graph of the checkpoint. Raises `ValueError` where it does not turn rows into a number each."""
+    session = GraphSession(checkpoint.extra[name], kind=KIND)
+    inputs = [(one.name, one.type, one.shape) for one in session.inputs]
+    outputs = [(one.name, one.type, one.shape[1:]) for one in session.outputs]
+    if inputs != [(given, "float32", (None, width))] or outputs != [(output, "float32", (1,))]:
+        raise ValueError(f"{name} gives {outputs} for {inputs}")
+    return session
+
+
 CHECKS = ("number", "choice", "exact", "function")
 """Checks of `Item` by which answers are compared: the same number, option, text or code."""
 
@@ -547,10 +562,17 @@ def read_agents(data: bytes) -> Agents:
     levels = np.array(
         [[[np.nan if value is None else float(value) for value in row] for row in agent] for agent in record["levels"]]
     ).reshape(len(names) + 1, len(signals), LEVELS)
+    if not (np.isnan(levels) | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
+        raise ValueError("the levels of a signal do not rise")
+    if len(set(names)) < len(names) or len(set(signals)) < len(signals) or not set(signals) <= set(SIGNALS):
+        raise ValueError(f"the agents are {names} and their signals {signals}")
     rate = np.array(record["rate"], dtype=np.float64)
     if rate.shape != (len(names), len(dimensions) + 1) or not np.isfinite(rate).all():
         raise ValueError(f"the rates have shape {rate.shape}")
-    return Agents(names, dimensions, rate, signals, levels, str(record["leading"]))
+    leading = str(record["leading"])
+    if leading and leading not in signals:
+        raise ValueError(f"the leading signal is {leading!r}")
+    return Agents(names, dimensions, rate, signals, levels, leading)
 
 
 def draw_of(request: str) -> float:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from panel_worlds import biased_vote, completion, copies, cut_when_hard, topics,
 from scipy.stats import beta
 
 import metaprobe
-from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.eval.metrics.calibration import ece
 from metaprobe.records.errors import RecordError
@@ -358,13 +359,30 @@ def test_too_little_to_learn_from_is_said(tmp_path: Path) -> None:
         panels_of_outcomes([logged])
 
 
-def test_a_panel_of_other_columns_is_refused(samples: Panel) -> None:
-    contract = {**samples.checkpoint.manifest.contract, "columns": ["share"]}
-    import dataclasses
+def test_a_panel_whose_parts_do_not_fit_each_other_is_refused(samples: Panel, team: Panel) -> None:
+    held = samples.checkpoint
 
-    manifest = dataclasses.replace(samples.checkpoint.manifest, contract=contract)
-    with pytest.raises(ContractMismatch, match="train panel"):
-        Panel(dataclasses.replace(samples.checkpoint, manifest=manifest))
+    def with_contract(**changed: Any) -> Checkpoint:
+        return replace(held, manifest=replace(held.manifest, contract={**held.manifest.contract, **changed}))
+
+    def with_file(name: str, data: bytes) -> Checkpoint:
+        return replace(held, extra={**held.extra, name: data})
+
+    agents = json.loads(held.extra["agents.json"])
+    falling = {**agents, "levels": [[row[::-1] for row in agent] for agent in agents["levels"]]}
+    for broken in (
+        with_contract(columns=["share"]),
+        with_contract(pick="by lot"),
+        with_contract(stops=[["by lot", 1, 1, 0.5]]),
+        with_contract(stops=[["first to m", None, 1, 0.5]]),
+        with_file("agents.json", b"{}"),
+        with_file("agents.json", json.dumps(falling).encode()),
+        with_file("agents.json", json.dumps({**agents, "signals": ["odd"] * len(agents["signals"])}).encode()),
+        with_file("answers.onnx", team.checkpoint.extra["answers.onnx"]),
+        with_file("gain.onnx", held.extra["answers.onnx"]),
+    ):
+        with pytest.raises(ContractMismatch, match="train panel"):
+            Panel(broken)
     assert len(class_columns(samples.agents)) == samples.checkpoint.manifest.inputs[0].shape[1]
 
 
