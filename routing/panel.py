@@ -443,7 +443,7 @@ class Panel(Pretrained):
                         responses.append(task.result())
                 if responses:
                     verdict = self.judge(responses, **named)
-                    if self.stops(verdict, setting, len(responses) + len(failures)):
+                    if self.stops(verdict, setting, len(responses) + len(failures), len(responses)):
                         break
         finally:
             for task in pending:
@@ -454,15 +454,18 @@ class Panel(Pretrained):
         kept = None if verdict is None or verdict.kept is None else responses[verdict.kept]
         return PanelAnswered(kept, verdict, tuple(responses), begun, setting, reason)
 
-    def stops(self, verdict: PanelVerdict, setting: Setting, answers: int) -> bool:
-        """Returns whether a setting of a plan stops after these answers."""
+    def stops(self, verdict: PanelVerdict, setting: Setting, answers: int, judged: int) -> bool:
+        """Returns whether a setting of a plan stops after so many answers, of which `judged` came in a response."""
         counts = sorted((len(one.members) for one in verdict.classes), reverse=True)
-        held = next((len(one.members) for one in verdict.classes if verdict.kept in one.members), 0)
+        number = {place: at for at, one in enumerate(verdict.classes) for place in one.members}
+        came = max(number, default=-1) + 1
+        latest = [number.get(place, -1 - place) for place in range(came - 1, -1, -1)]
+        row = next((at for at, one in enumerate(latest) if one != latest[0]), len(latest))
         seen = Seen(
             answers=answers,
             count=counts[0] if counts else 0,
             second=counts[1] if len(counts) > 1 else 0,
-            held=held,
+            row=row if came == judged else 0,
             score=verdict.score or 0.0,
             gain=next(iter(verdict.worth.values()), 0.0),
         )

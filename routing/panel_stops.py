@@ -11,15 +11,17 @@ from itertools import pairwise
 
 from metaprobe.records.errors import RecordError
 
-FIXED, FIRST_TO, CONSISTENT, SURE, GAIN = (
+FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, GAIN = (
     "fixed number",
     "first to m",
+    "m in a row",
     "adaptive consistency",
     "sure enough",
     "expected gain",
 )
-STOPS = (FIXED, FIRST_TO, CONSISTENT, SURE, GAIN)
-"""Ways to stop, the simplest first: after m answers; when m answers agree; when the leading answer is the majority's
+STOPS = (FIXED, FIRST_TO, IN_A_ROW, CONSISTENT, SURE, GAIN)
+"""Ways to stop, the simplest first: after m answers; when m answers agree; when the last m do (Li et
+al. 2024, arXiv:2401.10480, whose windows do not overlap); when the leading answer is the majority's
 with this probability (Aggarwal et al. 2023, arXiv:2305.11860); when the kept answer is this likely right; when asking
 on is expected to raise that by no more than this."""
 NEAR = 0.005
@@ -35,8 +37,8 @@ class Seen:
     count: int
     """Answers of the largest class, and of the next."""
     second: int
-    held: int
-    """Answers of the class that is kept."""
+    row: int
+    """How many of the latest answers are the same; 0 where the last one cannot be read."""
     score: float
     """P(right) of the kept answer, 0 where none is kept."""
     gain: float
@@ -69,6 +71,8 @@ class Setting:
             return seen.answers >= self.threshold
         if self.way == FIRST_TO:
             return seen.count >= self.threshold
+        if self.way == IN_A_ROW:
+            return seen.row >= self.threshold
         if self.way == CONSISTENT:
             return majority_probability(seen.count, seen.second) >= self.threshold
         if self.way == SURE:

@@ -189,17 +189,27 @@ def test_a_plan_takes_a_price_or_a_number_of_answers() -> None:
 @pytest.mark.parametrize(
     ("way", "threshold", "seen"),
     [
-        ("fixed number", 3, Seen(3, 1, 1, 1, 0.1, 1.0)),
-        ("first to m", 2, Seen(2, 2, 0, 2, 0.1, 1.0)),
-        ("adaptive consistency", 0.7, Seen(1, 1, 0, 1, 0.1, 1.0)),
-        ("sure enough", 0.8, Seen(1, 1, 0, 1, 0.8, 1.0)),
-        ("expected gain", 0.05, Seen(1, 1, 0, 1, 0.1, 0.05)),
+        ("fixed number", 3, Seen(3, 1, 1, 0, 0.1, 1.0)),
+        ("first to m", 2, Seen(2, 2, 0, 0, 0.1, 1.0)),
+        ("m in a row", 2, Seen(3, 2, 1, 2, 0.1, 1.0)),
+        ("adaptive consistency", 0.7, Seen(1, 1, 0, 0, 0.1, 1.0)),
+        ("sure enough", 0.8, Seen(1, 1, 0, 0, 0.8, 1.0)),
+        ("expected gain", 0.05, Seen(1, 1, 0, 0, 0.1, 0.05)),
     ],
 )
 def test_each_way_stops_at_its_threshold(way: str, threshold: float, seen: Seen) -> None:
     assert Setting(way, threshold, 0, 0).stops(seen)
     before = Seen(0, 0, 0, 0, 0.0, 1.0)
     assert not Setting(way, threshold, 0, 0).stops(before)
+
+
+@pytest.mark.parametrize(
+    ("texts", "stops"),
+    [(["12"], False), (["7", "12", "12"], True), (["12", "7", "12"], False), (["12", "12", "none"], False)],
+)
+def test_equal_answers_in_a_row_are_counted_from_the_last(samples: Panel, texts: list[str], stops: bool) -> None:
+    verdict = samples.judge([sure(f"It is {text}") for text in texts])
+    assert samples.stops(verdict, Setting("m in a row", 2, 0, 0), len(texts), len(texts)) is stops
 
 
 # A verdict, and what bad input gets

@@ -62,6 +62,7 @@ from metaprobe.routing.panel_stops import (
     CONSISTENT,
     FIRST_TO,
     FIXED,
+    IN_A_ROW,
     SURE,
     Setting,
     majority_probability,
@@ -205,7 +206,7 @@ class PlayedPanels:
     states: NDArray[np.float32]
     """(o, n, K, len(STATE))"""
     counts: Ints
-    """(o, n, K, 2): answers of the largest class and of the next."""
+    """(o, n, K, 3): answers of the largest class, of the next, and how many of the latest are the same."""
     gain: Floats | None
     """(o, n, K): expected by trees that have not seen the question."""
     answers: Ints
@@ -266,9 +267,10 @@ def play(
     n, K = placed.answers.form.shape
     right = {way: np.zeros((orders, n, K)) for way in PICKS}
     states = np.zeros((orders, n, K, len(STATE)), dtype=np.float32)
-    counts = np.zeros((orders, n, K, 2), dtype=np.int64)
+    counts = np.zeros((orders, n, K, 3), dtype=np.int64)
     for number in range(orders):
         order = placed.draw(K, rng)
+        counts[number, :, :, 2] = _in_a_row(order.answers.form)
         for size in range(1, K + 1):
             part = order.first(size)
             classes, p = model.judge(part.answers, part.odds)
@@ -279,6 +281,16 @@ def play(
             largest = -np.sort(-classes.count, axis=1)[:, :2]
             counts[number, :, size - 1, : largest.shape[1]] = largest
     return PlayedPanels(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
+
+
+def _in_a_row(form: Ints) -> Ints:
+    """Returns how many of the latest answers are the same after each answer, (n, K); 0 after one that is unreadable."""
+    row = np.zeros(form.shape, dtype=np.int64)
+    row[:, 0] = form[:, 0] >= 0
+    for place in range(1, form.shape[1]):
+        goes_on = form[:, place] == form[:, place - 1]
+        row[:, place] = np.where(form[:, place] >= 0, np.where(goes_on, row[:, place - 1], 0) + 1, 0)
+    return row
 
 
 def _joined(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
@@ -439,6 +451,7 @@ def settings_of(held: PlayedPanels, way: str) -> list[Setting]:
     thresholds: dict[str, Floats] = {
         FIXED: np.arange(1.0, K + 1),
         FIRST_TO: np.arange(1.0, K + 1),
+        IN_A_ROW: np.arange(1.0, K + 1),
         CONSISTENT: np.linspace(0.5, 0.9995, POINTS),
         SURE: np.linspace(0.02, 0.995, POINTS),
     }
@@ -459,6 +472,7 @@ def statistics_of(held: PlayedPanels) -> dict[str, Floats]:
     found = {
         FIXED: np.broadcast_to(np.arange(1.0, shape[2] + 1), shape),
         FIRST_TO: held.counts[..., 0].astype(np.float64),
+        IN_A_ROW: held.counts[..., 2].astype(np.float64),
         CONSISTENT: _consistent(held.counts),
         SURE: held.score,
     }
@@ -474,8 +488,8 @@ def stopped(held: PlayedPanels, values: Floats, setting: Setting) -> Ints:
 
 
 def _consistent(counts: Ints) -> Floats:
-    """Returns `majority_probability` of counts (..., 2)."""
-    K = int(counts.max(initial=0)) + 1
+    """Returns `majority_probability` of counts (..., 3)."""
+    K = int(counts[..., :2].max(initial=0)) + 1
     table = np.array([[majority_probability(first, second) for second in range(K)] for first in range(K)])
     return np.asarray(table[counts[..., 0], counts[..., 1]])
 

@@ -16,7 +16,7 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
-from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, Plan, Setting
+from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.recipes.panel import (
     ORDERS,
@@ -31,7 +31,7 @@ from metaprobe.training.recipes.panel import (
 
 BUDGETS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""
-SIMPLE = (FIXED, FIRST_TO, CONSISTENT)
+SIMPLE = (FIXED, FIRST_TO, IN_A_ROW, CONSISTENT)
 """Ways to stop that need no checkpoint; they keep the majority's answer."""
 
 
