@@ -17,6 +17,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrain
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
+from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
@@ -118,9 +119,8 @@ class HiddenProbe(Pretrained):
                 f"position {position!r}: a probe before the answer is a DifficultyProbe and reads prompt_last, one of "
                 "the answer is a ConfidenceProbe"
             )
-        arrays = require("metaprobe.training.recipes.hidden", "train")  # upstairs and heavy: this room does without
         kept = _KeptFolder()
-        checkpoint = arrays.fit_arrays(
+        checkpoint = module_to("fit a probe").fit_arrays(
             kept.path / "probe",
             X,
             y,
@@ -234,8 +234,7 @@ class HiddenProbe(Pretrained):
                 "gives: use a probe on answer_first, answer_last or answer_mean"
             )
         require("transformers", "train")
-        texts = require("metaprobe.llms.hidden_capture", "train")  # another room, and heavy: this one does without
-        read = texts.text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
+        read = module_to("read a text").text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
         if not len(read.answer) and self.position != "prompt_last":
             raise InvalidResponse(f"the answer has no tokens, and this probe reads {self.position}: give an answer")
         part, _, which = self.position.partition("_")

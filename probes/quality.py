@@ -15,12 +15,12 @@ from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import FLAG, FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
+from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.features import Schema, features, features_one, schema
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.extras import require
 from metaprobe.records.logprobs import doubtful, float_list
 from metaprobe.records.openai_format import CALLED
 from metaprobe.records.parse import parse_response
@@ -193,11 +193,10 @@ class QualityPredictor(Pretrained):
         wrong. `replace`: whether the checkpoint that `out` holds is replaced. Needs the extra `fit`. Raises
         `RecordError` for fewer than 20 labels, or fewer than 3 of either kind.
         """
-        adapt = require("metaprobe.training.rescale", "fit")  # upstairs and heavy: this room does without
         target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
         flags = FlagOptions(**flag)
         named = {"out": out, "flags": flags, "replace": replace, "seed": seed}
-        made = adapt.adapt_responses(self, responses, labels, groups, target, **named)
+        made = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **named)
         return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
