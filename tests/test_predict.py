@@ -4,14 +4,11 @@ import dataclasses
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from tiny import FULL, tiny_quality
 
 from metaprobe.checkpoints import Draft, Generator, load_checkpoint, save_checkpoint
@@ -20,7 +17,6 @@ from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.logprobs import check_logprobs, float_list
 from metaprobe.records.parse import parse_response
 from metaprobe.records.types import Call
 from metaprobe.training.calibration import Platt
@@ -210,27 +206,6 @@ def test_alternatives_that_are_not_read_cannot_spoil_a_body(predictor: QualityPr
         verdict = predictor.predict(json.dumps(response))
         assert "top_logprobs cannot be read" in verdict.reason
         assert verdict.score == predictor.predict([-0.5, -0.25]).score
-
-
-numbers = st.one_of(
-    st.floats(),
-    st.floats(max_value=0, allow_infinity=False),
-    st.sampled_from([True, False, 0, -1, None, "-0.5", b"x", Decimal("-0.5"), np.float32(-0.5), [-0.5], 1e-5, -1e38]),
-)
-
-
-@settings(max_examples=300)
-@given(st.lists(st.floats(-40, 0)) | st.lists(numbers, max_size=6))
-@example([-0.5, False])
-@example([-1e39, -0.5])
-@example([0.0, -0.0, -9999.0])
-def test_a_list_is_taken_quickly_only_where_the_checked_way_gives_the_same(values: list[Any]) -> None:
-    quick = float_list(values)
-    if quick is not None:
-        np.testing.assert_array_equal(quick, check_logprobs(values))
-        assert quick.dtype == np.float32
-    elif all(type(value) is float and -1e37 < value <= 0 for value in values):
-        assert not values  # an ordinary list goes the quick way
 
 
 @pytest.mark.parametrize(

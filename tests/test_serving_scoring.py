@@ -45,22 +45,14 @@ def test_a_response_and_a_batch_score_as_the_predictor_does(served: Served, pred
 
 
 def test_a_bad_response_in_a_batch_loses_none_of_the_others(served: Served) -> None:
-    batch = [LOGPROBS, {"choices": []}, "text", None, [0.5], [], LOGPROBS]
-    verdicts = served.post("/v1/score", {"responses": batch}).json()["verdicts"]
-    assert [v["score"] is None for v in verdicts] == [False, True, True, True, True, True, False]
-    assert all(v["reason"] for v in verdicts[1:-1])
-    assert verdicts[0] == verdicts[-1]
-
-
-def test_nan_or_half_a_surrogate_pair_in_a_batch_costs_that_response_and_no_other(served: Served) -> None:
     named = completion({"model": "half \ud800", "logprobs": True})
-    batch = [LOGPROBS, [-0.5, float("nan")], [-0.5, float("-inf")], named, LOGPROBS]
-    answer = served.post("/v1/score", {"responses": batch})
+    bad = [{"choices": []}, "text", None, [0.5], [], [-0.5, float("nan")], [-0.5, float("-inf")]]
+    answer = served.post("/v1/score", {"responses": [LOGPROBS, *bad, named, LOGPROBS]})
     assert answer.status_code == 200
     verdicts = answer.json()["verdicts"]
-    assert [v["score"] is None for v in verdicts] == [False, True, True, False, False]
-    assert "NaN" in verdicts[1]["reason"]
-    assert "half \\ud800" in verdicts[3]["reason"]  # it is another model than the checkpoint's
+    assert [v["score"] is None for v in verdicts] == [False, *[True] * len(bad), False, False]
+    assert all(v["reason"] for v in verdicts[1:-1])
+    assert "half \\ud800" in verdicts[-2]["reason"]  # it is another model than the checkpoint's
     assert verdicts[0] == verdicts[-1]
     alone = served.post("/v1/score", [-0.5, float("nan")])
     assert (alone.status_code, alone.json()["error"]["code"]) == (422, "unscorable")
@@ -87,14 +79,10 @@ def test_a_checkpoint_with_heads_or_a_score_alone_is_answered(
     assert (answer.json()["score"], answer.json()["heads"]) == (score, heads)
 
 
-def test_every_answer_of_the_server_says_that_it_is_json(served: Served) -> None:
-    answers = [served.post("/v1/score", body) for body in (LOGPROBS, {"responses": []}, None, b"{")]
-    for answer in (*answers, served.get("/healthz"), served.get("/v1/models")):
-        assert answer.headers["content-type"] == "application/json"
-
-
 def test_the_verdict_on_another_model_says_so(served: Served) -> None:
-    verdict = served.post("/v1/score", completion({"model": "other", "logprobs": True})).json()
+    answer = served.post("/v1/score", completion({"model": "other", "logprobs": True}))
+    assert answer.headers["content-type"] == "application/json"
+    verdict = answer.json()
     assert "response of other, checkpoint trained on m" in verdict["reason"]
     assert verdict["score"] is not None
 
@@ -143,7 +131,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(json_values)
 def test_no_json_whatsoever_breaks_scoring(served: Served, value: object) -> None:
     answer = served.post("/v1/score", {"responses": [value, LOGPROBS]})
