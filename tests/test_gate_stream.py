@@ -1,6 +1,5 @@
 """The gate's heads never see the future, and the gate judges every kind of token and stream of an answer soundly."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -214,14 +213,6 @@ def test_a_rate_that_was_asked_for_and_cannot_be_kept_stops_the_training(learned
     with pytest.raises(RecordError, match=r"false-alarm rate of 0\.001 needs.*999 groups"):
         write_gate(learned, GateOptions(out=tmp_path / "gate", alpha=[0.2, 0.001], folds=2))
     assert not (tmp_path / "gate").exists()
-
-
-def test_answers_that_are_all_too_short_have_no_gate(learned: Evidence, tmp_path: Path) -> None:
-    logprobs = np.empty(len(learned.table), dtype=object)
-    logprobs[:] = [answer[:2] for answer in learned.table.logprobs]
-    table = dataclasses.replace(learned.table, logprobs=logprobs, tokens=np.full(len(logprobs), 2))
-    with pytest.raises(RecordError, match=r"no look can be fitted\. 3: of the train answers of 3 tokens 0 are good"):
-        write_gate(dataclasses.replace(learned, table=table), GateOptions(out=tmp_path / "gate", folds=2))
 
 
 def test_a_watched_stream_ends_where_the_gate_fires(gates: StreamingGate, answers: list[np.ndarray[Any, Any]]) -> None:

@@ -34,9 +34,6 @@ from metaprobe.checkpoints.onnx_guard import (
     checked_graph,
 )
 from metaprobe.checkpoints.onnx_wire import dims_for
-from metaprobe.training.calibration import fit_beta, fit_isotonic, fit_platt
-from metaprobe.training.heads import linear_graph
-from metaprobe.training.rescale import map_outputs
 
 BUNDLED = Path(__file__).parent.parent / "checkpoints" / "bundled"
 node, weight = helper.make_node, numpy_helper.from_array
@@ -402,34 +399,3 @@ def test_the_lists_hold_what_the_exporters_write_and_nothing_else() -> None:
     raw = written_in("raw_graph.py", "graphs.py")
     assert raw <= RAW_OPERATORS.keys()
     assert RAW_OPERATORS.keys() - MODEL_OPERATORS.keys() <= raw
-
-
-def exported() -> dict[str, bytes]:
-    """What the exporters write of small fitted models, by exporter."""
-    rng = np.random.default_rng(0)
-    score = rng.normal(size=400)
-    y = (rng.random(400) < 1 / (1 + np.exp(-score))).astype(np.int64)
-    fitted = {
-        name: fit(score, y) for name, fit in {"platt": fit_platt, "beta": fit_beta, "isotonic": fit_isotonic}.items()
-    }
-    linear = {"mean": score[:3], "scale": np.ones(3), "weights": rng.normal(size=(3, 1)), "intercept": np.zeros(1)}
-    made = {
-        name: linear_graph(input_name="features", outputs=["correct"], calibrator=one, impute=True, **linear)
-        for name, one in fitted.items()
-    }
-    two = {**linear, "weights": rng.normal(size=(3, 2)), "intercept": np.zeros(2)}
-    made["two heads"] = linear_graph(input_name="features", outputs=["correct", "critical"], **two)
-    made["adapted"] = map_outputs(
-        map_outputs(made["platt"], {"correct": fitted["platt"]}), {"correct": fitted["platt"]}
-    )
-    return made
-
-
-def test_what_the_exporters_write_is_let_through_and_stays_small() -> None:
-    found: set[str] = set()
-    for name, data in exported().items():
-        graph = checked_graph(data, "quality")
-        check_growth(graph, "quality")
-        found |= {one.kind for one in graph.nodes}
-        assert sizes_of(graph, dims_for(graph, (16, 64)))[0] < 1 << 20, name
-    assert {"Greater", "Cast", "ReduceSum", "Gather", "Softplus", "Clip", "Log", "Split", "IsNaN"} <= found

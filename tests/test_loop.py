@@ -13,7 +13,6 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget
-from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State
 
 PAGE = Path(__file__).parent.parent / "docs" / "loop.md"
@@ -180,10 +179,3 @@ def test_a_policy_takes_only_what_is_legal_and_says_what_it_lacks() -> None:
             AskWithinBudget(wrong)
     with pytest.raises(RecordError, match="window is 0"):
         AskAtRate(0.5, window=0)
-
-
-def test_the_papers_rule_takes_the_checkpoints_threshold_where_none_is_given() -> None:
-    number = Signals(confidence=Signal(0.6, "digest", {"accept": 0.65}))
-    assert PaperRules().decide(State.at("assess", signals=number), ["execute", "ask"]).action == "ask"
-    given = PaperRules(theta=0.55)
-    assert given.decide(State.at("assess", signals=number), ["execute", "ask"]).action == "execute"

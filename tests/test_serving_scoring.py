@@ -58,27 +58,6 @@ def test_a_bad_response_in_a_batch_loses_none_of_the_others(served: Served) -> N
     assert (alone.status_code, alone.json()["error"]["code"]) == (422, "unscorable")
 
 
-class Says:
-    """A predictor that says what it is told to."""
-
-    def __init__(self, predictor: QualityPredictor, verdict: Verdict) -> None:
-        self.checkpoint, self.schema, self._verdict = predictor.checkpoint, predictor.schema, verdict
-
-    def predict(self, response: object) -> Verdict:
-        return self._verdict
-
-
-@pytest.mark.parametrize(("score", "heads"), [(None, {"relevant": 0.5}), (0.5, {})])
-def test_a_checkpoint_with_heads_or_a_score_alone_is_answered(
-    predictor: QualityPredictor, score: float | None, heads: dict[str, float]
-) -> None:
-    says = Says(predictor, Verdict(score, heads, None, None, "c"))
-    with running(create_app(Settings(checkpoint="c"), predictor=says)) as (url, _):  # type: ignore[arg-type]
-        answer = Served(url).post("/v1/score", LOGPROBS)
-    assert answer.status_code == 200
-    assert (answer.json()["score"], answer.json()["heads"]) == (score, heads)
-
-
 def test_the_verdict_on_another_model_says_so(served: Served) -> None:
     answer = served.post("/v1/score", completion({"model": "other", "logprobs": True}))
     assert answer.headers["content-type"] == "application/json"
@@ -105,20 +84,6 @@ def test_the_verdict_on_another_model_says_so(served: Served) -> None:
 def test_a_body_that_cannot_be_scored_says_why(served: Served, body: bytes, status: int, code: str) -> None:
     answer = served.post("/v1/score", body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-
-
-def test_what_would_be_a_response_elsewhere_says_what_to_hand_over(served: Served) -> None:
-    whole = completion({"model": "m", "logprobs": True})
-    refusal = {"message": {"content": None, "refusal": "No."}, "logprobs": whole["choices"][0]["logprobs"]}
-    for body, status, why in (
-        ({"id": "q1", "response": whole, "labels": {"correct": 1}}, 422, "under its 'response': hand over that"),
-        ({"error": {"message": "no such model"}}, 422, "no such model"),
-        ({"choices": [refusal]}, 422, "is a refusal"),
-        (b'data: {"choices": []}\n\ndata: [DONE]\n\n', 400, "the list of its chunks"),
-    ):
-        answer = served.post("/v1/score", body)
-        assert answer.status_code == status
-        assert why in answer.json()["error"]["message"]
 
 
 json_values = st.recursive(
@@ -273,17 +238,6 @@ def test_more_than_the_bound_are_answered_503_and_none_is_lost(
         assert client.post("/v1/score", LOGPROBS).status_code == 200
     assert all(len(chunks) == len(TOKENS) + 2 for chunks in whole)
     assert all(verdict_of(chunks[-1])["score"] is not None for chunks in whole)
-
-
-def test_sixty_requests_at_once_each_get_their_own_answer(served: Served) -> None:
-    def ask(number: int) -> tuple[int, Any]:
-        return number, served.chat(n=1 + number % 4, stream=number % 2 == 0)
-
-    with ThreadPoolExecutor(16) as pool:
-        for number, answer in pool.map(ask, range(60)):
-            verdict = verdict_of(answer) if number % 2 else verdict_of(list(answer)[-1])
-            assert len(verdict.get("choices", [verdict])) == 1 + number % 4
-            assert verdict["score"] is not None
 
 
 def test_a_shutdown_finishes_what_is_in_flight(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
