@@ -1,8 +1,7 @@
 """Numbers that describe a finished or begun response: windows x statistics over its token log-probabilities.
 
 `WINDOWS` and `STATISTICS` are the definition. The readers below give the same numbers to the bit, for one response or
-many; `metaprobe.probes.incremental` reads a prefix token by token. The windows are those of early-token confidence
-estimation (first, last, fractional), more densely.
+many. The windows are those of early-token confidence estimation (first, last, fractional), more densely.
 
 Log-probabilities are rounded to float32 first, as they are recorded: what a server sends as JSON and what the run store
 gives back then have the same features. All arithmetic after that is in float64; results are float32.

@@ -1,4 +1,4 @@
-"""The definition of the features, read three ways: plainly (here, a NumPy call a number), in batch, incrementally."""
+"""The definition of the features, read plainly (here, a NumPy call a number) and in batch."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,6 @@ from plain_terms import plain_terms
 
 from metaprobe.probes.baselines import BASELINES, baseline_scores
 from metaprobe.probes.features import SCHEMA_NAMES, entropy, features, features_one, margin, schema
-from metaprobe.probes.incremental import PrefixReader
 from metaprobe.records.errors import InvalidResponse, RecordError
 
 PREFIXES = [name for name in SCHEMA_NAMES if name.startswith("prefix")]
@@ -157,21 +156,6 @@ def test_threads_read_the_same_length_at_once():
     np.testing.assert_array_equal(rows, features(schema("full"), responses))
 
 
-@given(ragged, st.sampled_from(PREFIXES), st.integers(1, 4), st.integers(0, 99))
-def test_incremental_reader_agrees_after_every_token(x, name, k, seed):
-    prefix = schema(name)
-    top = tops_for(x, k, seed)
-    reader = PrefixReader(prefix)
-    assert np.isnan(reader.vector()).all()
-    for t in range(min(len(x), 60)):
-        reader.push(float(x[t]), top[t])
-        assert reader.tokens_seen == min(t + 1, prefix.limit)
-        if t in (0, 1, 2, 3, 4, 9, 28, 49, 55):
-            batch = features(prefix, [x[: t + 1]], [top[: t + 1]])[0]
-            np.testing.assert_allclose(reader.vector(), batch, **TOLERANCE)
-    np.testing.assert_allclose(reader.vector(), plain(prefix.names, x[: prefix.limit], top), **TOLERANCE)
-
-
 @given(ragged, ragged, ragged, st.sampled_from(PREFIXES))
 def test_prefix_features_never_see_the_future(start, one_future, other_future, name):
     prefix = schema(name)
@@ -215,16 +199,6 @@ def test_bad_responses_are_refused_by_number():
         features(full, [[-0.5]], [np.zeros((2, 3))])
     with pytest.raises(InvalidResponse, match="1 responses came with 2"):
         features(full, [[-0.5]], [None, None])
-
-
-@pytest.mark.parametrize("bad", [np.nan, -np.inf, -1e39, 0.1])
-def test_stream_refuses_what_is_no_log_probability(bad):
-    reader = PrefixReader(schema("prefix-3"))
-    with pytest.raises(InvalidResponse, match="token 0"):
-        reader.push(bad)
-    assert reader.tokens_seen == 0
-    with pytest.raises(RecordError, match="prefix-k"):
-        PrefixReader(schema("full"))
 
 
 @given(st.lists(ragged, max_size=5))
