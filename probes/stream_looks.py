@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
-from metaprobe.probes.features import Schema, Series, features, features_one, schema
-from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.probes.features import Series, features, features_one, schema_of
+from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import ROUNDING
 from metaprobe.records.types import FloatArray
 
@@ -42,7 +42,7 @@ class PrefixHeads:
         self.checkpoint = checkpoint
         self.looks = _looks(checkpoint)
         """Numbers of tokens after which there is a judgement, rising."""
-        self.schema = _schema(checkpoint)
+        self.schema = schema_of(checkpoint)
         if self.schema.limit is None or self.schema.limit < self.looks[-1]:
             raise ContractMismatch(
                 f"{checkpoint.path}: schema {self.schema.name!r} does not see the first {self.looks[-1]} tokens alone, "
@@ -98,7 +98,7 @@ class StreamReader:
     def __init__(self, heads: PrefixHeads, note: str = "") -> None:
         self._heads = heads
         self.note = note
-        """What to be careful about; empty where all is well."""
+        """A warning about the response; empty where there is none."""
         self._looks = frozenset(heads.looks)
         self._logprobs: list[float] = []
         """Up to the last look: later tokens are not read."""
@@ -156,8 +156,8 @@ class StreamReader:
 
 
 def _looks(checkpoint: Checkpoint) -> tuple[int, ...]:
-    found = checkpoint.manifest.contract.get("looks")
-    looks = tuple(found) if isinstance(found, list | tuple) else ()
+    stated = checkpoint.manifest.contract.get("looks")
+    looks = tuple(stated) if isinstance(stated, list | tuple) else ()
     outputs = {spec.name for spec in checkpoint.manifest.outputs}
     if (
         not looks
@@ -166,21 +166,7 @@ def _looks(checkpoint: Checkpoint) -> tuple[int, ...]:
         or {head_name(look) for look in looks} != outputs
     ):
         raise ContractMismatch(
-            f"{checkpoint.path} states looks {found!r} and has outputs {sorted(outputs)}; expected rising numbers of "
+            f"{checkpoint.path} states looks {stated!r} and has outputs {sorted(outputs)}; expected rising numbers of "
             f"tokens and an output such as {head_name(10)!r} for each"
         )
     return looks
-
-
-def _schema(checkpoint: Checkpoint) -> Schema:
-    contract = checkpoint.manifest.contract
-    try:
-        found = schema(str(contract.get("schema")))
-    except RecordError as error:
-        raise ContractMismatch(f"{checkpoint.path}: {error}") from error
-    if contract.get("features") != list(found.names):
-        raise ContractMismatch(
-            f"{checkpoint.path} was made for other {found.name!r} features than this version computes: train it again, "
-            f"or use the version of metaprobe it names"
-        )
-    return found

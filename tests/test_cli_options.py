@@ -53,18 +53,6 @@ def every_command(group: click.Group, *names: str) -> list[tuple[str, click.Comm
 COMMANDS = every_command(main)
 
 
-NUMBERS = {
-    "seed": (0, 2**32 - 1),
-    "folds": (2, None),
-    "budget": ((0,), None),
-    "lambda_": ((0,), None),
-    "seconds": ((0,), None),
-    "per_second": (0, None),
-}
-"""Least and most of what stands for the same in several commands; (0,): above 0."""
-SHARED = {"seed": (0, 7), "folds": (5, 3), "model": ("smollm2-135m", "m"), "targets": (("correct",), ("critical",))}
-
-
 def test_every_option_says_what_it_is_for_and_what_it_is_where_it_is_left_out() -> None:
     for name, command in COMMANDS:
         context = click.Context(command)
@@ -77,31 +65,16 @@ def test_every_option_says_what_it_is_for_and_what_it_is_where_it_is_left_out() 
                     assert str(given[0] if isinstance(given, tuple) else given) in said, (name, option.name)
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_what_means_the_same_everywhere_has_the_same_range_and_default(name: str, command: click.Command) -> None:
-    if name in ("collect", "sample"):
-        return  # their seeds are of what is drawn, and the budget is of answers
-    for option in command.params:
-        if option.name in NUMBERS:
-            low, high = NUMBERS[option.name]
-            kind = option.type
-            assert isinstance(kind, click.IntRange | click.FloatRange)
-            assert (kind.min, kind.max) == (low[0] if isinstance(low, tuple) else low, high)
-            assert kind.min_open == isinstance(low, tuple)
-        if option.name in SHARED and isinstance(option, click.Option) and option.opts != ["--model"]:  # a log's filter
-            assert option.get_default(click.Context(command)) == SHARED[option.name][0]
-            assert option.multiple == (option.name == "targets")  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_every_command_that_writes_a_checkpoint_says_what_it_may_replace(name: str, command: click.Command) -> None:
-    options = {option.name: option for option in command.params if isinstance(option, click.Option)}
-    out = options.get("out")
-    if out is None or ("heckpoint" not in str(out.help) and "new checkpoint" not in str(out.help)):
-        return
-    assert {"replace", "pins"} <= options.keys(), name
-    assert any("--log" in option.opts for option in options.values()), name
-    assert options["replace"].is_flag
+def test_every_command_that_writes_a_checkpoint_says_what_it_may_replace() -> None:
+    writing = []
+    for name, command in COMMANDS:
+        options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+        if "heckpoint" in str(getattr(options.get("out"), "help", "")):
+            writing.append(name)
+            assert {"replace", "pins"} <= options.keys(), name
+            assert any("--log" in option.opts for option in options.values()), name
+            assert options["replace"].is_flag
+    assert len(writing) > 6
 
 
 FLAGGING = ("flag_rate", "flag_below", "catch", "risk")

@@ -85,14 +85,6 @@ answers = hnp.arrays(
 
 
 @settings(max_examples=30)
-@given(answer=answers, position=st.sampled_from(FOLLOWED))
-def test_a_token_at_a_time_gives_what_all_tokens_give(answer: np.ndarray, position: str) -> None:
-    followed, prompt = probe(position).follow(np.ones(WIDTH, np.float32)), np.ones(WIDTH, np.float32)
-    pushed = [followed.push(state) for state in answer]
-    np.testing.assert_allclose(pushed, probe(position).running(answer, prompt=prompt), rtol=0, atol=TOLERANCE)
-
-
-@settings(max_examples=30)
 @given(answer=answers.filter(len), position=st.sampled_from(FOLLOWED))
 def test_the_running_estimate_is_what_a_call_cut_there_would_get(answer: np.ndarray, position: str) -> None:
     answer, prompt = answer.astype(np.float16), np.ones(WIDTH, np.float16)
