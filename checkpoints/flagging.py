@@ -171,9 +171,9 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
 
 def _lacking(asked: str, what: str) -> ContractMismatch:
     return ContractMismatch(
-        f"{asked}: the checkpoint stores no {what}; older ones have none, nor do those of too few labelled answers (its "
-        "card says how many it takes), for new tasks, or without a head `correct`: adapt, recalibrate or train it again, "
-        "with enough labels, or give flag_below, a score of your own"
+        f"{asked}: the checkpoint stores no {what}; older ones have none, nor do those of too few labelled answers "
+        "(its card says how many it takes), for new tasks, or without a head `correct`: adapt, recalibrate or train it "
+        "again, with enough labels, or give flag_below, a score of your own"
     )
 
 
