@@ -86,7 +86,7 @@ def tensor(dtype, *, raw):
     values = np.array([0, 1, 100, 1, 0, 1], np.float64).astype(dtype)
     if raw:
         return numpy_helper.from_array(values, "w")
-    return helper.make_tensor("w", helper.np_dtype_to_helddtype(values.dtype), [6], values.tolist())
+    return helper.make_tensor("w", helper.np_dtype_to_tensor_dtype(values.dtype), [6], values.tolist())
 
 
 @pytest.mark.parametrize("dtype", [*ELEMENT_TYPES, bytes])
