@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from benchmarks.features import best_seconds, naive, push_times_us
+from benchmarks.features import best_seconds, naive
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.probes.features import entropy, features, features_one, schema
@@ -354,7 +354,6 @@ def main() -> None:
     rng = np.random.default_rng(4)
     batch = [(-rng.exponential(0.5, 256)).astype(np.float32) for _ in range(options.responses)]
     tokens_a_second = 256 * len(batch) / best_seconds(lambda: features(FULL, batch), options.turns)
-    between, at_look = push_times_us((-rng.exponential(0.5, 50)).tolist(), options.turns)
 
     print(f"{'what':58}{'us':>9}{'p99':>9}  {'against':38}{'us':>9}{'x faster':>10}  target")
     for row in rows:
@@ -363,7 +362,6 @@ def main() -> None:
             f"  {row.target}"
         )
     print(f"features of {len(batch)} responses x 256 tokens: {tokens_a_second / 1e6:.1f} M tokens/s (target 30)")
-    print(f"one streamed token: {between:.2f} us between looks (target 5), {at_look:.2f} us at a look (target 20)")
     gate = gate_push_us(options.turns)
     print(f"one token into the gate: {gate['between_looks']:.2f} us between looks, {gate['at_look']:.1f} us at a look")
     machine = (
@@ -375,7 +373,6 @@ def main() -> None:
         figures = {
             "rows": [asdict(row) for row in rows],
             "batch_tokens_a_second": tokens_a_second,
-            "stream_us": {"between_looks": between, "at_look": at_look},
             "gate_us": gate,
             "machine": machine,
         }

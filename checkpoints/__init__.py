@@ -25,53 +25,44 @@ from metaprobe.checkpoints.manifest import (
     Audit,
     Calibration,
     Draft,
-    FileEntry,
     FlagPoint,
     Generator,
-    Manifest,
     Metric,
     OperatingPoint,
     Promise,
     Severity,
-    TensorSpec,
     Training,
 )
 
 if TYPE_CHECKING:
-    from metaprobe.checkpoints.description import Change, CheckpointDiff, compare, describe, describe_verified
+    from metaprobe.checkpoints.description import compare, describe, describe_verified
     from metaprobe.checkpoints.files import bundled_names, find_bundled
     from metaprobe.checkpoints.onnx_guard import check_model
-    from metaprobe.checkpoints.publish import Pretrained, Published, push, save_copy
+    from metaprobe.checkpoints.publish import Pretrained, push
     from metaprobe.checkpoints.save import check_target, save_checkpoint
 
 __all__ = [
     "Audit",
     "Calibration",
-    "Change",
     "Checkpoint",
-    "CheckpointDiff",
     "CheckpointError",
     "CheckpointExists",
     "ContractMismatch",
     "Draft",
-    "FileEntry",
     "FlagOptions",
     "FlagPoint",
     "Generator",
     "GoldenMismatch",
     "HubError",
     "Limits",
-    "Manifest",
     "Metric",
     "MovingRevision",
     "NotACheckpoint",
     "OperatingPoint",
     "Pretrained",
     "Promise",
-    "Published",
     "Severity",
     "TamperedCheckpoint",
-    "TensorSpec",
     "Training",
     "UnsafeModel",
     "UntrustedCheckpoint",
@@ -85,15 +76,14 @@ __all__ = [
     "load_checkpoint",
     "push",
     "save_checkpoint",
-    "save_copy",
 ]
 _LATER = {
     name: f"metaprobe.checkpoints.{module}"
     for module, names in {
-        "description": "Change CheckpointDiff compare describe describe_verified",
+        "description": "compare describe describe_verified",
         "files": "bundled_names find_bundled",
         "onnx_guard": "check_model",
-        "publish": "Pretrained Published push save_copy",
+        "publish": "Pretrained push",
         "save": "check_target save_checkpoint",
     }.items()
     for name in names.split()

@@ -46,11 +46,11 @@ class Limits:
 
     manifest_bytes: int = 1 << 20
     model_bytes: int = 256 << 20
-    """Of model.onnx, and of raw.onnx."""
+    """Limit for model.onnx and for raw.onnx."""
     golden_bytes: int = 8 << 20
-    """Of golden.json and raw_golden.json, which are parsed: their objects take many times their size."""
+    """Limit for golden.json and raw_golden.json, which are parsed: their objects take many times their size."""
     file_bytes: int = 8 << 20
-    """Of README.md and any other listed file."""
+    """Limit for README.md and any other listed file."""
 
     def of(self, name: str) -> int:
         sizes = {
@@ -86,7 +86,7 @@ class Checkpoint:
     path: Path
     """The folder its files were read from."""
     manifest: Manifest
-    """What manifest.json says: contract, thresholds, held-out metrics, audits, training data."""
+    """The contents of manifest.json: contract, thresholds, held-out metrics, audits, training data."""
     digest: str
     """SHA-256 of manifest.json, which pins every other file: what to hand to those who should trust this one."""
     session: GraphSession
@@ -117,7 +117,7 @@ class Checkpoint:
             ("answers of", ", ".join(generator.models) if generator else "any model"),
             *([("trained on", f"{training.n} rows in {training.groups} groups")] if training else []),
             *((f"threshold {name}", f"{value:.4g}") for name, value in list(self.manifest.thresholds.items())[:4]),
-            *(("flagging", said) for said in flag_sentences(self.manifest, self.manifest.metrics)),
+            *(("flagging", sentence) for sentence in flag_sentences(self.manifest, self.manifest.metrics)),
             *figures,
         ]
         return html_table(title, rows)
@@ -218,7 +218,7 @@ def load_checkpoint(
 def load_verified(
     path: str | os.PathLike[str], *, sha256: str | None = None, limits: Limits | None = None
 ) -> Checkpoint:
-    """As `load_checkpoint`, without the warnings: for who has just written it."""
+    """Does the same as `load_checkpoint` without the warnings, for a caller that has just written the checkpoint."""
     return _verified_at(files_at(path), sha256=sha256, limits=limits)
 
 
@@ -230,20 +230,20 @@ def _verified_at(files: Folder | Repository, *, sha256: str | None, limits: Limi
     _check_digest(files.where(""), digest, sha256)
     manifest = parse_manifest(manifest_data)
     limits = limits or _limits(manifest.kind)
-    found = {name: _verify(files, name, manifest, limits) for name in manifest.files}
-    extra = {name: data for name, data in found.items() if name not in LISTED}
+    contents = {name: _verify(files, name, manifest, limits) for name in manifest.files}
+    extra = {name: data for name, data in contents.items() if name not in LISTED}
     for name, data in extra.items():
         if name.lower().endswith(".onnx"):
             guard(files.where(name), data, RAW_GRAPH if name == RAW else manifest.kind)
-    session = GraphSession(found[MODEL], kind=manifest.kind, trial=True)
+    session = GraphSession(contents[MODEL], kind=manifest.kind, trial=True)
     _check_contract(manifest, session)
-    golden.replay(found[GOLDEN], session)
+    golden.replay(contents[GOLDEN], session)
     session.end_trial()
     return Checkpoint(files.path, manifest, digest, session, extra)
 
 
 def _reopen(path: str, digest: str) -> Checkpoint:
-    """What another process makes of a checkpoint that was sent to it."""
+    """Opens a checkpoint again in the process that it was sent to."""
     return _verified_at(Folder(Path(path), links=True), sha256=digest)
 
 
@@ -257,10 +257,10 @@ def _verify(files: Folder | Repository, name: str, manifest: Manifest, limits: L
         raise TamperedCheckpoint(
             f"{files.where(name)} has {len(data)} bytes, the manifest says {entry.bytes}. Copy it again"
         )
-    found = hashlib.sha256(data).hexdigest()
-    if found != entry.sha256:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != entry.sha256:
         raise TamperedCheckpoint(
-            f"{files.where(name)} has SHA-256 {found}, the manifest says {entry.sha256}. Copy it again"
+            f"{files.where(name)} has SHA-256 {digest}, the manifest says {entry.sha256}. Copy it again"
         )
     return data
 

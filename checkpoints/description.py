@@ -103,7 +103,7 @@ def _said_of_trust(manifest: Manifest) -> str:
 
 
 def _worth(manifest: Manifest) -> Iterator[str]:
-    """What is known of how good it is: what flagging catches, held-out metrics, audits."""
+    """Yields the lines about how good the checkpoint is: what flagging catches, held-out metrics, audits."""
     if flagging := flag_sentences(manifest, manifest.metrics):
         yield from _section("flagging", [*flagging, *flag_table(manifest)])
     yield from _section(
@@ -156,9 +156,9 @@ class Change:
     """A field in which two checkpoints differ."""
 
     field: str
-    """As in the manifest, with a dot before an entry: `metrics.auroc`, `contract.features`, `files.model.onnx`."""
+    """Its name in the manifest, a dot before an entry: `metrics.auroc`, `contract.features`, `files.model.onnx`."""
     a: Any
-    """As in JSON; `ABSENT` where the first has no such entry."""
+    """The value in the first checkpoint, as JSON has it; `ABSENT` where the entry is missing."""
     b: Any
 
 

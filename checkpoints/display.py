@@ -1,4 +1,4 @@
-"""What `help()` says of our dataclasses: the documentation of their fields."""
+"""Adds the documentation of the fields to the docstrings of dataclasses, for `help()`."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint.
+"""The errors and warnings about checkpoints.
 
 CheckpointError             a ValueError; the message names what came, what was expected, and what to do
 |-- NotACheckpoint          the folder, the manifest or a listed file is absent, or is not the JSON it should be

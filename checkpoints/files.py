@@ -37,7 +37,7 @@ def bundled_names() -> tuple[str, ...]:
 
 
 BUNDLED, HUB = "bundled:", "hub:"
-"""What a location begins with that is no folder."""
+"""Prefixes of locations that are no folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Repository:
     revision: str = DEFAULT_REVISION
     """A commit, branch or tag."""
     commit: str = ""
-    """What the revision is, once a file was read."""
+    """The commit of the revision, known once a file was read."""
     _snapshot: Path | None = None
 
     def __post_init__(self) -> None:
@@ -135,12 +135,12 @@ class Repository:
     def read(self, name: str, limit: int) -> bytes:
         hub = huggingface_hub()
         with explain_errors(self.where(name)):
-            found = hub.hf_hub_download(self.name, name, revision=self.commit or self.revision, dry_run=True)
-        if found.file_size is None:
+            listed = hub.hf_hub_download(self.name, name, revision=self.commit or self.revision, dry_run=True)
+        if listed.file_size is None:
             raise UnsafeModel(f"the hub does not say how large {self.where(name)} is; it is not fetched")
-        check_size(self.where(name), found.file_size, limit)
-        if not _COMMIT.fullmatch(found.commit_hash):  # it becomes the name of a folder
-            raise HubError(f"the hub says that {self.where(name)} is at commit {found.commit_hash!r}, which is none")
+        check_size(self.where(name), listed.file_size, limit)
+        if not _COMMIT.fullmatch(listed.commit_hash):  # it becomes the name of a folder
+            raise HubError(f"the hub says that {self.where(name)} is at commit {listed.commit_hash!r}, which is none")
         with explain_errors(self.where(name)):  # by its branch the first time: the cache then knows what the branch was
             file = Path(hub.hf_hub_download(self.name, name, revision=self.commit or self.revision))
         self._snapshot, self.commit = file.parent, file.parent.name

@@ -91,11 +91,10 @@ FLAG = "flag"
 """Name of the threshold, among a manifest's, below which answers are flagged."""
 ROUNDING = 1e-9
 """Two values of an option that differ by less are the same one: 0.1 + 0.2 is 0.3."""
-REMEDY = "adapt, recalibrate or train it again, with enough labels, or give flag_below, a score of your own"
 
 
 class Flagging(Protocol):
-    """What a manifest, a draft of one and an export hold of flagging."""
+    """The fields about flagging that a manifest, its draft and an export share."""
 
     @property
     def thresholds(self) -> Mapping[str, float]: ...
@@ -131,11 +130,7 @@ def threshold_at(points: Sequence[FlagPoint], rate: float) -> float:
     Between two stored rates it is interpolated. Raises `ContractMismatch` where nothing is stored, or not for the rate.
     """
     if not points:
-        raise ContractMismatch(
-            f"flag_rate={rate:g}: the checkpoint stores no curve of flag rates; older ones have none, nor do those of "
-            f"too few labelled answers (its card says how many it takes), for new tasks, or without a head `correct`: "
-            f"{REMEDY}"
-        )
+        raise _lacking(f"flag_rate={rate:g}", "curve of flag rates")
     first, last = points[0].rate, points[-1].rate
     if isinstance(rate, bool) or not first - ROUNDING <= rate <= last + ROUNDING:
         raise ContractMismatch(f"flag_rate is {rate!r}; expected a share from {first:g} to {last:g}, such as 0.3")
@@ -151,24 +146,20 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
 
     Raises `ContractMismatch` where no stored threshold promises as much.
     """
-    found = [one for one in promises if one.option == option]
-    if promises and not found:
+    stored = [one for one in promises if one.option == option]
+    if promises and not stored:
         raise ContractMismatch(
             f"{option}={value:g}: no threshold of this checkpoint was shown to keep such a promise: its scores tell "
             "too little, or its labels are too few; choose by another option, or adapt or train it with more labels"
         )
-    if not found:
-        raise ContractMismatch(
-            f"{option}={value:g}: the checkpoint stores no threshold with such a promise; older ones have none, nor do "
-            f"those of too few labelled answers (its card says how many it takes), for new tasks, or without a head "
-            f"`correct`: {REMEDY}"
-        )
+    if not stored:
+        raise _lacking(f"{option}={value:g}", "threshold with such a promise")
     if option == "catch":
-        kept = [one for one in found if one.value >= value - ROUNDING]
-        best, most = min(kept, key=attrgetter("value"), default=None), max(found, key=attrgetter("value"))
+        kept = [one for one in stored if one.value >= value - ROUNDING]
+        best, most = min(kept, key=attrgetter("value"), default=None), max(stored, key=attrgetter("value"))
     else:
-        kept = [one for one in found if one.value <= value + ROUNDING]
-        best, most = max(kept, key=attrgetter("value"), default=None), min(found, key=attrgetter("value"))
+        kept = [one for one in stored if one.value <= value + ROUNDING]
+        best, most = max(kept, key=attrgetter("value"), default=None), min(stored, key=attrgetter("value"))
     if best is None:
         bound = "at most" if option == "catch" else "no less than"
         raise ContractMismatch(
@@ -176,6 +167,14 @@ def promised(promises: Sequence[Promise], option: Literal["catch", "risk"], valu
             "expected that or a weaker promise, or more labels"
         )
     return best.threshold
+
+
+def _lacking(asked: str, what: str) -> ContractMismatch:
+    return ContractMismatch(
+        f"{asked}: the checkpoint stores no {what}; older ones have none, nor do those of too few labelled answers "
+        "(its card says how many it takes), for new tasks, or without a head `correct`: adapt, recalibrate or train it "
+        "again, with enough labels, or give flag_below, a score of your own"
+    )
 
 
 MEANT = {

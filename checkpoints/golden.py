@@ -16,7 +16,7 @@ from metaprobe.checkpoints.manifest import GOLDEN, TensorSpec
 MAX_ROWS = 16
 MAX_RANK = 8
 MAX_TOKENS, MAX_ALTERNATIVES = 64, 5
-"""Of the made-up responses that raw.onnx is recorded on."""
+"""Largest sizes of the made-up responses that raw.onnx is recorded on."""
 RAW_TOLERANCE = 1e-5
 MAX_TOLERANCE = 1e-4
 """A checkpoint cannot ask to be believed with less. Processors differ by about 1e-6."""
@@ -82,10 +82,10 @@ def replay(data: bytes, session: GraphSession, name: str = GOLDEN) -> None:
 
     `name`: of the file that they are in.
     """
-    found, tolerance = difference(data, session, name)
-    if not found.size <= tolerance:
+    largest, tolerance = difference(data, session, name)
+    if not largest.size <= tolerance:
         raise GoldenMismatch(
-            f"{name}: output {found.output!r} of row {found.row} differs by {found.size:.3g} from "
+            f"{name}: output {largest.output!r} of row {largest.row} differs by {largest.size:.3g} from "
             f"what was recorded; at most {tolerance:g} is accepted. Upgrade or pin onnxruntime, or export again"
         )
 
@@ -95,11 +95,11 @@ def difference(data: bytes, session: GraphSession, name: str = GOLDEN) -> tuple[
     golden = strict_json.build(Golden, strict_json.loads(data, name), name)
     if any(0 in one.shape for one in (*golden.inputs.values(), *golden.outputs.values())):
         raise ContractMismatch(f"{name}: there are no rows; expected at least one")
-    found = largest_difference(
+    largest = largest_difference(
         _arrays(golden.outputs, session.outputs, f"{name}: outputs"),
         session.run(_arrays(golden.inputs, session.inputs, f"{name}: inputs")),
     )
-    return found, golden.tolerance
+    return largest, golden.tolerance
 
 
 def largest_difference(expected: Arrays, actual: Arrays) -> Difference:

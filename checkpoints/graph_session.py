@@ -108,11 +108,11 @@ def _runtime() -> Any:
     return onnxruntime
 
 
-def outputs_agree(stated: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...]) -> bool:
+def outputs_agree(stated: tuple[TensorSpec, ...], actual: tuple[TensorSpec, ...]) -> bool:
     """Whether names and types are equal and shapes compatible: ONNX Runtime infers more of them in some versions."""
-    return len(stated) == len(found) and all(
+    return len(stated) == len(actual) and all(
         (a.name, a.type) == (b.name, b.type) and _compatible(a.shape, b.shape)
-        for a, b in zip(stated, found, strict=True)
+        for a, b in zip(stated, actual, strict=True)
     )
 
 
@@ -146,8 +146,11 @@ def _check_array(name: str, value: Any, dtype: np.dtype[Any], shape: tuple[int |
 
 @lru_cache(maxsize=1)
 def _runtime_errors() -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises. Its errors share no base but Exception, and their number grows with its versions."""
+    """Returns the errors that ONNX Runtime raises.
+
+    They share no base but Exception, and newer versions have more of them.
+    """
     from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-    found = [value for value in vars(binding).values() if isinstance(value, type) and issubclass(value, Exception)]
-    return (*found, RuntimeError, ValueError, TypeError)
+    raised = [value for value in vars(binding).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*raised, RuntimeError, ValueError, TypeError)

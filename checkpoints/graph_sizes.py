@@ -46,7 +46,8 @@ class Sized:
     """Lengths, at least."""
     low: Bounds | None = None
     high: Bounds | None = None
-    """Of integers: of the shape of the value while it is small and exact, else one number for all; None of others."""
+    """Bounds of the integers: in the shape of the value while it is small and exact, else one number for all elements.
+    None for a value of another type."""
 
     @property
     def exact(self) -> bool:
@@ -123,9 +124,9 @@ def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
 
 
 def needed(node: Node, inputs: Sequence[Sized | None], place: int) -> Sized:
-    if place >= len(inputs) or (found := inputs[place]) is None:
+    if place >= len(inputs) or (value := inputs[place]) is None:
         raise UnsafeModel(f"{node.kind} has {len(inputs)} inputs; input {place} is missing")
-    return found
+    return value
 
 
 def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: str) -> list[int] | None:
@@ -137,10 +138,10 @@ def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: s
         return [int(one) for one in given]
     if place >= len(inputs) or inputs[place] is None:
         return None
-    found = needed(node, inputs, place).known
-    if found is None:
+    numbers = needed(node, inputs, place).known
+    if numbers is None:
         raise Unbounded(f"{node.kind}: its {attribute} depend on what is read; expected constants")
-    return [int(one) for one in found]
+    return [int(one) for one in numbers]
 
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
@@ -280,7 +281,7 @@ def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
             cuts[at] = slice(int(low), stop, step)
             shape[at] = least[at] = len(range(*cuts[at].indices(shape[at])))
             continue
-        # Of an axis of uncertain length, or a cut at an uncertain place: as much as there is, at most.
+        # The axis has an uncertain length, or the cut an uncertain place: at most the whole axis is left.
         forwards = low >= 0 and end >= 0 and step == 1
         fewest = min(least[at], end) - high if forwards and math.isfinite(high) else 0
         shape[at] = int(max(0.0, min(shape[at], most - low))) if forwards else shape[at]
@@ -309,7 +310,7 @@ def split_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 
 
 HEAVY, SORTED = 4, 10
-"""What one number takes of an operator such as `Exp`, and of a sort, in units of a sum."""
+"""Cost of one number in an operator such as `Exp`, and in a sort, in units of a sum."""
 
 Rule = Callable[[Node, list[Sized | None]], list[Sized]]
 
@@ -602,12 +603,12 @@ DEEPEST = 512
 TARGETS = 1024
 """Numbers that an ensemble gives for a row; ours give one."""
 STEP = 5
-"""What one step down a tree takes, in units of a sum."""
+"""Cost of one step down a tree, in units of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """What a tree ensemble does with one row."""
+    """The size of a tree ensemble and its work for one row."""
 
     features: int
     """One more than the last column that is read."""
@@ -688,18 +689,18 @@ def _steps(
     children = np.concatenate([trees[branch] << 32 | true[branch], trees[branch] << 32 | false[branch]])
     at = np.searchsorted(sorted_keys, children).clip(max=len(keys) - 1)
     parents = np.zeros(len(keys), np.int64)
-    found = order[at]
+    places = order[at]
     if len(children):
         if (sorted_keys[at] != children).any():
             raise UnsafeModel(f"{node.kind} has a branch to a node that does not exist in its tree")
-        parents = np.bincount(found, minlength=len(keys))
+        parents = np.bincount(places, minlength=len(keys))
     if (parents > 1).any():
         raise UnsafeModel(f"{node.kind} has a node with two parents; expected trees")
     roots = np.flatnonzero(parents == 0)
     if len(np.unique(trees[roots])) != len(roots):
         raise UnsafeModel(f"{node.kind} has a tree with two first nodes")
     down = np.full((2, len(keys)), -1, np.int64)
-    down[:, branch] = found.reshape(2, -1)
+    down[:, branch] = places.reshape(2, -1)
     level, seen, steps = roots, 0, 0
     for _ in range(DEEPEST):
         if not len(level):

@@ -115,7 +115,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class FlagPoint:
-    """What flagging a share of the answers, those of lowest score, catches and costs on held-out answers."""
+    """The effect of flagging a share of the answers, those of lowest score, on held-out answers."""
 
     rate: float
     """Share of the answers that is flagged, in (0, 1)."""
@@ -140,7 +140,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """What the stored threshold `flag` does on held-out answers."""
+    """The effect of the stored threshold `flag` on held-out answers."""
 
     option: Literal["expected", "flag_rate", "flag_below", "catch", "risk"]
     """By what the threshold was set; `expected` flags as many answers as are expected to be wrong."""
@@ -169,7 +169,7 @@ class Draft:
     """The part of a manifest that its author states; saving finds out the rest."""
 
     kind: str
-    """What the outputs mean: `quality`, `hidden`, `choice`, ..."""
+    """The meaning of the outputs: `quality`, `hidden`, `choice`, ..."""
     contract: dict[str, Any] = field(default_factory=dict)
     """How to make the inputs, read by the kind: feature schema and ordered names, or layer, position and width."""
     generator: Generator | None = None
@@ -200,10 +200,10 @@ class Draft:
     @property
     def trust(self) -> Trust:
         """How far its numbers can be relied on; "unaudited" where no audit was made, which says nothing against it."""
-        found = self.failed.values()
+        severities = self.failed.values()
         if not self.audits:
             return "unaudited"
-        return "invalid" if "invalid" in found else "weak" if found else "sound"
+        return "invalid" if "invalid" in severities else "weak" if severities else "sound"
 
     @property
     def distrust(self) -> str:
@@ -220,7 +220,9 @@ MEANING: dict[Severity, str] = {
 
 def meaning_of(failed: Mapping[str, Severity]) -> str:
     """Returns a clause about failed audits for a warning, a card or a summary. Control characters are spelled out."""
-    named = {kind: ", ".join(printable(name) for name, found in failed.items() if found == kind) for kind in MEANING}
+    named = {
+        kind: ", ".join(printable(name) for name, severity in failed.items() if severity == kind) for kind in MEANING
+    }
     return "; ".join(f"{MEANING[kind]} (failed: {names})" for kind, names in named.items() if names)
 
 
@@ -278,9 +280,9 @@ def parse_manifest(data: bytes) -> Manifest:
             f"{'upgrade metaprobe' if version > FORMAT_VERSION else 'export the checkpoint again'}"
         )
     manifest = strict_json.build(Manifest, value, MANIFEST)
-    if manifest.manifest_sha256 != (found := own_digest(value)):
+    if manifest.manifest_sha256 != (digest := own_digest(value)):
         raise TamperedCheckpoint(
-            f"{MANIFEST} was changed: its fields have SHA-256 {found}, and it says {manifest.manifest_sha256!r}."
+            f"{MANIFEST} was changed: its fields have SHA-256 {digest}, and it says {manifest.manifest_sha256!r}."
             " Copy it again"
         )
     return manifest

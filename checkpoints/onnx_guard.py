@@ -35,7 +35,7 @@ Add, Cast to, Clip, Concat axis, Div, Exp, Gather axis, Greater, Identity, IsNaN
 ReduceMax axes keepdims, ReduceMean axes keepdims, ReduceSum axes keepdims, Reshape allowzero, Sigmoid, Softplus,
 Split axis, Sub, Sum, Where
 """
-"""Of model.onnx. Identity, Not, Reshape and ReduceMean are for graphs that users save with `save_checkpoint`."""
+"""Operators of model.onnx. Identity, Not, Reshape and ReduceMean are for graphs that users save themselves."""
 _CONVERTED = """
 ai.onnx.ml.Imputer imputed_value_floats replaced_value_float,
 ai.onnx.ml.LinearClassifier classlabels_ints coefficients intercepts multi_class post_transform,
@@ -47,37 +47,37 @@ ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_
  nodes_hitrates nodes_missing_value_tracks_true nodes_modes nodes_nodeids nodes_treeids nodes_truenodeids nodes_values
  post_transform target_ids target_nodeids target_treeids target_weights
 """
-"""Of model.onnx as well: what onnxmltools and skl2onnx make of trees and of a scaled linear model."""
+"""More operators of model.onnx: onnxmltools and skl2onnx write them for trees and for a scaled linear model."""
 _RAW = """
 And, Equal, Expand, GatherElements axis, GreaterOrEqual, Less, LessOrEqual, Range, ReduceMin axes keepdims,
 Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Transpose perm, Unsqueeze axes
 """
-"""Of raw.onnx beyond those."""
+"""More operators, of raw.onnx."""
 _ADAPTER = """
 Constant value, ConstantOfShape value, Cos, Erf, Gelu approximate, Gemm alpha beta transA transB,
 LayerNormalization axis epsilon stash_type, Or, Pow, Reciprocal, ReduceMax keepdims noop_with_empty_axes,
 ReduceMean keepdims noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Sin, Softmax axis, Tanh
 """
-"""Of a language model beyond those of raw.onnx, as the exporter of torch writes the decoders of transformers."""
+"""More operators, of a language model: the exporter of torch writes them for the decoders of transformers."""
 
 Operators = Mapping[str, frozenset[str]]
 """Operator, with its domain where that is ai.onnx.ml -> the attributes that it may have."""
 
 
 def _read(*texts: str) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    operators: dict[str, frozenset[str]] = {}
     for text in texts:
         for entry in text.strip().split(","):
             name, *attributes = entry.split()
-            found[name] = found.get(name, frozenset()) | frozenset(attributes)
-    return found
+            operators[name] = operators.get(name, frozenset()) | frozenset(attributes)
+    return operators
 
 
 MODEL_OPERATORS: Operators = _read(_MODEL, _CONVERTED)
 RAW_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW)
 ADAPTER_OPERATORS: Operators = _read(_MODEL, _RAW, _ADAPTER)
 ALL_OPERATORS: Operators = _read(_MODEL, _CONVERTED, _RAW, _ADAPTER)
-"""Of any graph: for who does not say what it is."""
+"""Operators of any graph, for a caller that does not name a kind."""
 
 
 def operators_of(kind: str | None) -> Operators:
@@ -122,7 +122,7 @@ _REFUSED_FIELDS = {
     "TypeProto": {"opaque_type": "opaque types"},
 }
 
-# Of TensorProto.DataType. Integers and strings are always finite; complex numbers and 8-bit floats are not read here.
+# Numbers of TensorProto.DataType. Integers and strings are always finite. Complex numbers and 8-bit floats are refused.
 _BFLOAT16 = 16
 _FINITE_BY_NATURE = frozenset({2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 21, 22})
 _DATA = {

@@ -26,7 +26,7 @@ MAX_FIELDS = 400_000
 MAX_RANK = 64
 
 # Message: number name kind, where kind is a wire type or another message, and * says that the field repeats.
-# What the guard refuses outright (external data, functions, ...) is left as opaque bytes.
+# Fields that the guard refuses outright (external data, functions, ...) are left as opaque bytes.
 _TABLE = """
 ModelProto: 1 ir_version varint, 2 producer_name bytes, 3 producer_version bytes, 4 domain bytes,
   5 model_version varint, 6 doc_string bytes, 7 graph GraphProto, 8 opset_import OperatorSetIdProto*,
@@ -68,7 +68,7 @@ _VALUE = {"varint": rb"[\x80-\xff]{0,9}+[\x00-\x7f]", "fixed64": rb"[\s\S]{8}", 
 class Field(NamedTuple):
     name: str
     kind: str
-    """Of `_WIRE_TYPES`, or the name of a message."""
+    """A key of `_WIRE_TYPES`, or the name of a message."""
     repeated: bool
 
 
@@ -126,16 +126,16 @@ class WireMessage:
     def count(self, name: str) -> int:
         """How many values a repeated scalar or bytes field holds, without reading them."""
         kind = next((field.kind for field in SCHEMA[self.kind].values() if field.name == name), "bytes")
-        found = 0
+        many = 0
         for start, end, tag in self.chunks(name):
             if kind in _SIZES:
-                found += (end - start) // (_SIZES[kind] + tag)
+                many += (end - start) // (_SIZES[kind] + tag)
             elif kind == "varint":  # the last byte of each, and of the tag before it, is below 128
                 last = np.count_nonzero(np.frombuffer(self.data, np.uint8, end - start, start) < 0x80)
-                found += int(last) // 2 if tag else int(last)
+                many += int(last) // 2 if tag else int(last)
             else:
-                found += 1
-        return found
+                many += 1
+        return many
 
     def integers(self, name: str) -> list[int]:
         """Signed 64-bit values of a short varint field, repeated or not."""
@@ -166,7 +166,7 @@ class _Reader:
     def message(self, kind: str, start: int, end: int, depth: int) -> WireMessage:
         if depth > MAX_DEPTH:
             raise UnsafeModel(f"messages nest deeper than {MAX_DEPTH}")
-        schema, found, at = SCHEMA[kind], dict[str, list[Any]](), start
+        schema, fields, at = SCHEMA[kind], dict[str, list[Any]](), start
         while at < end:
             self.fields_left -= 1
             if self.fields_left < 0:
@@ -175,11 +175,11 @@ class _Reader:
             field, wire = schema.get(tag >> 3), tag & 7
             if field is None:
                 raise UnsafeModel(f"not an ONNX model: {kind} has no field {tag >> 3} (byte {at})")
-            if field.name in found and not field.repeated:
+            if field.name in fields and not field.repeated:
                 raise UnsafeModel(f"{kind}.{field.name} occurs twice (byte {at})")
             value, at = self._value(kind, field, wire, at, value_at, end, depth)
-            found.setdefault(field.name, []).append(value)
-        return WireMessage(kind, self.data, found)
+            fields.setdefault(field.name, []).append(value)
+        return WireMessage(kind, self.data, fields)
 
     def _value(
         self, kind: str, field: Field, wire: int, tag_at: int, at: int, end: int, depth: int
@@ -232,11 +232,11 @@ def _to_signed(value: int) -> int:
 
 
 FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16, DOUBLE = 1, 2, 3, 6, 7, 9, 10, 11
-"""Of TensorProto.DataType."""
+"""Numbers of TensorProto.DataType."""
 ELEMENT_BYTES = {FLOAT: 4, UINT8: 1, INT8: 1, INT32: 4, INT64: 8, BOOL: 1, FLOAT16: 2, DOUBLE: 8}
 """Bytes of each type of number that a graph may compute with. Strings and complex numbers are none of them."""
 KNOWN_VALUES = 64
-"""So many elements of an integer tensor are followed one by one: shapes and axes, which decide how large things get."""
+"""Largest integer tensor whose elements are followed one by one: shapes and axes decide how large values get."""
 
 MOST_BYTES = 2 << 20
 """Bytes of a list of integers: a tree ensemble of a million nodes. The largest bundled one has 17,000."""
@@ -286,12 +286,12 @@ class Tensor:
     shape: tuple[int | str | None, ...]
     """Lengths; of an input also the name of a free axis, or None for one without a name."""
     values: tuple[int, ...] | None = None
-    """Of a small integer tensor."""
+    """The numbers of a small integer tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a model computes."""
+    """The computation of a model."""
 
     nodes: tuple[Node, ...]
     weights: Mapping[str, Tensor]
@@ -344,14 +344,14 @@ def read_tensor(tensor: WireMessage) -> Tensor:
 
 def read_varints(message: WireMessage, name: str) -> NDArray[np.int64]:
     """Signed integers of a repeated field of varints, however many."""
-    found = []
+    parts = []
     for chunk in message.fields.get(name, []):
         if chunk.end - chunk.start > MOST_BYTES:
             raise UnsafeModel(f"{message.kind}.{name} takes {chunk.end - chunk.start} bytes; at most {MOST_BYTES}")
         raw = np.frombuffer(message.data, np.uint8, chunk.end - chunk.start, chunk.start)
         values = _decode(raw)
-        found.append(values[1::2] if chunk.tag else values)  # a tag of one byte goes before each
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        parts.append(values[1::2] if chunk.tag else values)  # a tag of one byte goes before each
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def _decode(raw: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -425,7 +425,7 @@ def dims_for(graph: Graph, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     batch where they come first, and else each a further one.
     """
     lengths: dict[str, int] = {}
-    found = {}
+    shapes = {}
     for name, tensor in graph.inputs.items():
         shape = []
         for place, axis in enumerate(tensor.shape):
@@ -436,5 +436,5 @@ def dims_for(graph: Graph, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
             if key not in lengths:
                 lengths[key] = sizes[min(len(lengths), len(sizes) - 1)]
             shape.append(lengths[key])
-        found[name] = tuple(shape)
-    return found
+        shapes[name] = tuple(shape)
+    return shapes

@@ -29,7 +29,7 @@ Kind = Literal[
     "task",
     "time",
 ]
-"""What the text of an option names. The command line checks it, and lets the shell complete it."""
+"""The thing that the text of an option names. The command line checks it, and lets the shell complete it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Option:
     """Describes an option or argument, as the metadata of `Annotated`. Type and default are those of the field."""
 
     help: str = ""
-    """What it is for, in full sentences."""
+    """The purpose of the option, in full sentences."""
     _: KW_ONLY
     name: str = ""
     """Name on the command line without `--`, where it differs from the field's."""
@@ -110,19 +110,19 @@ def options_of(cls: type) -> list[Described]:
     hints = get_type_hints(cls, include_extras=True)
     bases = reversed(list(enumerate(cls.__mro__)))
     level = {name: place for place, base in bases for name in get_annotations(base)}
-    found = [described(field.name, hints[field.name], field.default) for field in fields(cls)]
-    known = [one for one in found if one is not None]
+    options = [described(field.name, hints[field.name], field.default) for field in fields(cls)]
+    known = [one for one in options if one is not None]
     return sorted(known, key=lambda one: (one.default is not MISSING, level[one.name]))
 
 
 def from_environment(cls: type, environment: Mapping[str, str], error: type[Exception]) -> dict[str, Any]:
     """Returns the fields that environment variables give, by name. Raises `error` for a value of the wrong type."""
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for one in options_of(cls):
         if one.variable in environment:
             value = _value(one, environment[one.variable], error)
-            found[one.name] = (value,) if one.many else value
-    return found
+            given[one.name] = (value,) if one.many else value
+    return given
 
 
 def _value(one: Described, text: str, error: type[Exception]) -> Any:

@@ -37,7 +37,7 @@ class Published:
 
     @property
     def location(self) -> str:
-        """What `load_checkpoint` takes."""
+        """The location that `load_checkpoint` takes."""
         return f"{HUB}{self.repository}@{self.commit}"
 
 
@@ -130,7 +130,7 @@ def _results(manifest: Manifest) -> Mapping[str, Any]:
 
 
 class HasCheckpoint(Protocol):
-    """What can be saved and pushed."""
+    """An object that can be saved and pushed."""
 
     @property
     def checkpoint(self) -> Checkpoint: ...
@@ -152,11 +152,11 @@ class Pretrained:
 
         @classmethod
         def load(cls, *args: Any, **options: Any) -> Any:
-            """Of the class itself."""
+            """Each class has its own."""
 
     @classmethod
     def from_pretrained(cls, repository: str, *, revision: str | None = None, **options: Any) -> Self:
-        """What `load` gives of the repository OWNER/NAME on the hub, or of a folder; `options` are those of `load`.
+        """Loads from the repository OWNER/NAME on the hub, or from a folder; `options` are those of `load`.
 
         `revision`: a commit, branch or tag, `main` where none is given. Only a full commit hash stays the same: give
         one, or `sha256`, the digest from the checkpoint's author.

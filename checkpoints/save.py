@@ -45,7 +45,7 @@ PINS = "METAPROBE_PINS"
 
 @dataclass(frozen=True, slots=True)
 class Replacing:
-    """What may be replaced while a command or a training runs."""
+    """Says which checkpoints may be replaced while a command or a training runs."""
 
     replace: bool = False
     """Whether a checkpoint of the same kind may be replaced."""
@@ -55,7 +55,7 @@ class Replacing:
 
 NOTHING = Replacing()
 _running: ContextVar[Replacing] = ContextVar("replacing")
-"""Of the running command. It is no argument: in every training, what writes lies many calls below what was asked."""
+"""What the running command may replace. It is no argument: in every training the writer is many calls below."""
 
 
 @contextmanager
@@ -195,13 +195,13 @@ def _manifest(draft: Draft, session: GraphSession, files: dict[str, bytes]) -> M
 
 
 def _versions(*packages: str) -> dict[str, str]:
-    found = {}
+    installed = {}
     for package in packages:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:  # run from source, or provided under another name (onnxruntime-gpu)
             continue
-    return found
+    return installed
 
 
 def check_target(path: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> None:

@@ -141,9 +141,9 @@ def _finite(text: str) -> float:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             raise ValueError(f"key {name[:80]!r} occurs twice in one object")
-        found[name] = value
-    return found
+        members[name] = value
+    return members

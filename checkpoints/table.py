@@ -186,7 +186,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     records: Sequence[Mapping[str, Value | int]] = ()
-    """What the CSV holds, where a program wants another form than a reader."""
+    """The rows of the CSV, where a program wants another form than a reader."""
 
     @classmethod
     def of(cls, head: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str = "") -> Self:
@@ -307,7 +307,7 @@ def _head(column: Column, styled: str) -> str:
 def _entry(column: Column, cell: Cell, styled: str, first: bool) -> str:
     tag = 'th scope="row"' if first else "td"
     kind = {"text": "", "prose": ' class="prose"'}.get(column.kind, ' class="n"')
-    # What sorts: not the text where that is rounded or has a unit.
+    # Rows are sorted by this value: the text may be rounded or have a unit.
     value = "" if cell.value == cell.text else f' data-value="{"" if cell.value is None else float(cell.value)}"'
     text = escape(cell.text)
     text = f'<span class="{escape(cell.css)}">{text}</span>' if cell.css else text

@@ -1,1 +1,1 @@
-"""What a response says about itself: features, predictors, probes, stated confidence."""
+"""Reads how good a response is from the response: features, predictors, probes, stated confidence."""

@@ -34,13 +34,13 @@ BATCH_SIZE = 8
 TOKENIZER = "tokenizer.json"
 
 When = Literal["before", "after"]
-"""What is judged: whether an answer will be right, from the question; whether a given one is, from both."""
+"""The judgement: whether an answer will be right, from the question alone, or whether a given answer is right."""
 
 LAYOUT: dict[When, str] = {
     "before": "{prompt}\n\nWill the answer be right?",
     "after": "{prompt}\n\nAnswer: {answer}\n\nIs the answer right?",
 }
-"""What the model reads. It ends the same way in every row, so that the head always reads the same token."""
+"""The text that the model reads. It ends the same way in every row, so that the head always reads the same token."""
 
 SAMPLE = 'What is 3 + 4?\n\nAnswer: "7", naïve – 日本 \t{x}\n\nIs the answer right?'
 """A text whose token ids are in the contract: another version of `tokenizers` must read it in the same way."""
@@ -100,7 +100,7 @@ class AdapterProbe(Pretrained):
 
     checkpoint: Checkpoint
     when: tuple[When, ...]
-    """What it was trained to judge."""
+    """The judgements that it was trained for."""
     target: str
     """The label it predicts."""
     encoder: Encoder = field(repr=False)
@@ -160,10 +160,10 @@ class AdapterProbe(Pretrained):
             )
         given: Sequence[str | None] = [None] * len(prompts) if answers is None else answers
         texts = [layout(prompt, answer) for prompt, answer in zip(prompts, given, strict=True)]
-        found = np.full(len(texts), np.nan)
+        probabilities = np.full(len(texts), np.nan)
         for rows, inputs in batches(self.encoder.ids(texts), BATCH_SIZE):
-            found[rows] = self.checkpoint.run(dict(inputs))[when][:, 0]
-        return found
+            probabilities[rows] = self.checkpoint.run(dict(inputs))[when][:, 0]
+        return probabilities
 
     def read(self, call: Call, *, when: When = "after") -> float:
         """P(right) of one recorded call. Raises `InvalidResponse` where its texts were not kept."""

@@ -25,7 +25,7 @@ def name_of_run(model: str, task: str = "", variant: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class BaseRates:
-    """What a checkpoint knows of the runs it was trained on; of heads that are probabilities."""
+    """The base rates of the runs that a checkpoint was trained on, for heads that are probabilities."""
 
     between: Mapping[str, float]
     """Head -> how much the runs' base rates differ: standard deviation in log-odds."""
@@ -86,8 +86,8 @@ class BaseRates:
 
     def of_model(self, model: str | None) -> Mapping[str, float] | None:
         """Returns the shifts of the only run of this model; None where there are several, or none."""
-        found = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
-        return found[0] if len(found) == 1 else None
+        known = [shifts for run, shifts in self.runs.items() if run.partition(SEPARATOR)[0] == model]
+        return known[0] if len(known) == 1 else None
 
     def add_to(self, heads: dict[str, float], run: Mapping[str, float] | None, model: str | None) -> bool:
         """Returns whether the run is known, and if it is, shifts the heads' values: the run that was named, or else

@@ -42,11 +42,11 @@ class TravellingBlend(Pretrained):
     """
 
     checkpoint: Checkpoint
-    """What it was loaded from."""
+    """The checkpoint that it was loaded from."""
     layer: int
     """The layer that it reads: 0 is the embeddings' output, i the output of block i."""
     position: str
-    """Where it reads: `answer_mean`, the mean over the answer's tokens."""
+    """The position that it reads: `answer_mean`, the mean over the answer's tokens."""
     width: int
     """Numbers in a state."""
     free: str
@@ -88,14 +88,14 @@ class TravellingBlend(Pretrained):
 
         Raises `InvalidResponse` for states of another shape, or that hold NaN or infinity.
         """
-        found = np.ascontiguousarray(states, dtype=np.float32)
-        if found.ndim != 2 or found.shape[1] != self.width:
+        read = np.ascontiguousarray(states, dtype=np.float32)
+        if read.ndim != 2 or read.shape[1] != self.width:
             raise InvalidResponse(
-                f"states have shape {found.shape}; expected (n, {self.width}): layer {self.layer} at {self.position}"
+                f"states have shape {read.shape}; expected (n, {self.width}): layer {self.layer} at {self.position}"
             )
-        if not np.isfinite(found).all():
+        if not np.isfinite(read).all():
             raise InvalidResponse("hidden states hold NaN or infinity: capture them again, in bfloat16 or float32")
-        return self.checkpoint.run({INPUT: found})[OUTPUT][:, 0].astype(np.float64)
+        return self.checkpoint.run({INPUT: read})[OUTPUT][:, 0].astype(np.float64)
 
     def of_run(self, states: Any, logprobs: Sequence[FloatArray | Sequence[float]]) -> "RunBlend":
         """Returns the blend standardised on unlabelled answers of one run, by which its other answers are scored.
@@ -182,7 +182,7 @@ def free_numbers(name: str, logprobs: Sequence[FloatArray | Sequence[float]]) ->
     Raises `InvalidResponse` for an answer without log-probabilities, or one that is above 0 or not finite.
     """
     weights = np.array([FREE[name].get(term, 0.0) for term in TERMS])
-    found = np.empty(len(logprobs))
+    numbers = np.empty(len(logprobs))
     for place, given in enumerate(logprobs):
         values = np.asarray(given, dtype=np.float64)
         if values.ndim != 1 or not len(values) or not all(math.isfinite(v) and v <= 0 for v in values.tolist()):
@@ -190,5 +190,5 @@ def free_numbers(name: str, logprobs: Sequence[FloatArray | Sequence[float]]) ->
                 f"answer {place}: log-probabilities are a list of finite numbers of at most 0, a token each; got "
                 f"{len(values) if values.ndim else 0} of them, or others"
             )
-        found[place] = -float((terms(values[None])[0] * weights).sum())
-    return found
+        numbers[place] = -float((terms(values[None])[0] * weights).sum())
+    return numbers

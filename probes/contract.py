@@ -25,7 +25,7 @@ def check_choice(on_mismatch: OnMismatch) -> OnMismatch:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Whose log-probabilities are compared: `NAME@REVISION`, empty for the model that answered."""
+    """The models that gave two sets of log-probabilities: `NAME@REVISION`, empty for the model that answered."""
 
     found: str
     """Those of the response."""
@@ -55,7 +55,7 @@ def mismatch(
     on_mismatch: OnMismatch,
     stacklevel: int,
 ) -> str:
-    """What differs from the models and the log-probability mode that the checkpoint was trained on; empty for nothing.
+    """Returns how a response differs from the models and the mode that the checkpoint was trained on; else empty.
 
     Warns, or raises `ContractMismatch` with `on_mismatch="refuse"`. What is not known (an empty model, mode `unknown`)
     is not held against a response. `readers`: None where no log-probabilities are scored. `for_strangers`: the
@@ -63,24 +63,24 @@ def mismatch(
     """
     if on_mismatch == "ignore":
         return ""
-    found = []
+    notes = []
     other_model = generator is not None and model != "" and model not in generator.models
     if generator is not None and other_model:
-        found.append(f"response of {model}, checkpoint trained on {', '.join(generator.models)}")
+        notes.append(f"response of {model}, checkpoint trained on {', '.join(generator.models)}")
     trained_mode = "unknown" if generator is None else generator.logprobs_mode
     if "unknown" not in (logprobs_mode, trained_mode) and logprobs_mode != trained_mode:
-        found.append(f"{logprobs_mode} log-probabilities, checkpoint trained on {trained_mode} ones")
+        notes.append(f"{logprobs_mode} log-probabilities, checkpoint trained on {trained_mode} ones")
     if readers is not None and (model or readers.found) and readers.differ():
-        found.append(
+        notes.append(
             f"log-probabilities of {readers.found or 'the answering model itself'}, checkpoint trained on those of "
             f"{readers.trained or 'the answering model itself'}"
         )
-    if not found:
+    if not notes:
         return ""
-    note = "; ".join(found)
+    note = "; ".join(notes)
     if on_mismatch == "refuse":
         raise ContractMismatch(f"{note}: train a checkpoint on such runs, or take on_mismatch 'warn'")
     if on_mismatch == "warn":
-        meaning = ORDERS_ONLY if for_strangers and other_model and len(found) == 1 else MAY_MEAN_NOTHING
+        meaning = ORDERS_ONLY if for_strangers and other_model and len(notes) == 1 else MAY_MEAN_NOTHING
         warnings.warn(f"metaprobe: {note}; {meaning}", stacklevel=stacklevel + 1)
     return note

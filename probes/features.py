@@ -1,8 +1,7 @@
 """Numbers that describe a finished or begun response: windows x statistics over its token log-probabilities.
 
 `WINDOWS` and `STATISTICS` are the definition. The readers below give the same numbers to the bit, for one response or
-many; `metaprobe.probes.incremental` reads a prefix token by token. The windows are those of early-token confidence
-estimation (first, last, fractional), more densely.
+many. The windows are those of early-token confidence estimation (first, last, fractional), more densely.
 
 Log-probabilities are rounded to float32 first, as they are recorded: what a server sends as JSON and what the run store
 gives back then have the same features. All arithmetic after that is in float64; results are float32.
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.probes.segment_features import SEGMENT_FEATURES, segment_features
 from metaprobe.probes.terms import TERMS, terms
 from metaprobe.probes.window_statistics import STATISTICS, Reader, WindowPlan, plan, prepare
@@ -117,6 +117,21 @@ def schema(name: str) -> Schema:
         uses_terms="terms" in plus,
         uses_segments="segments" in plus,
     )
+
+
+def schema_of(checkpoint: Checkpoint) -> Schema:
+    """Returns the schema of a checkpoint. Raises `ContractMismatch` where it was made for other features than ours."""
+    contract = checkpoint.manifest.contract
+    try:
+        own = schema(str(contract.get("schema")))
+    except RecordError as error:
+        raise ContractMismatch(f"{checkpoint.path}: {error}") from error
+    if contract.get("features") != list(own.names):
+        raise ContractMismatch(
+            f"{checkpoint.path} was made for other {own.name!r} features than this version computes: train it again, "
+            "or use the version of metaprobe it names"
+        )
+    return own
 
 
 def _without_segments(name: str) -> tuple[Schema, int]:
@@ -265,8 +280,8 @@ def _read(schema: Schema, values: FloatArray, prepared: Prepared | None) -> NDAr
 
 
 LONGEST_KEPT, MOST_KEPT = 1024, 8
-"""What is prepared for a response of at most so many tokens is kept for the next one, for so many threads: 60 kB at 512
-tokens, and so some 30 MB where responses have hundreds of different lengths."""
+"""Readers for responses of at most `LONGEST_KEPT` tokens are kept for the next response, `MOST_KEPT` for each length.
+A reader takes 60 kB at 512 tokens, so hundreds of different lengths take some 30 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

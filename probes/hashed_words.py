@@ -31,7 +31,7 @@ def hashed_pieces(text: str, buckets: int) -> NDArray[np.float32]:
 
     Pieces rather than words: `finish`, `finished` and `finishing` share most of theirs.
     """
-    found = Counter(
+    counts = Counter(
         zlib.crc32(padded[at : at + length].encode()) % buckets
         for word in words_of(text)
         for padded in [f" {word} "]
@@ -39,5 +39,5 @@ def hashed_pieces(text: str, buckets: int) -> NDArray[np.float32]:
         for at in range(len(padded) - length + 1)
     )
     row = np.zeros(buckets, dtype=np.float32)
-    row[list(found)] = [1 + np.log(count) for count in found.values()]
+    row[list(counts)] = [1 + np.log(count) for count in counts.values()]
     return row / max(float(np.linalg.norm(row)), 1e-12)

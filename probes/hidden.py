@@ -17,6 +17,7 @@ from metaprobe.checkpoints import Checkpoint, ContractMismatch, Metric, Pretrain
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.probes.contract import MAY_MEAN_NOTHING, OnMismatch, check_choice, mismatch
+from metaprobe.probes.elsewhere import module_to
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
@@ -50,7 +51,7 @@ class HiddenProbe(Pretrained):
     width: int
     """Numbers in a state of one layer."""
     on_mismatch: OnMismatch = "warn"
-    """What to do with a call of a model that it was not trained on: `warn`, `refuse`, `ignore` or `note`."""
+    """How a call of a model that it was not trained on is treated: `warn`, `refuse`, `ignore` or `note`."""
     reader: str = ""
     """The model of the states, where it read what another model answered."""
     _kept: object = None
@@ -118,9 +119,8 @@ class HiddenProbe(Pretrained):
                 f"position {position!r}: a probe before the answer is a DifficultyProbe and reads prompt_last, one of "
                 "the answer is a ConfidenceProbe"
             )
-        arrays = require("metaprobe.training.recipes.hidden", "train")  # upstairs and heavy: this room does without
         kept = _KeptFolder()
-        checkpoint = arrays.fit_arrays(
+        checkpoint = module_to("fit a probe").fit_arrays(
             kept.path / "probe",
             X,
             y,
@@ -189,19 +189,21 @@ class HiddenProbe(Pretrained):
         Raises `ContractMismatch` for a probe on any other position (for `before_exact`, because the place where the
         exact answer begins is known only at its end), and `InvalidResponse` where `prompt` is needed and missing.
         """
-        fixed = self._decide(prompt)
-        states = self._flat(states)
-        if self.position == "answer_first" and len(states):
-            fixed = float(self.probability(states[:1])[0])
-        if fixed is not None:
-            return np.full(len(states), fixed, dtype=np.float32)
-        if self.position == "answer_mean":
-            states = np.cumsum(states, axis=0, dtype=np.float64) / np.arange(1, len(states) + 1)[:, None]
-        return self.probability(states)
+        estimate = self.follow(prompt)
+        return np.array([estimate.push(state) for state in self._flat(states)], dtype=np.float32)
 
     def follow(self, prompt: FloatArray | None = None) -> "RunningEstimate":
         """Returns an estimate that gives the numbers of `running`, one token at a time, and raises the same errors."""
-        return RunningEstimate(self, self._decide(prompt))
+        if self.position not in FOLLOWED:
+            raise ContractMismatch(
+                f"this probe reads {self.position!r}, which is known only when the answer is finished: it gives no "
+                f"running estimate. Use `read` then, or a probe on {' or '.join(FOLLOWED)}"
+            )
+        if self.position != "prompt_last":
+            return RunningEstimate(self)
+        if prompt is None:
+            raise InvalidResponse("this probe reads the last prompt token: give its state as `prompt`")
+        return RunningEstimate(self, float(self.probability(prompt[None])[0]))
 
     @overload
     def score_text(
@@ -234,8 +236,7 @@ class HiddenProbe(Pretrained):
                 "gives: use a probe on answer_first, answer_last or answer_mean"
             )
         require("transformers", "train")
-        texts = require("metaprobe.llms.hidden_capture", "train")  # another room, and heavy: this one does without
-        read = texts.text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
+        read = module_to("read a text").text_states(model, tokenizer, prompt, answer, layers=self.layers, chat=chat)
         if not len(read.answer) and self.position != "prompt_last":
             raise InvalidResponse(f"the answer has no tokens, and this probe reads {self.position}: give an answer")
         part, _, which = self.position.partition("_")
@@ -250,10 +251,10 @@ class HiddenProbe(Pretrained):
         if not read or not expected or same or self.on_mismatch in ("ignore", "note"):
             return
         own = "the answering model's own" if not self.reader else f"those of {self.reader}"
-        found = f"hidden states of {read}, checkpoint trained on {own}"
+        note = f"hidden states of {read}, checkpoint trained on {own}"
         if self.on_mismatch == "refuse":
-            raise ContractMismatch(f"{found}: give the states it was trained on, and `reader` where they are another's")
-        warnings.warn(f"metaprobe: {found}; {MAY_MEAN_NOTHING}", stacklevel=4)
+            raise ContractMismatch(f"{note}: give the states it was trained on, and `reader` where they are another's")
+        warnings.warn(f"metaprobe: {note}; {MAY_MEAN_NOTHING}", stacklevel=4)
 
     def _flat(self, hidden: FloatArray) -> FloatArray:
         """n states as (n, layers * width). Raises `InvalidResponse` for another shape, NaN or infinity."""
@@ -264,19 +265,6 @@ class HiddenProbe(Pretrained):
         if not np.isfinite(hidden).all():
             raise InvalidResponse("hidden states hold NaN or infinity: capture them again, in bfloat16 or float32")
         return hidden.reshape(len(hidden), flat)
-
-    def _decide(self, prompt: FloatArray | None) -> float | None:
-        """P(right) where the prompt decides it. Raises `ContractMismatch` where no running estimate can be given."""
-        if self.position not in FOLLOWED:
-            raise ContractMismatch(
-                f"this probe reads {self.position!r}, which is known only when the answer is finished: it gives no "
-                f"running estimate. Use `read` then, or a probe on {' or '.join(FOLLOWED)}"
-            )
-        if self.position != "prompt_last":
-            return None
-        if prompt is None:
-            raise InvalidResponse("this probe reads the last prompt token: give its state as `prompt`")
-        return float(self.probability(prompt[None])[0])
 
 
 def _pooled(states: FloatArray, tokens: Sequence[str], part: str, which: str) -> FloatArray:

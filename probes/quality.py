@@ -15,12 +15,12 @@ from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.checkpoints.flagging import FLAG, FlagKeywords, FlagOptions, threshold_of
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
-from metaprobe.probes.features import Schema, features, features_one, schema
+from metaprobe.probes.elsewhere import module_to
+from metaprobe.probes.features import features, features_one, schema_of
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
-from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.extras import require
+from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import doubtful, float_list
 from metaprobe.records.openai_format import CALLED
 from metaprobe.records.parse import parse_response
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 DEFAULT = f"{BUNDLED}quality"
 FEW_TOKENS = 2
-"""A score of an answer of so many tokens rests on so few log-probabilities that the verdict says so."""
+"""Length of an answer, in tokens, up to which the verdict says that the score rests on few log-probabilities."""
 
 TOGETHER_FROM = 8
-"""So many responses are scored faster together than one after the other."""
+"""Number of responses from which they are scored faster together than one after the other."""
 _PROBABILITY = (0.0, 1.0)
 """The scale of a head for which the contract states none."""
 _ROUNDED = 1e-4
@@ -77,15 +77,7 @@ class QualityPredictor(Pretrained):
         check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
         self.checkpoint = checkpoint
         contract = checkpoint.manifest.contract
-        try:
-            self.schema: Schema = schema(str(contract.get("schema")))
-        except RecordError as error:
-            raise ContractMismatch(f"{checkpoint.path}: {error}") from error
-        if contract.get("features") != list(self.schema.names):
-            raise ContractMismatch(
-                f"{checkpoint.path} was made for other {self.schema.name!r} features than this version computes: train "
-                f"it again, or use the version of metaprobe it names"
-            )
+        self.schema = schema_of(checkpoint)
         self._on_mismatch = check_choice(on_mismatch)
         if on_mismatch == "refuse" and checkpoint.manifest.generator is None:
             raise ContractMismatch(
@@ -193,11 +185,10 @@ class QualityPredictor(Pretrained):
         wrong. `replace`: whether the checkpoint that `out` holds is replaced. Needs the extra `fit`. Raises
         `RecordError` for fewer than 20 labels, or fewer than 3 of either kind.
         """
-        adapt = require("metaprobe.training.rescale", "fit")  # upstairs and heavy: this room does without
         target = self._main if self._main is not None else self.checkpoint.manifest.outputs[0].name
         flags = FlagOptions(**flag)
         named = {"out": out, "flags": flags, "replace": replace, "seed": seed}
-        made = adapt.adapt_responses(self, responses, labels, groups, target, **named)
+        made = module_to("adapt a predictor").adapt_responses(self, responses, labels, groups, target, **named)
         return type(self)(made, on_mismatch=self._on_mismatch)
 
     def signals(self, answer: object) -> "Signals":
@@ -253,7 +244,7 @@ class QualityPredictor(Pretrained):
             ]
 
     def _read(self, response: object) -> "_Read":
-        """What is scored of a response, and what its verdict must say. Not its text: there may be many responses."""
+        """Returns what is scored of a response, and its notes. It leaves out the text: there may be many responses."""
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
             return plain, None, None, None, _doubtful(plain)
@@ -324,7 +315,7 @@ class QualityPredictor(Pretrained):
         return (value - low) / (high - low)
 
     def _note(self, parsed: ParsedResponse) -> str:
-        """What the verdict must say of the response."""
+        """Returns the notes about the response for the verdict."""
         other = mismatch(
             self.checkpoint.manifest.generator,
             model=parsed.model,
@@ -343,7 +334,7 @@ class QualityPredictor(Pretrained):
 
 
 def _doubtful(logprobs: FloatArray) -> str:
-    """What the verdict must say of numbers on which a score rests weakly; empty for nothing."""
+    """Returns the note about numbers on which a score rests weakly; empty where there is none."""
     tokens = len(logprobs)
     few = (
         f"the answer has {tokens} token{'s' * (tokens > 1)}, on which a score rests weakly"
@@ -355,7 +346,7 @@ def _doubtful(logprobs: FloatArray) -> str:
 
 def _scales(stated: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """The lowest and highest value of each head that is no probability."""
-    found = {name: (float(low), float(high)) for name, (low, high) in stated.items()}
-    if empty := [name for name, (low, high) in found.items() if not low < high]:
+    scales = {name: (float(low), float(high)) for name, (low, high) in stated.items()}
+    if empty := [name for name, (low, high) in scales.items() if not low < high]:
         raise ValueError(f"the scale of {empty[0]!r} is empty")
-    return found
+    return scales

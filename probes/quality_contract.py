@@ -1,4 +1,4 @@
-"""What a quality predictor's checkpoint calls itself, its input and its main heads: for those who write one."""
+"""Names of a quality predictor's checkpoint, its input and its main heads, for code that writes such a checkpoint."""
 
 KIND = "quality"
 INPUT = "features"

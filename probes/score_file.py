@@ -33,17 +33,17 @@ def score_lines(predictor: QualityPredictor, path: Path, *, by_run: bool = True)
 def _score(predictor: QualityPredictor, number: int, record: dict[str, Any], *, by_run: bool) -> dict[str, Any]:
     try:
         if "response" in record and record["response"] is None:
-            said = error_message(record)
+            fault = error_message(record)
             raise InvalidResponse(
-                f'"response" is null{f", with the error {said!r}" if said else ""}; expected an answer: ask again, or'
+                f'"response" is null{f", with the error {fault!r}" if fault else ""}; expected an answer: ask again, or'
                 " leave the line out"
             )
         run = run_of_line(record, f"line-{number}")
     except (ImportFileError, InvalidResponse) as error:
         return {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
     [call] = run.calls
-    found = verdict_or_reason(of_its_run(predictor, run, call) if by_run else predictor, call)
-    return {"line": number, "id": run.id, **found}
+    verdict = verdict_or_reason(of_its_run(predictor, run, call) if by_run else predictor, call)
+    return {"line": number, "id": run.id, **verdict}
 
 
 def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPredictor:
@@ -53,7 +53,7 @@ def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPred
 
 
 def verdict_or_reason(predictor: QualityPredictor, call: Call) -> dict[str, Any]:
-    """What the verdict says, by the names of its fields; null and the reason where there is none."""
+    """Returns the fields of the verdict by name; None and the reason where there is no verdict."""
     try:
         verdict = predictor.predict(call)
     except (InvalidResponse, ContractMismatch) as error:

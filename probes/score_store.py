@@ -27,8 +27,8 @@ def quality_lines(
     for name, run, call in _answers(_open(path), stage):
         if name not in predictors:
             predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
-        said = verdict_or_reason(predictors[name], call)
-        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **said}
+        verdict = verdict_or_reason(predictors[name], call)
+        yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
 
 
 def blend_lines(blend: TravellingBlend, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the thinking before an answer says, and how the answer differs from it: the features behind `full+segments`."""
+"""Features of the thinking before an answer, and of how the answer differs from it; used by `full+segments`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import FloatArray
 
 BESIDE = 10
-"""So many tokens on each side of the boundary are compared, or as many as there are."""
+"""Tokens on each side of the boundary that are compared; fewer where there are fewer."""
 
 SEGMENT_FEATURES = (
     "thinking.mean",
@@ -46,9 +46,9 @@ def segment_features(
 
 def _one(answer: Any, thinking: FloatArray | None) -> list[float]:
     # Rounded to float32 first, as they are recorded.
-    said = np.asarray(answer, np.float32).astype(np.float64)
+    answered = np.asarray(answer, np.float32).astype(np.float64)
     thought = np.asarray([] if thinking is None else thinking, np.float32).astype(np.float64)
-    if not len(said):
+    if not len(answered):
         raise InvalidResponse("an answer has no tokens: at least 1 log-probability is needed; leave it out")
     if not len(thought):
         return [np.nan] * 4 + [0.0] + [np.nan] * 3 + [0.0]
@@ -58,8 +58,8 @@ def _one(answer: Any, thinking: FloatArray | None) -> list[float]:
         thought.min(),
         thought.std(),
         len(thought),
-        said.mean() - thought.mean(),
-        said.min() - thought.min(),
-        thought[-BESIDE:].mean() - said[:BESIDE].mean(),
-        len(thought) / (len(thought) + len(said)),
+        answered.mean() - thought.mean(),
+        answered.min() - thought.min(),
+        thought[-BESIDE:].mean() - answered[:BESIDE].mean(),
+        len(thought) / (len(thought) + len(answered)),
     ]

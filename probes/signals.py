@@ -12,7 +12,7 @@ from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Call
 
 STATED = "stated+"
-"""What stands before the digest in the source of a joined number, and before the path of its checkpoint."""
+"""Prefix of the digest in the source of a joined number, and of the path of its checkpoint."""
 
 
 def combine_probabilities(first: float, second: float, *, margin: float = 0.01) -> float:

@@ -26,7 +26,7 @@ NAMES = ("confidence", "difficulty", "quality", CRITICAL)
 BEFORE = "prompt_last"
 
 When = Literal["prompt", "answer"]
-"""What a checkpoint reads: the last prompt token, before anything is answered, or the answer."""
+"""The part that a checkpoint reads: the last prompt token, before anything is answered, or the answer."""
 
 
 Reader = QualityPredictor | HiddenProbe | AdapterProbe
@@ -62,7 +62,7 @@ class Replacement:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """What the checkpoint predicts of an answer, by the name of the label that it was trained on."""
+        """The names of the labels that the checkpoint predicts."""
         if isinstance(self.reader, AdapterProbe):
             return (self.reader.target,)
         return tuple(output.name for output in self.reader.checkpoint.manifest.outputs)
@@ -114,7 +114,7 @@ class SignalSource:
     @classmethod
     def load(cls, specs: Iterable[str]) -> "SignalSource":
         """From `NAME=CHECKPOINT`, `NAME=stated+CHECKPOINT` and `NAME@AGENT=CHECKPOINT`, verified."""
-        found: dict[str, Replacement] = {}
+        replacements: dict[str, Replacement] = {}
         for spec in specs:
             key, separator, path = spec.partition("=")
             if not separator or not path or key.partition("@")[0] not in NAMES or key.endswith("@"):
@@ -122,14 +122,14 @@ class SignalSource:
                     f"signal {spec!r}: expected NAME=CHECKPOINT or NAME@AGENT=CHECKPOINT, where NAME is one of "
                     f"{', '.join(NAMES)}, and the checkpoint may follow {STATED!r}"
                 )
-            if key in found:
+            if key in replacements:
                 raise RecordError(f"signal {key!r} is given twice: {spec!r}; give it once")
             name = key.partition("@")[0]
-            found[key] = Replacement(_reader(path.removeprefix(STATED)), path.startswith(STATED), name)
-        return cls(found)
+            replacements[key] = Replacement(_reader(path.removeprefix(STATED)), path.startswith(STATED), name)
+        return cls(replacements)
 
     def replacement(self, name: str, agent: str = "") -> Replacement | None:
-        """What replaces a number of that agent; None where it is taken as stated."""
+        """Returns the replacement of a number of that agent; None where the number is taken as stated."""
         return self._replacements.get(f"{name}@{agent}") or self._replacements.get(name)
 
     def source(self, name: str, agent: str = "") -> str:
@@ -143,7 +143,7 @@ class SignalSource:
         return replacement is None or replacement.with_stated
 
     def reads(self, name: str, agent: str = "") -> When | None:
-        """What must be there for it besides the statement: nothing, the prompt, or the answer."""
+        """Returns the part that must be there besides the statement: nothing, the prompt, or the answer."""
         replacement = self.replacement(name, agent)
         return None if replacement is None else replacement.when
 
@@ -168,7 +168,7 @@ class SignalSource:
 
     @property
     def description(self) -> dict[str, str]:
-        """What replaces what, for the record of a collection."""
+        """The replacements by name, for the record of a collection."""
         return {
             key: (STATED if replacement.with_stated else "") + replacement.digest
             for key, replacement in sorted(self._replacements.items())

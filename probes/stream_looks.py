@@ -1,4 +1,4 @@
-"""What the first tokens say: P(good) of a response that is still being written, at a few fixed looks."""
+"""P(good) of a response that is still being written, by its first tokens, at a few fixed looks."""
 
 import os
 from collections.abc import Sequence
@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
-from metaprobe.probes.features import Schema, Series, features, schema
-from metaprobe.probes.incremental import PrefixReader
-from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.probes.features import Series, features, features_one, schema_of
+from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import ROUNDING
 from metaprobe.records.types import FloatArray
 
@@ -43,7 +42,7 @@ class PrefixHeads:
         self.checkpoint = checkpoint
         self.looks = _looks(checkpoint)
         """Numbers of tokens after which there is a judgement, rising."""
-        self.schema = _schema(checkpoint)
+        self.schema = schema_of(checkpoint)
         if self.schema.limit is None or self.schema.limit < self.looks[-1]:
             raise ContractMismatch(
                 f"{checkpoint.path}: schema {self.schema.name!r} does not see the first {self.looks[-1]} tokens alone, "
@@ -94,21 +93,22 @@ class PrefixHeads:
 class StreamReader:
     """Reads one response token by token. Not for several threads at once; get one a response."""
 
-    __slots__ = ("_features", "_heads", "_looks", "_uses_top", "note", "score", "tokens_seen")
+    __slots__ = ("_heads", "_logprobs", "_looks", "_tops", "note", "score", "tokens_seen")
 
     def __init__(self, heads: PrefixHeads, note: str = "") -> None:
         self._heads = heads
         self.note = note
-        """What to be careful about; empty where all is well."""
+        """A warning about the response; empty where there is none."""
         self._looks = frozenset(heads.looks)
-        self._features = PrefixReader(heads.schema)
-        self._uses_top = heads.schema.uses_top
+        self._logprobs: list[float] = []
+        """Up to the last look: later tokens are not read."""
+        self._tops: list[NDArray[np.float32]] = []
         self.tokens_seen = 0
         self.score: float | None = None
         """P(good) at the last look; None before the first."""
 
     def push(self, logprob: float, top: Sequence[float] | FloatArray | None = None) -> float | None:
-        """Take in one token; P(good) where this token makes a look complete, else None.
+        """Takes in one token; returns P(good) where this token makes a look complete, else None.
 
         `logprob`: nats; `top`: the k likeliest at this step, in any order, looked at only where the schema uses them.
         Raises `InvalidResponse` for what is no log-probability; the reader is then as it was before.
@@ -118,17 +118,29 @@ class StreamReader:
                 f"token {self.tokens_seen}: log-probability {logprob!r}, expected a number of nats, at most 0,"
                 " that 32 bits hold"
             )
-        if self._uses_top and top is not None:
+        if self._heads.schema.uses_top:
             with np.errstate(all="ignore"):  # as at a look, below
-                self._features.push(float(logprob), self._check(top))
-        else:
-            self._features.push(float(logprob), None)
+                alternatives = self._check(() if top is None else top)
+            if self.tokens_seen < self._heads.looks[-1]:
+                self._tops.append(alternatives)
+        if self.tokens_seen < self._heads.looks[-1]:
+            self._logprobs.append(min(float(logprob), 0.0))
         self.tokens_seen += 1
         if self.tokens_seen not in self._looks:
             return None
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            self.score = self._heads.probability(self._features.vector(), self.tokens_seen)
+            vector = features_one(self._heads.schema, self._logprobs, self._alternatives())
+            self.score = self._heads.probability(vector, self.tokens_seen)
         return self.score
+
+    def _alternatives(self) -> NDArray[np.float32] | None:
+        """Returns the alternatives of all tokens so far (T, k), NaN where a token has fewer than k; None for none."""
+        if not (widest := max(map(len, self._tops), default=0)):
+            return None
+        rows = np.full((len(self._tops), widest), np.nan, np.float32)
+        for row, top in zip(rows, self._tops, strict=True):
+            row[: len(top)] = top
+        return rows
 
     def _check(self, top: Any) -> NDArray[np.float32]:
         try:
@@ -144,8 +156,8 @@ class StreamReader:
 
 
 def _looks(checkpoint: Checkpoint) -> tuple[int, ...]:
-    found = checkpoint.manifest.contract.get("looks")
-    looks = tuple(found) if isinstance(found, list | tuple) else ()
+    stated = checkpoint.manifest.contract.get("looks")
+    looks = tuple(stated) if isinstance(stated, list | tuple) else ()
     outputs = {spec.name for spec in checkpoint.manifest.outputs}
     if (
         not looks
@@ -154,21 +166,7 @@ def _looks(checkpoint: Checkpoint) -> tuple[int, ...]:
         or {head_name(look) for look in looks} != outputs
     ):
         raise ContractMismatch(
-            f"{checkpoint.path} states looks {found!r} and has outputs {sorted(outputs)}; expected rising numbers of "
+            f"{checkpoint.path} states looks {stated!r} and has outputs {sorted(outputs)}; expected rising numbers of "
             f"tokens and an output such as {head_name(10)!r} for each"
         )
     return looks
-
-
-def _schema(checkpoint: Checkpoint) -> Schema:
-    contract = checkpoint.manifest.contract
-    try:
-        found = schema(str(contract.get("schema")))
-    except RecordError as error:
-        raise ContractMismatch(f"{checkpoint.path}: {error}") from error
-    if contract.get("features") != list(found.names):
-        raise ContractMismatch(
-            f"{checkpoint.path} was made for other {found.name!r} features than this version computes: train it again, "
-            f"or use the version of metaprobe it names"
-        )
-    return found

@@ -58,8 +58,8 @@ def terms(logprobs: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 def _columns(values: NDArray[np.float64]) -> list[Any]:
     """The columns (n,) of values (n, k); of one row plain numbers, with which the same arithmetic takes less time."""
-    found: list[Any] = values[0].tolist() if len(values) == 1 else list(values.T)
-    return found
+    columns: list[Any] = values[0].tolist() if len(values) == 1 else list(values.T)
+    return columns
 
 
 def _added(columns: Sequence[Any]) -> Any:

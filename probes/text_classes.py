@@ -16,7 +16,7 @@ INPUT = "pieces"
 @explain_fields
 @dataclass(frozen=True, slots=True)
 class TextClass:
-    """What a classifier says of one text."""
+    """The classes of one text."""
 
     name: str
     """The likeliest class."""
@@ -32,7 +32,7 @@ class TextClassifier(Pretrained):
     """Tells texts apart by the pieces of their words."""
 
     checkpoint: Checkpoint
-    """What it was loaded from."""
+    """The checkpoint that it was loaded from."""
     classes: tuple[str, ...]
     """Names of the classes, in the order of the graph's outputs."""
     buckets: int

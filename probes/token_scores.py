@@ -1,4 +1,4 @@
-"""What a probe says of every token of an answer, and how a notebook shows it."""
+"""The numbers that a probe gives every token of an answer, and how a notebook shows them."""
 
 from dataclasses import dataclass
 from html import escape
@@ -16,7 +16,7 @@ _LOW, _HIGH = "217,95,2", "31,119,180"
 @explain_fields
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TokenScores:
-    """What a probe says of an answer and of each of its T tokens."""
+    """The numbers that a probe gives an answer and each of its T tokens."""
 
     score: float
     """P(right) of the whole answer, in [0, 1]."""

@@ -37,7 +37,7 @@ _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is asked for, and how models speak of it."""
+    """A quantity that is asked for, and the words that models use for it."""
 
     names: str
     """Words that a value may follow."""
@@ -140,11 +140,11 @@ def _value(match: re.Match[str], scale: float) -> float | None:
 def _level(text: str, subject: _Subject) -> float | None:
     """The value of a word such as "high": after the name, right before it, or all that was said."""
     words = "|".join(subject.levels)
-    found = re.findall(rf"\b(?:{subject.names})\b{_LINK}({words})\b", text)
-    if not found:
+    levels = re.findall(rf"\b(?:{subject.names})\b{_LINK}({words})\b", text)
+    if not levels:
         matches = re.finditer(rf"\b(not (?:an? )?)?({words}) (?:{subject.names})\b", text)
-        found = [m[2] for m in matches if not m[1]]
-    if not found and (whole := re.fullmatch(rf"\W*({words})\W*", text)):
-        found = [whole[1]]
-    values = {subject.levels[word] for word in found}
+        levels = [m[2] for m in matches if not m[1]]
+    if not levels and (whole := re.fullmatch(rf"\W*({words})\W*", text)):
+        levels = [whole[1]]
+    values = {subject.levels[word] for word in levels}
     return values.pop() if len(values) == 1 else None

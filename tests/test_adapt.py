@@ -1,6 +1,7 @@
 """A predictor adapted to runs of one's own: right on average, in the same order, with thresholds that hold."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
 from metaprobe.training.rescale import adapt_quality
 
+DRAWS = 8
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
@@ -35,6 +37,45 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = stored(folder / "runs", {"a": (250, 0.45), "b": (250, 0.55)})
     train_quality([store], QualityOptions(out=folder / "c", new_tasks=True, raw_graph=True, folds=2))
     return folder / "c"
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The predictor before and after it was adapted to draws of 120 answers, of which 70 % are right."""
+
+    paths: list[Path]
+    wrong: list[float]
+    """Share of wrong labels in each draw."""
+    fresh: list[list[float]]
+    truth: np.ndarray
+    """Which of the fresh answers are right."""
+    raw: np.ndarray
+    """Scores of the fresh answers before."""
+    scores: np.ndarray
+    """(draws, answers) Scores after."""
+
+
+@pytest.fixture(scope="module")
+def adapted(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Adapted:
+    folder, predictor, paths, wrong = tmp_path_factory.mktemp("adapted"), QualityPredictor.load(base), [], []
+    for seed in range(DRAWS):
+        series, y = answers(120, seed=200 + seed, right=0.7)
+        paths.append(Path(predictor.adapt(series, y.tolist(), out=folder / f"{seed}").checkpoint.path))
+        wrong.append(float((y == 0).mean()))
+    fresh, truth = answers(1500, seed=77, right=0.7)
+
+    def scores(path: Path) -> np.ndarray:
+        return np.array([verdict.score for verdict in QualityPredictor.load(path).predict_many(fresh)])
+
+    return Adapted(paths, wrong, fresh, truth, scores(base), np.stack([scores(path) for path in paths]))
+
+
+@pytest.fixture(scope="module")
+def two_runs(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Adapted to two runs, of which one is mostly wrong and the other mostly right."""
+    folder = tmp_path_factory.mktemp("two")
+    store = stored(folder / "runs", {"low": (150, 0.2), "high": (150, 0.8)}, seed=40)
+    return Path(adapt_quality(base, [store], out=folder / "c").path)
 
 
 def test_a_stranger_is_ordered_and_flagged_by_nothing_until_it_is_adapted(base: Path, tmp_path: Path) -> None:
@@ -51,136 +92,104 @@ def test_a_stranger_is_ordered_and_flagged_by_nothing_until_it_is_adapted(base: 
     assert mine.checkpoint.manifest.contract["adapted_from"] == predictor.checkpoint.digest
 
 
-def test_fifty_labels_make_scores_right_on_average_and_leave_the_order(base: Path, tmp_path: Path) -> None:
-    predictor = QualityPredictor.load(base)
-    fresh, truth = answers(2000, seed=99, right=0.85)
-    raw = np.array([verdict.score for verdict in predictor.predict_many(fresh)])
-    assert abs(raw.mean() - truth.mean()) > 0.15, "half of the answers were right where it learned"
-    gaps = []
-    for seed in range(5):
-        series, y = answers(50, seed=10 + seed, right=0.85)
-        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}")
-        scores = np.array([verdict.score for verdict in mine.predict_many(fresh)])
-        assert float(auroc(truth, scores)) == pytest.approx(float(auroc(truth, raw)), abs=1e-3)
-        gaps.append(scores.mean() - truth.mean())
-    assert np.mean(np.abs(gaps)) < 0.06
-
-
-def test_how_far_off_adapted_scores_are_on_average_is_said_with_its_interval(base: Path, tmp_path: Path) -> None:
-    series, y = answers(400, seed=5, right=0.85)
-    made = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "mine")
-    said = made.checkpoint.manifest.metrics["mean_score_minus_share_right"]
+def test_labels_make_scores_right_on_average_and_leave_the_order(adapted: Adapted) -> None:
+    truth = adapted.truth
+    assert abs(adapted.raw.mean() - truth.mean()) > 0.1, "half of the answers were right where it learned"
+    assert np.abs(adapted.scores.mean(axis=1) - truth.mean()).mean() < 0.05
+    for scores in adapted.scores:
+        assert float(auroc(truth, scores)) == pytest.approx(float(auroc(truth, adapted.raw)), abs=1e-3)
+    said, p = load_checkpoint(adapted.paths[0]).manifest.metrics["mean_score_minus_share_right"], adapted.scores[0]
     assert said.low < said.estimate < said.high
     # Twice 1.96 standard errors, of errors that are those of labels about their probability.
-    assert said.high - said.low == pytest.approx(2 * 1.96 * np.sqrt(0.85 * 0.15 / 400), rel=0.3)
+    assert said.high - said.low == pytest.approx(2 * 1.96 * np.sqrt((p * (1 - p)).mean() / 120), rel=0.3)
 
 
-@pytest.mark.parametrize("right", [0.85, 0.5])
-def test_as_many_are_flagged_as_are_wrong_where_nothing_else_is_asked(base: Path, tmp_path: Path, right: float) -> None:
+def test_as_many_are_flagged_as_are_wrong_where_nothing_else_is_asked(adapted: Adapted) -> None:
     """On average over draws of labels; of each draw the interval of what is flagged holds what is flagged later."""
-    predictor, flagged, held = QualityPredictor.load(base), [], 0
-    fresh, truth = answers(1500, seed=77, right=right)
-    for seed in range(10):
-        series, y = answers(60, seed=200 + seed, right=right)
-        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}")
-        flags = np.array([bool(verdict.flagged) for verdict in mine.predict_many(fresh)])
+    flagged, held, truth = [], 0, adapted.truth
+    for path, wrong, scores in zip(adapted.paths, adapted.wrong, adapted.scores, strict=True):
+        predictor = QualityPredictor.load(path)
+        flags = scores < predictor.threshold
         flagged.append(flags.mean())
-        own = mine.checkpoint.manifest.operating
+        own = predictor.checkpoint.manifest.operating
         assert own is not None
-        assert own.option == "expected"
-        assert own.value == pytest.approx((y == 0).mean(), abs=0.1)
+        assert (own.option, own.value) == ("expected", pytest.approx(wrong, abs=0.1))
         for share, of in ((own.flagged, flags), (own.caught, flags[truth == 0]), (own.cost, flags[truth == 1])):
             held += share.low - 0.02 <= of.mean() <= share.high + 0.02
     assert np.mean(flagged) == pytest.approx((truth == 0).mean(), abs=0.05)
-    assert held >= 26, f"of 30 intervals of 95 % {held} hold"
+    assert held >= 0.85 * 3 * DRAWS, f"of {3 * DRAWS} intervals of 95 % {held} hold"
 
 
 @pytest.mark.parametrize("share", [0.9, 0.6])
-def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(base: Path, tmp_path: Path, share: float) -> None:
-    predictor, caught = QualityPredictor.load(base), []
-    fresh, truth = answers(1500, seed=77, right=0.7)
-    for seed in range(8):
-        series, y = answers(120, seed=200 + seed, right=0.7)
-        mine = predictor.adapt(series, y.tolist(), out=tmp_path / f"mine{seed}", catch=share)
-        flagged = np.array([bool(verdict.flagged) for verdict in mine.predict_many(fresh)])
-        caught.append(flagged[truth == 0].mean())
-    assert np.mean(caught) >= share - 0.03
-    assert np.mean(caught) < share + 0.09, "a threshold that flags all promises nothing"
+def test_the_flag_of_an_adapted_predictor_catches_what_it_promises(adapted: Adapted, share: float) -> None:
+    caught = [
+        (scores[adapted.truth == 0] < QualityPredictor.load(path, catch=share).threshold).mean()
+        for path, scores in zip(adapted.paths, adapted.scores, strict=True)
+    ]
+    assert share - 0.03 <= np.mean(caught) < share + 0.09, "a threshold that flags all promises nothing"
 
 
-def test_what_so_few_labels_do_not_carry_is_said_with_its_reason(base: Path, tmp_path: Path) -> None:
+def test_what_so_few_labels_do_not_carry_is_refused_or_left_out(base: Path, tmp_path: Path) -> None:
     series, y = answers(24, seed=3, right=0.75)
-    made = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "few").checkpoint
-    assert made.manifest.thresholds.keys() == {"flag"}
-    wrong, own = int((y == 0).sum()), made.manifest.operating
-    assert own is not None
-    assert own.flagged.high - own.flagged.low > 0.25, "of so few labels little is known, and that is shown"
-    card = (tmp_path / "few" / "README.md").read_text()
-    assert f"the {wrong} wrong ones carry `catch` up to {wrong / (wrong + 1):.2g}" in card
-    assert "0.9 takes 9 of different groups; no threshold `accept`" in card
-    assert "It is stored from 20 groups of labelled answers on, with 3 wrong and 3 right ones" in card
+    predictor, pairs = QualityPredictor.load(base), [i // 2 for i in range(24)]
+    made = predictor.adapt(series, y.tolist(), out=tmp_path / "few").checkpoint.manifest
+    assert made.thresholds.keys() == {"flag"}
+    assert made.operating is not None
+    assert made.operating.flagged.high - made.operating.flagged.low > 0.25, "of so few labels little is known"
     with pytest.raises(ContractMismatch, match=r"catch is 0.95; the labels of this checkpoint carry at most"):
-        QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "more", catch=0.95)
-    assert not (tmp_path / "more").exists()
-    pairs = QualityPredictor.load(base).adapt(
-        series, y.tolist(), out=tmp_path / "pairs", groups=[i // 2 for i in range(24)]
-    )
-    assert pairs.threshold is None
-    assert (
-        "no threshold `flag`: the 24 labelled answers are of 12 groups"
-        in (tmp_path / "pairs" / "README.md").read_text()
-    )
-    assert "so many labels do not carry a threshold; README.md says what it takes" in describe(pairs.checkpoint)
+        predictor.adapt(series, y.tolist(), out=tmp_path / "more", catch=0.95)
+    grouped = predictor.adapt(series, y.tolist(), out=tmp_path / "pairs", groups=pairs)
+    assert grouped.threshold is None
+    assert "do not carry a threshold" in describe(grouped.checkpoint)
     with pytest.raises(RecordError, match="flag_rate: the 24 labelled answers are of 12 groups"):
-        QualityPredictor.load(base).adapt(
-            series, y.tolist(), out=tmp_path / "more", groups=[i // 2 for i in range(24)], flag_rate=0.3
-        )
-    enough = QualityPredictor.load(base).adapt(*_labelled(400), out=tmp_path / "enough").checkpoint
-    assert "no threshold `flag`" not in (tmp_path / "enough" / "README.md").read_text()
-    assert "do not carry a threshold" not in describe(enough)
+        predictor.adapt(series, y.tolist(), out=tmp_path / "more", groups=pairs, flag_rate=0.3)
+    assert not (tmp_path / "more").exists()
 
 
-def test_the_version_before_stays_where_it_is(base: Path, tmp_path: Path) -> None:
+def test_the_version_before_stays_where_it_is(base: Path) -> None:
     before = (base / "manifest.json").read_bytes()
+    series, y = answers(60, seed=4, right=0.7)
     with pytest.raises(CheckpointExists, match="may be in service; give another folder"):
-        QualityPredictor.load(base).adapt(*_labelled(60), out=base)
+        QualityPredictor.load(base).adapt(series, y.tolist(), out=base)
     assert (base / "manifest.json").read_bytes() == before
+
+
+def lines_of(n: int, model: str) -> list[dict[str, Any]]:
+    """Import lines of labelled answers."""
+    series, y = answers(n, seed=8, right=0.6)
+    return [
+        {
+            "response": {
+                "model": model,
+                "choices": [
+                    {
+                        "message": {"role": "assistant", "content": "t" * len(values)},
+                        "finish_reason": "stop",
+                        "logprobs": {"content": [{"token": "t", "logprob": value} for value in values]},
+                    }
+                ],
+            },
+            "labels": {"correct": int(label)},
+        }
+        for values, label in zip(series, y, strict=True)
+    ]
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
 
 
 def test_two_inputs_that_name_their_answers_alike_are_refused_and_names_with_half_pairs_are_kept_whole(
     base: Path, tmp_path: Path
 ) -> None:
-    series, y = _labelled(40)
-    for day in ("one", "two"):
-        lines = [
-            {
-                "response": {
-                    "model": "m\ud800",
-                    "choices": [
-                        {
-                            "message": {"content": "t" * len(values)},
-                            "finish_reason": "stop",
-                            "logprobs": {"content": [{"token": "t", "logprob": v} for v in values]},
-                        }
-                    ],
-                },
-                "labels": {"correct": int(label)},
-            }
-            for values, label in zip(series, y, strict=True)
-        ]
-        (tmp_path / day).mkdir()
-        (tmp_path / day / "labelled.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    days = [tmp_path / day / "labelled.jsonl" for day in ("one", "two")]
+    days = [written(tmp_path / day / "labelled.jsonl", lines_of(40, "m\ud800")) for day in ("one", "two")]
     with pytest.raises(RecordError, match="hold the id 'labelled-line-1' more than once"):
         adapt_quality(base, days, out=tmp_path / "c")
     made = adapt_quality(base, days[:1], out=tmp_path / "c")
     assert made.manifest.generator is not None
     assert made.manifest.generator.models == ("m\ufffd",)
-
-
-def _labelled(n: int) -> tuple[Any, list[float]]:
-    series, y = answers(n, seed=4, right=0.7)
-    return series, y.tolist()
 
 
 @pytest.mark.filterwarnings("ignore:correct. answers with higher scores are not right more often here")
@@ -194,27 +203,25 @@ def test_few_labels_move_little_and_a_scale_that_is_wrong_is_found(base: Path, t
         card = (tmp_path / name / "README.md").read_text()
         return float(card.split("- correct: scale ")[1].split(",")[0])
 
-    assert abs(scale(20, 0.0) - 1) < abs(scale(1000, 0.0) - 1)
-    assert scale(1000, 0.0) < 0.25, "these log-probabilities say nothing of right and wrong"
-    assert scale(1000, 1.0) == pytest.approx(1.0, abs=0.25)
+    assert abs(scale(20, 0.0) - 1) < abs(scale(500, 0.0) - 1)
+    assert scale(500, 0.0) < 0.25, "these log-probabilities say nothing of right and wrong"
+    assert scale(500, 1.0) == pytest.approx(1.0, abs=0.25)
 
 
-def test_runs_keep_base_rates_of_their_own(base: Path, tmp_path: Path) -> None:
-    store = stored(tmp_path / "runs", {"low": (300, 0.2), "high": (300, 0.8)}, seed=40)
-    made = adapt_quality(base, [store], out=tmp_path / "c")
-    assert {run.partition("|")[0] for run in made.manifest.contract[CONTRACT]["runs"]} == {"low", "high"}
-    scores = {}
-    for name in ("low", "high"):
-        mine = QualityPredictor.load(tmp_path / "c", run=f"{name}|sums|v")
-        fresh, _ = answers(800, seed=7, right=0.5)
-        scores[name] = np.mean([verdict.score for verdict in mine.predict_many(fresh)])
-    assert scores["low"] + 0.2 < scores["high"]
-    assert "auroc_within_runs" in made.manifest.metrics
+def test_runs_keep_base_rates_of_their_own(two_runs: Path) -> None:
+    manifest = load_checkpoint(two_runs).manifest
+    assert {run.partition("|")[0] for run in manifest.contract[CONTRACT]["runs"]} == {"low", "high"}
+    assert "auroc_within_runs" in manifest.metrics
+    fresh, _ = answers(400, seed=7, right=0.5)
+    low, high = (
+        np.mean([v.score for v in QualityPredictor.load(two_runs, run=f"{name}|sums|v").predict_many(fresh)])
+        for name in ("low", "high")
+    )
+    assert low + 0.2 < high
 
 
-def test_a_server_judges_by_the_base_rate_of_the_run_it_is_told_of(base: Path, tmp_path: Path) -> None:
-    store = stored(tmp_path / "runs", {"low": (60, 0.2), "high": (60, 0.8)}, seed=40)
-    made = str(adapt_quality(base, [store], out=tmp_path / "c").path)
+def test_a_server_judges_by_the_base_rate_of_the_run_it_is_told_of(two_runs: Path) -> None:
+    made = str(two_runs)
     (response, *_), _ = answers(1, seed=7)
 
     def judges(*runs: str) -> Judges:
@@ -245,13 +252,13 @@ def test_a_runs_name_may_hold_an_equals_sign() -> None:
 
 def test_the_flag_of_several_runs_holds_over_all_of_them(base: Path, tmp_path: Path) -> None:
     caught = []
-    for seed in range(6):
+    for seed in range(4):
         store = stored(tmp_path / f"runs{seed}", {"low": (80, 0.3), "high": (80, 0.8)}, seed=300 + 10 * seed)
         adapt_quality(base, [store], out=tmp_path / f"c{seed}")
         flags = []
         for name, right in (("low", 0.3), ("high", 0.8)):
             mine = QualityPredictor.load(tmp_path / f"c{seed}", run=f"{name}|sums|v")
-            fresh, truth = answers(600, seed=900 + seed, right=right)
+            fresh, truth = answers(400, seed=900 + seed, right=right)
             verdicts = mine.predict_many([one for one, label in zip(fresh, truth, strict=True) if not label])
             flags += [bool(verdict.flagged) for verdict in verdicts]
         caught.append(np.mean(flags))
@@ -266,15 +273,11 @@ def test_a_checkpoint_that_reads_more_than_log_probabilities_is_refused(base: Pa
         predictor.adapt(series, y.tolist(), out=tmp_path / "mine")
 
 
-def test_both_graphs_give_the_adapted_score(base: Path, tmp_path: Path) -> None:
-    series, y = answers(80, seed=3, right=0.8)
-    mine = QualityPredictor.load(base).adapt(series, y.tolist(), out=tmp_path / "mine")
-    session = onnxruntime.InferenceSession((tmp_path / "mine" / RAW).read_bytes())
-    values = np.array([series[0]], np.float32)
-    lengths = np.array([values.shape[1]], np.int64)
-    [found] = session.run(["correct"], {"logprobs": values, "lengths": lengths})
-    assert float(found[0, 0]) == pytest.approx(mine.predict(series[0]).score, abs=1e-5)
-    assert load_checkpoint(tmp_path / "mine").manifest.metrics.keys() >= {"auroc", "mean_score_minus_share_right"}
+def test_both_graphs_give_the_adapted_score(adapted: Adapted) -> None:
+    session = onnxruntime.InferenceSession((adapted.paths[0] / RAW).read_bytes())
+    values = np.array([adapted.fresh[0]], np.float32)
+    [found] = session.run(["correct"], {"logprobs": values, "lengths": np.array([values.shape[1]], np.int64)})
+    assert float(found[0, 0]) == pytest.approx(adapted.scores[0, 0], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -293,32 +296,12 @@ def test_labels_that_carry_nothing_are_refused(labels: list[int], said: str, bas
 
 
 def test_the_command_adapts_to_a_file_of_labelled_lines(base: Path, tmp_path: Path) -> None:
-    series, y = answers(60, seed=8, right=0.6)
-    lines = [
-        {
-            "id": f"i{i}",
-            "response": {
-                "model": "mine",
-                "choices": [
-                    {
-                        "message": {"role": "assistant", "content": "t" * len(values)},
-                        "finish_reason": "stop",
-                        "logprobs": {"content": [{"token": "t", "logprob": value} for value in values]},
-                    }
-                ],
-            },
-            "group": f"q{i}",
-            "labels": {"correct": int(label)},
-        }
-        for i, (values, label) in enumerate(zip(series, y, strict=True))
-    ]
-    file = tmp_path / "labelled.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = lines_of(60, "mine")
+    file = written(tmp_path / "labelled.jsonl", lines)
     done = CliRunner().invoke(main, ["adapt", str(base), str(file), "--out", str(tmp_path / "mine")])
     assert done.exit_code == 0, done.output
-    mine = QualityPredictor.load(tmp_path / "mine")
-    assert mine.predict(lines[0]["response"]).flagged is not None
-    file.write_text("".join(json.dumps({**line, "labels": {"nice": 1}}) + "\n" for line in lines))
+    assert QualityPredictor.load(tmp_path / "mine").predict(lines[0]["response"]).flagged is not None
+    written(file, [{**line, "labels": {"nice": 1}} for line in lines])
     done = CliRunner().invoke(main, ["adapt", str(base), str(file), "--out", str(tmp_path / "other")])
     assert done.exit_code != 0
     assert "nice" in done.output

@@ -1,10 +1,5 @@
 """The adapter probe on a tiny random model: it learns what was planted, resumes exactly, and runs without torch."""
 
-import json
-import shutil
-import subprocess
-import sys
-import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,16 +13,12 @@ from torch import nn
 from metaprobe.checkpoints import (
     Checkpoint,
     ContractMismatch,
-    Draft,
     GoldenMismatch,
     NotACheckpoint,
-    TamperedCheckpoint,
     check_model,
     load_checkpoint,
-    save_checkpoint,
 )
 from metaprobe.checkpoints.graph_session import GraphSession
-from metaprobe.checkpoints.manifest import own_digest
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.llms.base import LLMError
@@ -36,8 +27,7 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Message
-from metaprobe.training.calibration import Platt, sigmoid
-from metaprobe.training.heads import linear_graph
+from metaprobe.training.calibration import Platt
 from metaprobe.training.options import AdapterOptions
 from metaprobe.training.recipes.adapter import adapter_scores, load_base, write_adapter
 from metaprobe.training.recipes.lora import (
@@ -127,21 +117,6 @@ def test_planted_rules_are_learned_from_questions_and_better_from_answers(traine
 
 
 @pytest.mark.slow
-def test_the_card_says_which_audits_were_not_made_and_why(trained: Checkpoint) -> None:
-    card = (trained.path / "README.md").read_text()
-    assert {line.partition(": ")[2] for line in card.splitlines() if line.startswith("- not made: ")} == {
-        "controls within runs: needs answers of several runs (models, tasks, ways of asking)",
-        "shuffled labels: each refit is a training of its own",
-        "random features: each refit is a training of its own",
-        "other domains: each task or dimension left out is a training of its own",
-        "layers tried: there are none to choose from, for it reads texts",
-        "label noise: needs 30 answers labelled by two sources",
-        "repeated, nearly repeated and reworded questions: need the splits and the questions' texts",
-        "answers that occur twice: need the splits and the log-probabilities",
-    }
-
-
-@pytest.mark.slow
 def test_the_figures_are_of_the_exported_graph_on_rows_it_never_saw(trained: Checkpoint, runs: Path) -> None:
     data = load_adapter_data([runs])
     roles = adapter_roles(data.table)
@@ -166,21 +141,6 @@ def test_texts_are_scored_alone_as_together_and_in_their_order(trained: Checkpoi
     assert probe.read(call) == pytest.approx(together[0], abs=1e-5)
     assert probe.probability(prompts).shape == (4,)
     assert probe.probability([], []).shape == (0,)
-
-
-@pytest.mark.slow
-def test_it_runs_without_torch_or_transformers(trained: Checkpoint) -> None:
-    code = f"""
-        import sys
-        from metaprobe.probes.adapter import AdapterProbe
-        print(AdapterProbe.load({str(trained.path)!r}).probability(["a b"], ["c good"])[0])
-        assert not {{"torch", "transformers", "jinja2", "peft", "onnx"}} & set(sys.modules)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(
-        AdapterProbe.load(trained.path).probability(["a b"], ["c good"])[0], abs=1e-6
-    )
 
 
 @pytest.mark.slow
@@ -265,7 +225,13 @@ def test_of_a_long_text_the_end_is_read() -> None:
     assert layout("{x} {answer}", "{y}").startswith("{x} {answer}\n\nAnswer: {y}\n")
 
 
-def test_labels_of_one_class_and_stores_without_texts_are_refused(tmp_path: Path, base: str) -> None:
+def test_labels_of_one_class_stores_without_texts_and_a_base_that_reads_less_are_refused(
+    runs: Path, tmp_path: Path, base: str
+) -> None:
+    with pytest.raises(RecordError, match="exceeds the 64 tokens that tiny can read"):
+        write_adapter([runs], AdapterOptions(out=tmp_path / "out", llm=base, max_length=65))
+    with pytest.raises(LLMError, match="no such file or folder"):
+        load_base(str(tmp_path / "nothing"))
     one = stored(tmp_path / "one", 40, y=1)
     with pytest.raises(RecordError, match="nothing to distinguish"):
         write_adapter([one], AdapterOptions(out=tmp_path / "out", llm=base))
@@ -275,34 +241,23 @@ def test_labels_of_one_class_and_stores_without_texts_are_refused(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_base_that_cannot_read_as_much_or_is_none_is_refused(runs: Path, tmp_path: Path, base: str) -> None:
-    with pytest.raises(RecordError, match="exceeds the 64 tokens that tiny can read"):
-        write_adapter([runs], AdapterOptions(out=tmp_path / "out", llm=base, max_length=65))
-    with pytest.raises(LLMError, match="no such file or folder"):
-        load_base(str(tmp_path / "nothing"))
-
-
 @pytest.mark.slow
-def test_misuse_is_named(trained: Checkpoint, tmp_path: Path) -> None:
+def test_misuse_is_named(trained: Checkpoint) -> None:
     probe = AdapterProbe.load(trained.path)
     with pytest.raises(InvalidResponse, match="2 prompts and 1 answers"):
         probe.probability(["a", "b"], ["c"])
     with pytest.raises(InvalidResponse, match="expected a list"):
         probe.probability("a", "b")
-    linear = linear_graph(
-        input_name="x",
-        mean=np.zeros(1),
-        scale=np.ones(1),
-        weights=np.ones((1, 1)),
-        intercept=np.zeros(1),
-        outputs=["p"],
-    )
-    x = np.zeros((1, 1), np.float32)
-    save_checkpoint(
-        tmp_path / "c", Draft(kind="hidden"), model=linear, golden_inputs={"x": x}, expected={"p": sigmoid(x)}, card=""
-    )
-    with pytest.raises(ContractMismatch, match="kind 'hidden'; expected 'adapter'"):
-        AdapterProbe.load(tmp_path / "c")
+    for when, remedy in (("before", "leave the answers out"), ("after", "give the answers")):
+        one = AdapterProbe(probe.checkpoint, (when,), probe.target, probe.encoder)  # type: ignore[arg-type]
+        given = {"before": None, "after": ["w7 yes"]}
+        one.probability(["low w3"], given.pop(when))
+        with pytest.raises(InvalidResponse, match=f"judge {when} the answer only: {remedy}, or train it with --when"):
+            one.probability(["low w3"], *given.values())
+    with pytest.raises(InvalidResponse, match="call c has no user message: this probe reads texts"):
+        probe.read(Call(id="c", text="w7 yes"))
+    with pytest.raises(ContractMismatch, match="expected 'adapter'"):
+        AdapterProbe.load("bundled:quality")
 
 
 @pytest.mark.slow
@@ -321,21 +276,10 @@ def test_a_checkpoint_that_lacks_what_an_adapter_needs_is_refused(trained: Check
     for wrong in ({"layout": []}, {"max_length": "64"}, {"target": None}):
         with pytest.raises(ContractMismatch, match="contract needs layout, max_length and target"):
             of(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ContractMismatch, match="another layout"):
+        of(layout={**whole.manifest.contract["layout"], "after": "{prompt} {answer}"})
     with pytest.raises(GoldenMismatch, match="reads a sample text in another way than the one it was trained with"):
         of(sample_ids=[1])
-
-
-@pytest.mark.slow
-def test_a_probe_of_one_moment_says_what_it_is_not_for(trained: Checkpoint) -> None:
-    both = AdapterProbe.load(trained.path)
-    for when, remedy in (("before", "leave the answers out"), ("after", "give the answers")):
-        one = AdapterProbe(both.checkpoint, (when,), both.target, both.encoder)  # type: ignore[arg-type]
-        given = {"before": None, "after": ["w7 yes"]}
-        one.probability(["low w3"], given.pop(when))
-        with pytest.raises(InvalidResponse, match=f"judge {when} the answer only: {remedy}, or train it with --when"):
-            one.probability(["low w3"], *given.values())
-    with pytest.raises(InvalidResponse, match="call c has no user message: this probe reads texts"):
-        both.read(Call(id="c", text="w7 yes"))
 
 
 @pytest.mark.slow
@@ -359,27 +303,6 @@ def test_it_stands_in_for_a_stated_number_and_reads_the_prompt_of_a_difficulty(t
     assert (source.reads("confidence"), source.reads("difficulty")) == ("answer", "prompt")
     assert confidence.value == probe.read(call, when="after")
     assert difficulty.value == pytest.approx(1 - probe.read(call, when="before"))
-
-
-@pytest.mark.slow
-def test_the_tokenizer_is_verified_with_the_rest(trained: Checkpoint, tmp_path: Path) -> None:
-    assert json.loads(load_checkpoint(trained.path).extra["tokenizer.json"])["model"]["type"] == "WordLevel"
-    copy = shutil.copytree(trained.path, tmp_path / "copy")
-    tokenizer = (copy / "tokenizer.json").read_text()
-    (copy / "tokenizer.json").write_text(tokenizer.replace("good", "evil"))
-    with pytest.raises(TamperedCheckpoint, match=r"tokenizer\.json has SHA-256"):
-        AdapterProbe.load(copy)
-
-
-@pytest.mark.slow
-def test_another_layout_than_this_versions_is_refused(trained: Checkpoint, tmp_path: Path) -> None:
-    copy = shutil.copytree(trained.path, tmp_path / "copy")
-    manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["contract"]["layout"]["after"] = "{prompt} {answer}"
-    manifest["manifest_sha256"] = own_digest(manifest)
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ContractMismatch, match="another layout"):
-        AdapterProbe.load(copy)
 
 
 @pytest.mark.slow

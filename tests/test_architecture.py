@@ -5,8 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from metaprobe.probes.elsewhere import DONE_IN, Work
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -63,17 +66,10 @@ def test_imports_run_downwards_and_never_sideways() -> None:
     assert wrong == []
 
 
-def test_what_a_light_room_asks_for_by_name_is_known() -> None:
-    """A probe's `fit` and `score_text` and a predictor's `adapt` call what is upstairs or beside, and heavy, only when
-    they are called."""
-    asked = [
-        (room_of(path), name)
-        for path in sources()
-        for name in re.findall(r"(?:require|import_module)\(\"metaprobe\.(\S+?)\"", path.read_text(encoding="utf-8"))
-        if FLOORS[name.split(".")[0]] >= FLOORS[room_of(path)]
-    ]
-    upstairs = ["training.recipes.hidden", "llms.hidden_capture", "training.rescale"]
-    assert sorted(asked) == sorted(("probes", name) for name in upstairs)
+def test_work_that_other_rooms_do_for_probes_is_named_by_the_front_door() -> None:
+    assert house.not_downwards(house.imports(house.sources())) == []
+    assert DONE_IN.keys() == set(get_args(Work))
+    assert {module for module, _ in DONE_IN.values()} <= house.sources().keys()
 
 
 def test_light_rooms_import_no_heavy_library() -> None:

@@ -1,11 +1,13 @@
 """The checkpoints that come with the package."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import metaprobe
 from metaprobe.checkpoints import (
     ContractMismatch,
     NotACheckpoint,
@@ -16,40 +18,51 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.checkpoint import TAKEN_BY
 from metaprobe.checkpoints.files import FOLDER
-from metaprobe.probes.blend import TravellingBlend
-from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
+from metaprobe.loading import BY_KIND
+from metaprobe.probes.hidden import ConfidenceProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
-from metaprobe.probes.text_classes import TextClassifier
 from metaprobe.records.store import RunStore
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.learned import LearnedRouter
 
 ROOT = Path(__file__).parent.parent
-READERS = {
-    "quality": QualityPredictor.load,
-    "blend": TravellingBlend.load,
-    "gate": StreamingGate.load,
-    "router": LearnedRouter.load,
-    "text-classes": TextClassifier.load,
+CLASSES = {
+    "quality": "QualityPredictor",
+    "blend": "TravellingBlend",
+    "gate": "StreamingGate",
+    "router": "LearnedRouter",
+    "text-classes": "TextClassifier",
 }
 
 
-def test_every_bundled_checkpoint_verifies_and_loads_as_what_it_is() -> None:
-    names = bundled_names()
-    assert {"quality", "gate", "critical", "router"} <= set(names)
-    for name in names:
-        kind = load_checkpoint(find_bundled(name)).manifest.kind
-        if kind == "hidden":
-            reader = DifficultyProbe if name.endswith("difficulty") else ConfidenceProbe
-            assert (reader.load(find_bundled(name)).position == "prompt_last") == name.endswith("difficulty")
-        else:
-            READERS[kind](f"bundled:{name}")
-
-
+@pytest.mark.filterwarnings("error::metaprobe.checkpoints.UntrustedCheckpoint")
 @pytest.mark.parametrize("name", bundled_names())
-def test_every_bundled_checkpoint_has_a_digest_of_its_manifest_and_rows_of_its_raw_graph(name: str) -> None:
-    assert "\nlacks " not in describe_verified(load_checkpoint(find_bundled(name)), pinned=False)
+def test_a_bundled_checkpoint_is_whole_and_loaded_as_what_it_is_without_a_warning(name: str) -> None:
+    checkpoint, found = load_checkpoint(find_bundled(name)), metaprobe.load(f"bundled:{name}")
+    kind = checkpoint.manifest.kind
+    probe = "DifficultyProbe" if name.endswith("difficulty") else "ConfidenceProbe"
+    assert type(found).__name__ == (probe if kind == "hidden" else CLASSES[kind])
+    assert found.checkpoint.digest == checkpoint.digest
+    assert "\nlacks " not in describe_verified(checkpoint, pinned=False)
+    assert checkpoint.trust == (
+        "weak" if checkpoint.weaknesses else "sound" if checkpoint.manifest.audits else "unaudited"
+    )
+    assert set(checkpoint.weaknesses) <= checkpoint.manifest.audits.keys()
+
+
+def test_every_kind_has_someone_who_takes_it_and_a_loader() -> None:
+    assert {"quality", "gate", "critical", "router"} <= set(bundled_names())
+    assert TAKEN_BY.keys() == BY_KIND.keys()
+
+
+def test_a_damaged_one_and_another_digest_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / "quality", tmp_path / "q")
+    with pytest.raises(metaprobe.CheckpointError, match="digest"):
+        metaprobe.load(tmp_path / "q", sha256="0" * 64)
+    (tmp_path / "q" / "model.onnx").write_bytes(b"")
+    with pytest.raises(metaprobe.CheckpointError):
+        metaprobe.load(tmp_path / "q")
 
 
 def test_the_page_lists_every_one_with_the_figure_of_its_manifest() -> None:
@@ -70,8 +83,8 @@ def test_they_take_less_than_15_megabytes_together() -> None:
 def test_the_default_predictor_and_gate_are_the_bundled_ones() -> None:
     assert QualityPredictor.load().checkpoint.path == find_bundled("quality")
     assert StreamingGate.load().checkpoint.path == find_bundled("gate")
-    assert QualityPredictor.load(None).checkpoint.path == find_bundled("quality")
-    assert StreamingGate.load(None).checkpoint.path == find_bundled("gate")
+    with pytest.raises(NotACheckpoint, match="quality"):
+        find_bundled("qualty")
 
 
 def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
@@ -84,14 +97,6 @@ def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
         LearnedRouter.load("bundled:quality")
     with pytest.raises(ContractMismatch, match="expected 'quality' or 'hidden' or 'adapter': `metaprobe serve"):
         SignalSource.load([f"confidence={find_bundled('gate')}"])
-
-
-def test_every_kind_that_comes_with_the_package_has_someone_who_takes_it() -> None:
-    assert {load_checkpoint(find_bundled(name)).manifest.kind for name in bundled_names()} <= TAKEN_BY.keys()
-
-
-def test_the_figures_of_the_default_predictor_can_be_believed() -> None:
-    assert QualityPredictor.load().checkpoint.trust != "invalid"
 
 
 def chat_of(model: str, **more: object) -> dict[str, object]:
@@ -112,15 +117,6 @@ def test_of_an_unknown_model_the_default_predictor_says_that_it_orders_and_does_
     assert "orders answers of one run only; adapt the checkpoint" in verdict.reason
 
 
-@pytest.mark.filterwarnings("error::metaprobe.checkpoints.UntrustedCheckpoint")
-@pytest.mark.parametrize("name", bundled_names())
-def test_no_bundled_checkpoint_warns_and_each_says_its_weaknesses(name: str) -> None:
-    """Eight of ten did, for something that made them weaker than they look and not wrong."""
-    found = load_checkpoint(find_bundled(name))
-    assert found.trust == ("weak" if found.weaknesses else "sound" if found.manifest.audits else "unaudited")
-    assert set(found.weaknesses) <= found.manifest.audits.keys()
-
-
 def test_the_default_predictor_ranks_recorded_answers_far_above_chance() -> None:
     predictor = QualityPredictor.load(on_mismatch="refuse")
     calls = [
@@ -134,11 +130,6 @@ def test_the_default_predictor_ranks_recorded_answers_far_above_chance() -> None
     wrong = [score for score, (_, y) in zip(scores, calls, strict=True) if y == 0]
     # It has seen them; what it is worth on others stands in its card.
     assert sum(right) / len(right) > sum(wrong) / len(wrong) + 0.2
-
-
-def test_a_name_that_is_not_there_says_which_are() -> None:
-    with pytest.raises(NotACheckpoint, match="quality"):
-        find_bundled("qualty")
 
 
 def test_the_default_loads_with_the_base_install_alone() -> None:

@@ -36,7 +36,21 @@ def rewrite_golden(folder, change):
 # The manifest
 
 
-@pytest.mark.parametrize("text", ["", "{", "\xff", '{"a": NaN}', '{"a": 1e999}', '{"a": 1, "a": 2}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "\xff\xfe{}",
+        '{"a": NaN}',
+        '{"format_version": 1e999}',
+        '{"a": 1, "a": 2}',
+        "[" * 500_000,
+        '{"a":' * 200_000,
+        '{"format_version": ' + "9" * 900_000 + "}",
+    ],
+    ids=lambda text: text[:20],
+)
 def test_manifests_that_are_not_strict_json_are_refused(folder, text):
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(NotACheckpoint, match=r"manifest\.json is not strict JSON"):
@@ -48,23 +62,19 @@ def test_manifests_that_are_not_strict_json_are_refused(folder, text):
     [
         ("format_version", 2, "format_version is 2, this metaprobe reads 1; upgrade"),
         ("format_version", 0, "format_version is 0.*export the checkpoint again"),
-        ("format_version", "1", "format_version: expected an integer, got '1'"),
         ("format_version", True, "format_version: expected an integer, got True"),
         ("kind", "", "kind is empty"),
-        ("kind", None, "kind: expected a string, got None"),
-        ("created", "yesterday", "created: expected an ISO 8601 time"),
         ("created", "2030-01-01T00:00:00", "created: expected an ISO 8601 time with offset"),
         ("inputs", {}, "inputs: expected a list"),
         ("inputs.0.shape", [None, "3"], r"inputs\[0\]\.shape\[1\]: expected an integer, got '3'"),
         ("inputs.0.shape", [None, -2], r"inputs\[0\]: expected a name and lengths >= 0"),
-        ("contract", [], "contract: expected an object"),
         ("generator.logprobs_mode", "cooked", "generator.logprobs_mode: expected 'raw' or 'processed' or 'unknown'"),
-        ("thresholds.correct", "0.5", "thresholds.correct: expected a number"),
         ("thresholds.correct", True, "thresholds.correct: expected a number, got True"),
         ("thresholds.correct", 10**400, "thresholds.correct: expected a number that fits"),
         ("metrics.auroc.n", 1.5, "metrics.auroc.n: expected an integer"),
         ("metrics.auroc.low", 0.9, "metrics.auroc: expected low <= high"),
         ("audits.cut answers.passed", 1, "passed: expected true or false"),
+        ("audits.cut answers.severity", "fine", "'invalid' or 'weak', got 'fine'"),
         ("training.seed", None, "training.seed: expected an integer"),
         ("surprise", 1, "unknown field 'surprise'; known are kind"),
         ("files.model.onnx", {"sha256": "abc", "bytes": 1}, "expected 64 lower-case hex digits"),
@@ -82,17 +92,14 @@ def test_fields_of_the_wrong_type_are_named_with_what_was_expected(folder, path,
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Manifest)])
-def test_a_missing_field_is_named(folder, name):
-    rewrite(folder, lambda m: m.pop(name))
-    with pytest.raises(ContractMismatch, match=f"missing '{name}'"):
-        load_checkpoint(folder)
-
-
-def test_a_manifest_must_list_the_files_of_a_checkpoint(folder):
-    rewrite(folder, lambda m: m["files"].pop("golden.json"))
+def test_a_missing_field_or_file_is_named(saved):
+    whole = json.loads((saved.path / "manifest.json").read_text())
+    for name in (field.name for field in dataclasses.fields(Manifest)):
+        with pytest.raises(ContractMismatch, match=f"missing '{name}'"):
+            parse_manifest(json.dumps({key: value for key, value in whole.items() if key != name}).encode())
+    whole["files"].pop("golden.json")
     with pytest.raises(ContractMismatch, match=r"does not list golden\.json"):
-        load_checkpoint(folder)
+        parse_manifest(json.dumps(whole).encode())
 
 
 json_values = st.recursive(
@@ -168,8 +175,14 @@ def test_a_graph_that_computes_something_else_is_noticed_by_the_golden_rows(fold
         (lambda g: g.update(tolerance=0), ContractMismatch, "tolerance is 0.0"),
         (lambda g: g.update(inputs={}), ContractMismatch, "there are no rows"),
         (lambda g: g["inputs"].update(more=g["inputs"]["features"]), ContractMismatch, "inputs are .*'more'"),
-        (lambda g: g["inputs"]["features"].update(shape=[16, 4]), ContractMismatch, "48 values do not fill"),
-        (lambda g: g["inputs"]["features"].update(shape=[-16, -3]), ContractMismatch, "48 values do not fill"),
+        *[
+            (
+                lambda g, shape=shape: g["inputs"]["features"].update(shape=shape),
+                ContractMismatch,
+                "do not fill|no rows",
+            )
+            for shape in ([16, 4], [-16, -3], [10**4000] * 200, [1] * 100, [0] * 9, [2**63, 2**63], [-1])
+        ],
         (lambda g: g["inputs"]["features"]["values"].__setitem__(0, "1"), ContractMismatch, "'1' is not a float32"),
         (lambda g: g["inputs"]["features"]["values"].__setitem__(0, True), ContractMismatch, "True is not a float32"),
         (lambda g: g["inputs"]["features"]["values"].__setitem__(0, 10**400), ContractMismatch, "does not fit"),

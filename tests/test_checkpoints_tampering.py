@@ -15,9 +15,7 @@ from spoilt_checkpoints import FILES, WEIGHTS, replace_model, rewrite, sigmoid_m
 
 from metaprobe.checkpoints import (
     CheckpointError,
-    CheckpointExists,
     ContractMismatch,
-    GoldenMismatch,
     Limits,
     NotACheckpoint,
     TamperedCheckpoint,
@@ -76,35 +74,13 @@ def test_one_changed_bit_in_any_field_of_the_manifest_is_found(saved, data):
     assert parse_manifest(raw) == saved.manifest
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m.update(kind="hidden"),
-        lambda m: m["contract"]["features"].reverse(),
-        lambda m: m["thresholds"].update(correct=0.25),
-        lambda m: m["metrics"]["auroc"].update(estimate=0.76),
-        lambda m: m.update(manifest_sha256=""),
-    ],
-)
-def test_a_manifest_that_is_not_what_it_was_written_as_is_refused(folder, change):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    change(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(TamperedCheckpoint, match=r"manifest\.json was changed: its fields have SHA-256 [0-9a-f]{64}"):
-        load_checkpoint(folder)
-
-
 @pytest.mark.parametrize("name", FILES)
-def test_a_truncated_file_is_refused(folder, name):
+def test_a_truncated_or_missing_file_is_named(folder, name):
     path = folder / name
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(TamperedCheckpoint if name != "manifest.json" else NotACheckpoint, match=name):
         load_checkpoint(folder)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(folder, name):
-    (folder / name).unlink()
+    path.unlink()
     with pytest.raises(NotACheckpoint, match=name):
         load_checkpoint(folder)
 
@@ -116,13 +92,9 @@ def test_a_digest_of_another_checkpoint_is_refused_and_the_right_one_in_capitals
         load_checkpoint(folder, sha256="0" * 64)
     with pytest.raises(ContractMismatch, match="64 hex digits"):
         load_checkpoint(folder, sha256="0" * 63)
-
-
-def test_hashes_alone_do_not_show_who_made_it(folder):
-    digest = load_checkpoint(folder).digest
     (folder / "README.md").write_text("forged")
     rewrite(folder, lambda m: None, rehash=["README.md"])
-    load_checkpoint(folder)
+    load_checkpoint(folder)  # hashes alone do not show who made it
     with pytest.raises(TamperedCheckpoint):
         load_checkpoint(folder, sha256=digest)
 
@@ -211,16 +183,6 @@ def test_a_model_that_gives_several_numbers_a_row_is_refused(folder, kind):
         load_checkpoint(folder)
 
 
-def test_golden_rows_of_which_there_are_none_show_nothing(folder):
-    rows = json.loads((folder / "golden.json").read_text())
-    for part, width in (("inputs", 3), ("outputs", 1)):
-        rows[part] = {name: {"shape": [0, width], "values": []} for name in rows[part]}
-    (folder / "golden.json").write_text(json.dumps(rows))
-    rewrite(folder, lambda m: None, rehash=["golden.json"])
-    with pytest.raises(ContractMismatch, match=r"golden.json: there are no rows"):
-        load_checkpoint(folder)
-
-
 def test_a_model_the_runtime_cannot_open_is_a_contract_mismatch(folder, capfd):
     number = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])
     graph = helper.make_graph([helper.make_node("Not", ["x"], ["y"])], "g", [number], [])
@@ -228,8 +190,3 @@ def test_a_model_the_runtime_cannot_open_is_a_contract_mismatch(folder, capfd):
     with pytest.raises(ContractMismatch, match=r"ONNX Runtime .* cannot open"):
         load_checkpoint(folder)
     assert capfd.readouterr() == ("", "")
-
-
-def test_every_error_is_caught_by_the_base():
-    kinds = (NotACheckpoint, TamperedCheckpoint, UnsafeModel, ContractMismatch, GoldenMismatch, CheckpointExists)
-    assert all(issubclass(kind, CheckpointError) and issubclass(kind, ValueError) for kind in kinds)

@@ -99,35 +99,6 @@ def test_a_bad_line_stops_an_import_unless_it_may_be_skipped(tmp_path: Path) -> 
     assert json.loads(skipped.stdout)["skipped"] == 1
 
 
-def test_an_import_of_nothing_fails_and_one_without_labels_says_so(tmp_path: Path) -> None:
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text("\n")
-    nothing = run("import", lines, "--out", tmp_path / "runs")
-    assert nothing.exit_code == 1
-    assert "no lines to import" in nothing.stderr
-    choice = {"message": {"content": "t"}, "logprobs": {"content": [{"token": "t", "logprob": -0.3}]}}
-    lines.write_text(json.dumps({"response": {"model": "m", "choices": [choice]}}))
-    bare = run("import", lines, "--out", tmp_path / "runs")
-    assert bare.exit_code == 0
-    assert "nothing can be learned" in bare.stderr
-
-
-def test_an_import_says_what_it_relabelled_and_which_keys_it_did_not_read(tmp_path: Path) -> None:
-    lines = tmp_path / "lines.jsonl"
-    choice = {"message": {"content": "t"}, "logprobs": {"content": [{"token": "t", "logprob": -0.3}]}}
-    line = {"id": "a", "question": "?", "response": {"model": "m", "choices": [choice]}}
-    for correct in (0, 1):
-        lines.write_text(json.dumps({**line, "labels": {"correct": correct}}))
-        done = run("import", lines, "--out", tmp_path / "runs")
-        assert (done.exit_code, json.loads(done.stdout)["relabelled"]) == (0, correct)
-        assert 'lines.jsonl:1: "question" is not read' in done.stderr
-    lines.write_text(json.dumps([line], indent=1))
-    document = run("import", lines, "--skip-bad", "--out", tmp_path / "runs")
-    assert document.exit_code == 1
-    assert "one JSON document" in document.stderr
-    assert "--skip-bad" not in document.stderr
-
-
 def test_lines_in_the_place_of_a_run_store_and_an_unwritable_place_are_named(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     choice = {"message": {"content": "t"}, "logprobs": {"content": [{"token": "t", "logprob": -0.3}]}}

@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -14,14 +13,12 @@ from asked_library import ANSWERS, FOLDS, SAID, SAME, Asked, plain, run
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.flagging import FlagKeywords
 from metaprobe.cli import main
-from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.training.options import (
     AdapterOptions,
     GateOptions,
     HiddenOptions,
     QualityOptions,
     RouterOptions,
-    quiet,
 )
 
 
@@ -56,57 +53,28 @@ def every_command(group: click.Group, *names: str) -> list[tuple[str, click.Comm
 COMMANDS = every_command(main)
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_every_option_says_what_it_is_for_and_what_it_is_where_it_is_left_out(
-    name: str, command: click.Command
-) -> None:
-    context = click.Context(command)
-    for option in command.params:
-        if isinstance(option, click.Option):
-            assert option.help, option.name
-            given = option.get_default(context)
-            if not option.is_flag and given not in (None, (), "") and type(given).__name__ != "Sentinel":
-                said = f"{option.help} {option.get_help_extra(context).get('default', '')}"
-                assert str(given[0] if isinstance(given, tuple) else given) in said, option.name
+def test_every_option_says_what_it_is_for_and_what_it_is_where_it_is_left_out() -> None:
+    for name, command in COMMANDS:
+        context = click.Context(command)
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, (name, option.name)
+                given = option.get_default(context)
+                if not option.is_flag and given not in (None, (), "") and type(given).__name__ != "Sentinel":
+                    said = f"{option.help} {option.get_help_extra(context).get('default', '')}"
+                    assert str(given[0] if isinstance(given, tuple) else given) in said, (name, option.name)
 
 
-NUMBERS = {
-    "seed": (0, 2**32 - 1),
-    "folds": (2, None),
-    "budget": ((0,), None),
-    "lambda_": ((0,), None),
-    "seconds": ((0,), None),
-    "per_second": (0, None),
-}
-"""Least and most of what stands for the same in several commands; (0,): above 0."""
-SHARED = {"seed": (0, 7), "folds": (5, 3), "model": ("smollm2-135m", "m"), "targets": (("correct",), ("critical",))}
-
-
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_what_means_the_same_everywhere_has_the_same_range_and_default(name: str, command: click.Command) -> None:
-    if name in ("collect", "sample"):
-        return  # their seeds are of what is drawn, and the budget is of answers
-    for option in command.params:
-        if option.name in NUMBERS:
-            low, high = NUMBERS[option.name]
-            kind = option.type
-            assert isinstance(kind, click.IntRange | click.FloatRange)
-            assert (kind.min, kind.max) == (low[0] if isinstance(low, tuple) else low, high)
-            assert kind.min_open == isinstance(low, tuple)
-        if option.name in SHARED and isinstance(option, click.Option) and option.opts != ["--model"]:  # a log's filter
-            assert option.get_default(click.Context(command)) == SHARED[option.name][0]
-            assert option.multiple == (option.name == "targets")  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
-def test_every_command_that_writes_a_checkpoint_says_what_it_may_replace(name: str, command: click.Command) -> None:
-    options = {option.name: option for option in command.params if isinstance(option, click.Option)}
-    out = options.get("out")
-    if out is None or ("heckpoint" not in str(out.help) and "new checkpoint" not in str(out.help)):
-        return
-    assert {"replace", "pins"} <= options.keys(), name
-    assert any("--log" in option.opts for option in options.values()), name
-    assert options["replace"].is_flag
+def test_every_command_that_writes_a_checkpoint_says_what_it_may_replace() -> None:
+    writing = []
+    for name, command in COMMANDS:
+        options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+        if "heckpoint" in str(getattr(options.get("out"), "help", "")):
+            writing.append(name)
+            assert {"replace", "pins"} <= options.keys(), name
+            assert any("--log" in option.opts for option in options.values()), name
+            assert options["replace"].is_flag
+    assert len(writing) > 6
 
 
 FLAGGING = ("flag_rate", "flag_below", "catch", "risk")
@@ -178,26 +146,6 @@ def test_what_is_typed_is_what_is_trained(
                 assert plain(getattr(asked, field.name)) == plain(getattr(expected, field.name)), field.name
 
 
-@pytest.mark.parametrize("kind", TRAININGS)
-def test_what_a_training_says_goes_to_stderr(
-    kind: str, stand_in: Any, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[Any] = []
-
-    def trains(runs: Any, options: Any) -> None:
-        told.append(options.on_step)
-        options.on_step("a step")
-        options.on_line("a line")
-
-    monkeypatch.setattr("metaprobe.training_cli.require", lambda *_: None)
-    monkeypatch.setattr(f"metaprobe.training.{TRAININGS[kind][0]}", trains)
-    result = run("train", kind, store, "--out", store / "o")
-    assert result.exit_code == 0
-    assert result.stderr == "a line\n"  # no terminal: steps are said only where they take long
-    assert told != [quiet]
-    assert result.stdout == ""  # of several processes only the first has a checkpoint
-
-
 @pytest.mark.parametrize(
     ("kind", "typed"),
     [("gate", ("--alpha", "0")), ("gate", ("--alpha", "1")), ("quality", ("--folds", "1")), ("quality", ("--seed", -1)),
@@ -209,22 +157,3 @@ def test_a_value_out_of_range_is_a_usage_error_before_anything_is_read(
     result = run("train", kind, store, "--out", store / "out", *typed)
     assert result.exit_code == 2, result.output
     assert typed[0] in result.stderr
-
-
-ALL = Interval(0.75, 0.5, 1.0, 9, 9)
-
-
-@pytest.mark.parametrize("typed", [(), ("--folds", 3, "--seed", 9, "--replace", "--log", "scores.sqlite")])
-def test_train_choice(stand_in: Any, store: Path, typed: tuple[Any, ...]) -> None:
-    policy = SimpleNamespace(policy="learned", accuracy=ALL, tokens_per_question=12.34, step_by_step=0.4)
-    trained = stand_in("training.ask_again.train.train_choice", ("choice", [policy]))
-    result = run("train", "choice", store, "--out", store / "c", *typed)
-    assert result.exit_code == 0, result.output
-    folds, seed = (3, 9) if typed else (5, 0)
-    assert trained == [
-        ((store / "c", (store,)), {"folds": folds, "seed": seed, "command": "metaprobe typed", "pins": None,
-          "replace": bool(typed), "log": "scores.sqlite" if typed else None})
-    ]  # fmt: skip
-    assert "accuracy 0.750 [0.500, 1.000]" in result.stderr
-    assert "12.3 tokens   40% step by step" in result.stderr
-    assert result.stdout == f"{SAID} choice\n"

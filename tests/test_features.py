@@ -1,4 +1,4 @@
-"""The definition of the features, read three ways: plainly (here, a NumPy call a number), in batch, incrementally."""
+"""The definition of the features, read plainly (here, a NumPy call a number) and in batch."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,6 @@ from plain_terms import plain_terms
 
 from metaprobe.probes.baselines import BASELINES, baseline_scores
 from metaprobe.probes.features import SCHEMA_NAMES, entropy, features, features_one, margin, schema
-from metaprobe.probes.incremental import PrefixReader
 from metaprobe.records.errors import InvalidResponse, RecordError
 
 PREFIXES = [name for name in SCHEMA_NAMES if name.startswith("prefix")]
@@ -85,24 +84,6 @@ def tops_for(x: np.ndarray, k: int, seed: int) -> np.ndarray:
     return top
 
 
-def test_names_of_the_full_schema_are_windows_times_statistics_then_length():
-    names = schema("full").names
-    assert names == (*(f"{w}.{s}" for w in WINDOWS for s in STATISTICS), "length")
-    assert len(set(names)) == 153
-    assert schema("full+top").names[:153] == names
-    assert len(schema("full+top").names) == 153 + 2 * 152
-    assert schema("full+top").names[153] == "first3.entropy.mean"
-    assert "full.margin.min" in schema("full+top").names
-
-
-@pytest.mark.parametrize("name", PREFIXES)
-def test_prefix_schema_knows_only_first_windows_up_to_k(name):
-    k = int(name.split("+")[0].removeprefix("prefix-"))
-    windows = dict.fromkeys(feature.split(".")[0] for feature in schema(name).names)
-    terms = ["terms"] * name.endswith("+terms")
-    assert list(windows) == [f"first{j}" for j in (3, 5, 10, 20, 30, 50) if j <= k] + terms
-
-
 def test_unknown_schema_is_refused_with_the_list_of_known_ones():
     with pytest.raises(RecordError, match=r"'prefix-4'.*full, prefix-3.*prefix-50\+top"):
         schema("prefix-4")
@@ -146,8 +127,8 @@ def test_one_response_reads_the_same_alone_and_in_a_batch(responses, seed, name)
     np.testing.assert_array_equal(features(schema(name), responses, tops), alone)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 49, 50, 51, 100, 255, 512, 1023, 1024, 1025, 1100])
-@pytest.mark.parametrize("kind", ["ordinary", "hard to tell apart", "far off", "far off first", "far off last"])
+@pytest.mark.parametrize("length", [1, 2, 50, 51, 255, 1024, 1025])
+@pytest.mark.parametrize("kind", ["hard to tell apart", "far off", "far off first", "far off last"])
 def test_extreme_values_agree_with_plain_definition_at_every_length(length, kind):
     rng = np.random.default_rng(length)
     x = -rng.exponential(0.5, length)
@@ -162,13 +143,8 @@ def test_extreme_values_agree_with_plain_definition_at_every_length(length, kind
 
 
 def test_numbers_at_the_end_of_the_range_give_finite_features():
-    x = [-1e38, -0.5, -3e38, 0.0]
-    known = features_one(schema("full"), x)
+    known = features_one(schema("full"), [-1e38, -0.5, -3e38, 0.0])
     assert np.isfinite(known[~np.isnan(known)]).all()
-    reader = PrefixReader(schema("prefix-3"))
-    for value in x:
-        reader.push(value)
-    np.testing.assert_allclose(reader.vector(), features_one(schema("prefix-3"), x), **TOLERANCE)
 
 
 def test_threads_read_the_same_length_at_once():
@@ -178,21 +154,6 @@ def test_threads_read_the_same_length_at_once():
     with ThreadPoolExecutor(8) as pool:
         rows = list(pool.map(lambda x: features_one(schema("full"), x), responses))
     np.testing.assert_array_equal(rows, features(schema("full"), responses))
-
-
-@given(ragged, st.sampled_from(PREFIXES), st.integers(1, 4), st.integers(0, 99))
-def test_incremental_reader_agrees_after_every_token(x, name, k, seed):
-    prefix = schema(name)
-    top = tops_for(x, k, seed)
-    reader = PrefixReader(prefix)
-    assert np.isnan(reader.vector()).all()
-    for t in range(min(len(x), 60)):
-        reader.push(float(x[t]), top[t])
-        assert reader.tokens_seen == min(t + 1, prefix.limit)
-        if t in (0, 1, 2, 3, 4, 9, 28, 49, 55):
-            batch = features(prefix, [x[: t + 1]], [top[: t + 1]])[0]
-            np.testing.assert_allclose(reader.vector(), batch, **TOLERANCE)
-    np.testing.assert_allclose(reader.vector(), plain(prefix.names, x[: prefix.limit], top), **TOLERANCE)
 
 
 @given(ragged, ragged, ragged, st.sampled_from(PREFIXES))
@@ -209,16 +170,6 @@ def test_prefix_features_never_see_the_future(start, one_future, other_future, n
     assert features_one(schema("full"), one)[-1] != features_one(schema("full"), start)[-1]
 
 
-@given(ragged.filter(lambda x: len(x) >= 2))
-def test_reversing_a_response_swaps_its_ends_and_turns_the_slopes(x):
-    full = schema("full")
-    forward, backward = (dict(zip(full.names, features_one(full, v), strict=True)) for v in (x, x[::-1]))
-    swapped = {name: backward[name.replace("first", "last")] for name in full.names if name.startswith("first")}
-    for name, value in swapped.items():
-        expected = -forward[name] if name.endswith("slope") else forward[name]
-        np.testing.assert_allclose(value, expected, **TOLERANCE)
-
-
 @given(values, st.integers(1, 200))
 def test_constant_response_has_no_spread_at_all(value, length):
     full = schema("full")
@@ -226,13 +177,6 @@ def test_constant_response_has_no_spread_at_all(value, length):
     spread = [v for n, v in known.items() if n.split(".")[-1] in ("var", "std", "range") and not np.isnan(v)]
     assert spread == [0] * len(spread)
     assert known["full.mean"] == known["full.median"] == np.float32(value)
-
-
-def test_double_precision_list_reads_as_its_recorded_float32():
-    x = -np.random.default_rng(0).exponential(1, 100)
-    full = schema("full")
-    np.testing.assert_array_equal(features_one(full, x.tolist()), features_one(full, x.astype(np.float32)))
-    np.testing.assert_array_equal(features(full, [x.tolist()]), features(full, [x.astype(np.float32)]))
 
 
 def test_entropy_and_margin_of_known_distributions():
@@ -245,12 +189,6 @@ def test_entropy_and_margin_of_known_distributions():
     assert entropy(np.array([0.0, -9999.0])) == 0
 
 
-def test_without_alternatives_only_their_features_are_unknown():
-    row = features(schema("full+top"), [[-0.5, -0.2]])[0]
-    np.testing.assert_array_equal(row[:153], features_one(schema("full"), [-0.5, -0.2]))
-    assert np.isnan(row[153:]).all()
-
-
 def test_bad_responses_are_refused_by_number():
     full = schema("full+top")
     with pytest.raises(InvalidResponse, match="response 1 has no tokens"):
@@ -261,19 +199,6 @@ def test_bad_responses_are_refused_by_number():
         features(full, [[-0.5]], [np.zeros((2, 3))])
     with pytest.raises(InvalidResponse, match="1 responses came with 2"):
         features(full, [[-0.5]], [None, None])
-
-
-@pytest.mark.parametrize("bad", [np.nan, -np.inf, -1e39, 0.1])
-def test_stream_refuses_what_is_no_log_probability(bad):
-    reader = PrefixReader(schema("prefix-3"))
-    with pytest.raises(InvalidResponse, match="token 0"):
-        reader.push(bad)
-    assert reader.tokens_seen == 0
-
-
-def test_stream_cannot_be_read_with_the_full_schema():
-    with pytest.raises(RecordError, match="prefix-k"):
-        PrefixReader(schema("full"))
 
 
 @given(st.lists(ragged, max_size=5))

@@ -34,9 +34,6 @@ from metaprobe.checkpoints.onnx_guard import (
     checked_graph,
 )
 from metaprobe.checkpoints.onnx_wire import dims_for
-from metaprobe.training.calibration import fit_beta, fit_isotonic, fit_platt
-from metaprobe.training.heads import linear_graph
-from metaprobe.training.rescale import map_outputs
 
 BUNDLED = Path(__file__).parent.parent / "checkpoints" / "bundled"
 node, weight = helper.make_node, numpy_helper.from_array
@@ -240,18 +237,23 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
             )
         ]
     ),
-    "a domain in two versions": lambda: _imported_twice(model([node("Identity", ["x"], ["y"])])),
+    "a domain in two versions": lambda: edited(lambda made: made.opset_import.append(helper.make_opsetid("", 11))),
     "an integer of a million bytes": lambda: _overlong(),
-    "two attributes of one name": lambda: _twice(model([node("Concat", ["x", "x"], ["y"], axis=1)])),
-    "an attribute of another type": lambda: _retyped(model([node("Concat", ["x", "x"], ["y"], axis=1)])),
+    "two attributes of one name": lambda: edited(
+        lambda made: made.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    ),
+    "an attribute of another type": lambda: edited(
+        lambda made: setattr(made.graph.node[0].attribute[0], "type", onnx.AttributeProto.FLOAT)
+    ),
     "a value that is made twice": lambda: model([node("Neg", ["x"], ["y"]), node("Exp", ["x"], ["y"])]),
     "a value that is read before it is made": lambda: model([node("Neg", ["z"], ["y"]), node("Exp", ["x"], ["z"])]),
 }
 
 
-def _imported_twice(data: bytes) -> bytes:
-    made = onnx.load_from_string(data)
-    made.opset_import.append(helper.make_opsetid("", 11))
+def edited(change: Callable[[onnx.ModelProto], object]) -> bytes:
+    """A graph that joins its input to itself, changed."""
+    made = onnx.load_from_string(model([node("Concat", ["x", "x"], ["y"], axis=1)]))
+    change(made)
     return made.SerializeToString()
 
 
@@ -265,31 +267,20 @@ def _overlong() -> bytes:
     return bytes(data)
 
 
-def _twice(data: bytes) -> bytes:
-    made = onnx.load_from_string(data)
-    made.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
-    return made.SerializeToString()
-
-
-def _retyped(data: bytes) -> bytes:
-    made = onnx.load_from_string(data)
-    made.graph.node[0].attribute[0].type = onnx.AttributeProto.FLOAT
-    return made.SerializeToString()
-
-
 def peak() -> int:
     """Bytes that this process has held at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-@pytest.mark.parametrize("kind", ["quality", "adapter", "raw", None])
-def test_a_graph_that_asks_for_too_much_is_refused_before_it_runs(how: str, kind: str | None) -> None:
+def test_a_graph_that_asks_for_too_much_is_refused_before_it_runs(how: str) -> None:
     data = HOSTILE[how]()
-    before, began = peak(), time.process_time()
-    with pytest.raises(UnsafeModel):
-        GraphSession(data, kind=kind)
-    assert time.process_time() - began < 1
+    before = peak()
+    for kind in ("quality", "adapter", "raw", None):
+        began = time.process_time()
+        with pytest.raises(UnsafeModel):
+            GraphSession(data, kind=kind)
+        assert time.process_time() - began < 1
     assert peak() - before < 512 << 20
 
 
@@ -311,6 +302,7 @@ def test_bundled_graphs_stay_within_their_kinds_lists_and_far_below_the_limits(p
 
 
 SMALL = st.integers(1, 5)
+DRAWN = "Add Concat Exp ReduceSum Reshape Slice TopK MatMul Expand Gather Transpose".split()
 
 
 def computed(data: bytes, x: np.ndarray) -> list[np.ndarray]:
@@ -323,7 +315,7 @@ def computed(data: bytes, x: np.ndarray) -> list[np.ndarray]:
         return []
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data(), rows=SMALL, columns=SMALL)
 def test_no_value_of_a_random_graph_is_larger_than_its_bound(data: st.DataObject, rows: int, columns: int) -> None:
     """Graphs of random listed operators, run by ONNX Runtime with every value as an output."""
@@ -332,23 +324,7 @@ def test_no_value_of_a_random_graph_is_larger_than_its_bound(data: st.DataObject
     weights = {"w": ones(1, columns), "three": np.array([3]), "axis1": np.array([1]), "flat": np.array([-1, 1])}
     for place in range(data.draw(st.integers(1, 8))):
         name, one = f"v{place}", data.draw(st.sampled_from(sorted(known)))
-        kind = data.draw(
-            st.sampled_from(
-                [
-                    "Add",
-                    "Concat",
-                    "Exp",
-                    "ReduceSum",
-                    "Reshape",
-                    "Slice",
-                    "TopK",
-                    "MatMul",
-                    "Expand",
-                    "Gather",
-                    "Transpose",
-                ]
-            )
-        )
+        kind = data.draw(st.sampled_from(DRAWN))
         match kind:
             case "Add":
                 nodes.append(node("Add", [one, data.draw(st.sampled_from(sorted(known)))], [name]))
@@ -423,34 +399,3 @@ def test_the_lists_hold_what_the_exporters_write_and_nothing_else() -> None:
     raw = written_in("raw_graph.py", "graphs.py")
     assert raw <= RAW_OPERATORS.keys()
     assert RAW_OPERATORS.keys() - MODEL_OPERATORS.keys() <= raw
-
-
-def exported() -> dict[str, bytes]:
-    """What the exporters write of small fitted models, by exporter."""
-    rng = np.random.default_rng(0)
-    score = rng.normal(size=400)
-    y = (rng.random(400) < 1 / (1 + np.exp(-score))).astype(np.int64)
-    fitted = {
-        name: fit(score, y) for name, fit in {"platt": fit_platt, "beta": fit_beta, "isotonic": fit_isotonic}.items()
-    }
-    linear = {"mean": score[:3], "scale": np.ones(3), "weights": rng.normal(size=(3, 1)), "intercept": np.zeros(1)}
-    made = {
-        name: linear_graph(input_name="features", outputs=["correct"], calibrator=one, impute=True, **linear)
-        for name, one in fitted.items()
-    }
-    two = {**linear, "weights": rng.normal(size=(3, 2)), "intercept": np.zeros(2)}
-    made["two heads"] = linear_graph(input_name="features", outputs=["correct", "critical"], **two)
-    made["adapted"] = map_outputs(
-        map_outputs(made["platt"], {"correct": fitted["platt"]}), {"correct": fitted["platt"]}
-    )
-    return made
-
-
-def test_what_the_exporters_write_is_let_through_and_stays_small() -> None:
-    found: set[str] = set()
-    for name, data in exported().items():
-        graph = checked_graph(data, "quality")
-        check_growth(graph, "quality")
-        found |= {one.kind for one in graph.nodes}
-        assert sizes_of(graph, dims_for(graph, (16, 64)))[0] < 1 << 20, name
-    assert {"Greater", "Cast", "ReduceSum", "Gather", "Softplus", "Clip", "Log", "Split", "IsNaN"} <= found

@@ -19,8 +19,6 @@ from tiny import tiny_quality
 import metaprobe.checkpoints
 from metaprobe.checkpoints import (
     CheckpointError,
-    ContractMismatch,
-    NotACheckpoint,
     TamperedCheckpoint,
     UnsafeModel,
     load_checkpoint,
@@ -132,34 +130,6 @@ def test_any_value_in_any_place_of_the_json_files_is_refused_or_does_no_harm(mad
         load_checkpoint(victim)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"[" * 500_000,
-        b'{"a":' * 200_000,
-        b"{" + b",".join(b'"%d": 0' % i for i in range(90_000)) + b', "89999": 1}',
-        b'{"format_version": ' + b"9" * 900_000 + b"}",
-        b'{"format_version": 1e999}',
-        b"\xff\xfe{}",
-        b"",
-    ],
-)
-def test_json_that_is_deep_or_odd_is_refused(folder, text):
-    (folder / "manifest.json").write_bytes(text)
-    with pytest.raises(NotACheckpoint):
-        load_checkpoint(folder)
-
-
-@pytest.mark.parametrize("shape", [[10**4000] * 200, [1] * 100, [0] * 9, [2**63, 2**63], [-1]])
-def test_golden_rows_of_absurd_shapes_are_refused(made, folder, shape):
-    files = made.files()
-    golden = json.loads(files["golden.json"])
-    golden["inputs"]["features"]["shape"] = shape
-    write(folder, {**files, "golden.json": json.dumps(golden).encode()})
-    with pytest.raises(ContractMismatch, match=r"do not fill shape|no rows"):
-        load_checkpoint(folder)
-
-
 def test_a_size_that_no_file_has_allocates_nothing(made, folder):
     files = made.files()
     manifest = json.loads(files["manifest.json"])
@@ -210,81 +180,14 @@ def answer_from(name):
     ]
 
 
-def large(how):
-    """Nodes and weights of a graph that makes 4 GB of a few kilobytes."""
-    match how:
-        case "weights alone":
-            nodes = [helper.make_node("Add", ["a", "b"], ["ab"]), helper.make_node("Add", ["ab", "c"], ["big"])]
-            return nodes, [weights("a", 1000, 1, 1), weights("b", 1, 1000, 1), weights("c", 1, 1, 1000)]
-        case "weights and input":
-            nodes = [
-                helper.make_node("ReduceSum", ["features"], ["s"], keepdims=0),
-                helper.make_node("Add", ["a", "s"], ["as"]),
-                helper.make_node("Add", ["as", "b"], ["ab"]),
-                helper.make_node("Add", ["ab", "c"], ["big"]),
-            ]
-            return nodes, [weights("a", 1000, 1, 1), weights("b", 1, 1000, 1), weights("c", 1, 1, 1000)]
-        case "expanded":
-            return [helper.make_node("Expand", ["a", "shape"], ["big"])], [
-                weights("a", 1),
-                numpy_helper.from_array(np.array([10**9]), "shape"),
-            ]
-        case "filled":
-            return [helper.make_node("ConstantOfShape", ["shape"], ["big"])], [
-                numpy_helper.from_array(np.array([10**9]), "shape")
-            ]
-    raise AssertionError(how)
-
-
-@pytest.mark.parametrize("how", ["weights alone", "weights and input", "expanded", "filled"])
-def test_a_graph_that_makes_gigabytes_of_kilobytes_is_refused_and_they_are_never_taken(made, folder, how):
+@pytest.mark.parametrize(("length", "said"), [(10, "differs by"), (1000, "more than 256 MB")])
+def test_a_graph_that_makes_gigabytes_of_kilobytes_is_refused_and_they_are_never_taken(made, folder, length, said):
+    """Graphs of all other kinds: `test_graph_sizes.HOSTILE`. One of modest size comes as far as its golden rows."""
     before = peak()
-    nodes, initializers = large(how)
-    replaced(made, folder, [*nodes, *answer_from("big")], initializers)
-    with pytest.raises(UnsafeModel, match=r"more than 256 MB|which no exporter of this kind of checkpoint writes"):
-        load_checkpoint(folder)
-    assert peak() - before < MEMORY
-
-
-def test_the_same_graph_of_modest_size_is_let_through_to_the_golden_rows(made, folder):
-    """So that what is refused above is the size."""
     nodes = [helper.make_node("Add", ["a", "b"], ["ab"]), helper.make_node("Add", ["ab", "c"], ["big"])]
-    small = [weights("a", 10, 1, 1), weights("b", 1, 10, 1), weights("c", 1, 1, 10)]
-    replaced(made, folder, [*nodes, *answer_from("big")], small)
-    with pytest.raises(CheckpointError, match="differs by"):
-        load_checkpoint(folder)
-
-
-def test_a_graph_that_takes_too_long_is_never_begun(made, folder):
-    nodes = [helper.make_node("MatMul", ["w", "w"], ["m0"])]
-    nodes += [helper.make_node("MatMul", [f"m{i}", "w"], [f"m{i + 1}"]) for i in range(200)]
-    replaced(made, folder, [*nodes, *answer_from("m200")], [weights("w", 700, 700)])
-    with pytest.raises(UnsafeModel, match=r"500,000,000 sums"):
-        load_checkpoint(folder)
-
-
-def test_a_tree_of_a_billion_targets_is_refused_and_they_are_never_written(made, folder):
-    before = peak()
-    tree = helper.make_node(
-        "TreeEnsembleRegressor",
-        ["features"],
-        ["big"],
-        domain="ai.onnx.ml",
-        n_targets=10**9,
-        nodes_treeids=[0],
-        nodes_nodeids=[0],
-        nodes_featureids=[0],
-        nodes_modes=["LEAF"],
-        nodes_values=[0.0],
-        nodes_truenodeids=[0],
-        nodes_falsenodeids=[0],
-        target_treeids=[0],
-        target_nodeids=[0],
-        target_ids=[0],
-        target_weights=[1.0],
-    )
-    replaced(made, folder, [tree, *answer_from("big")])
-    with pytest.raises(CheckpointError):
+    shapes = {"a": (length, 1, 1), "b": (1, length, 1), "c": (1, 1, length)}
+    replaced(made, folder, [*nodes, *answer_from("big")], [weights(name, *shape) for name, shape in shapes.items()])
+    with pytest.raises(CheckpointError, match=said):
         load_checkpoint(folder)
     assert peak() - before < MEMORY
 
@@ -301,13 +204,6 @@ def test_a_file_of_nothing_but_empty_messages_is_refused_within_memory(made, fol
     with pytest.raises(UnsafeModel, match="fields"):
         load_checkpoint(folder)
     assert peak() - before < MEMORY
-
-
-def test_weights_that_are_stated_and_not_there_are_refused_before_anything_is_allocated(made, folder):
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[10**4, 10**4])
-    replaced(made, folder, answer_from("w"), [tensor])
-    with pytest.raises(UnsafeModel, match="100000000 elements holds 0"):
-        load_checkpoint(folder)
 
 
 # The predictor on top

@@ -28,7 +28,7 @@ from metaprobe.checkpoints import (
     load_checkpoint,
     push,
 )
-from metaprobe.checkpoints.files import Repository, explain_errors, location_of
+from metaprobe.checkpoints.files import explain_errors, location_of
 from metaprobe.checkpoints.manifest import FileEntry, manifest_bytes, own_digest
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.routing.gate import StreamingGate
@@ -86,12 +86,6 @@ def test_what_is_fetched_is_what_was_uploaded_and_nothing_that_the_manifest_does
     assert not hub.got("pytorch_model.bin")
 
 
-def test_a_predictor_from_the_hub_gives_the_verdicts_of_the_one_that_was_uploaded(hub, made):
-    answer = responses(1)[0]
-    fetched = QualityPredictor.from_pretrained(NAME, revision=head(hub))
-    assert fetched.predict(answer) == QualityPredictor(made).predict(answer)
-
-
 def test_a_folder_is_loaded_under_the_same_name_unless_a_revision_says_hub(made, tmp_path, monkeypatch):
     copied = QualityPredictor(made).save_pretrained(tmp_path / "copy")
     assert QualityPredictor.from_pretrained(str(tmp_path / "copy")).checkpoint.digest == copied.digest == made.digest
@@ -110,15 +104,10 @@ def test_every_class_that_loads_a_checkpoint_loads_it_from_the_hub(hub):
             kind.from_pretrained(NAME, revision=head(hub))
 
 
-def test_a_branch_warns_that_it_can_move_and_names_the_commit_to_pin(hub):
+def test_a_branch_warns_that_it_can_move_and_names_the_commit_to_pin(hub, made):
     with pytest.warns(MovingRevision, match=f"{NAME}@{head(hub)}") as told:
         load_checkpoint(f"hub:{NAME}")
     assert told[0].filename == __file__
-    with pytest.warns(MovingRevision):
-        load_checkpoint(f"hub:{NAME}@main")
-
-
-def test_a_commit_or_a_digest_needs_no_warning(hub, made):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_checkpoint(pinned(hub))
@@ -142,6 +131,13 @@ def test_a_digest_is_held_against_the_manifest_before_anything_else_is_fetched(h
 def test_what_the_hub_has_not_is_named(hub, location, message):
     with pytest.raises(NotACheckpoint, match=message):
         load_checkpoint(location)
+    hub.private.add(NAME)
+    with pytest.raises(NotACheckpoint, match="hf auth login"):
+        load_checkpoint(pinned(hub))
+    hub.private.clear()
+    del hub.commits[NAME][head(hub)]["golden.json"]
+    with pytest.raises(NotACheckpoint, match=r"golden\.json of hub:.* no such file"):
+        load_checkpoint(pinned(hub))
 
 
 @pytest.mark.parametrize("location", ["hub:", "hub:name", "hub:a/b/c", "hub:../x", f"hub:{NAME}@", f"hub:{NAME}@../up"])
@@ -149,18 +145,6 @@ def test_locations_that_are_none_are_refused_without_asking(hub, location):
     with pytest.raises(NotACheckpoint, match="expected"):
         load_checkpoint(location)
     assert not hub.requests
-
-
-def test_a_missing_file_is_named(hub):
-    del hub.commits[NAME][head(hub)]["golden.json"]
-    with pytest.raises(NotACheckpoint, match=r"golden\.json of hub:.* no such file"):
-        load_checkpoint(pinned(hub))
-
-
-def test_a_private_repository_says_how_to_log_in(hub):
-    hub.private.add(NAME)
-    with pytest.raises(NotACheckpoint, match="hf auth login"):
-        load_checkpoint(pinned(hub))
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "README.md", "golden.json"])
@@ -231,16 +215,13 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
 # Giving away
 
 
-def test_what_was_pushed_comes_back_with_the_digest_that_was_returned(hub, made):
+def test_the_card_holds_what_the_hub_indexes(hub, made):
     published = QualityPredictor(made).push_to_hub("org/mine", license="apache-2.0", tags=("truthfulqa",))
     loaded = load_checkpoint(published.location, sha256=published.digest)
     assert published.commit == head(hub, "org/mine")
     assert loaded.manifest.metrics == made.manifest.metrics
     assert loaded.digest != made.digest  # the card has the hub's metadata now
-
-
-def test_the_card_holds_what_the_hub_indexes(hub, made):
-    push(made, "org/mine", license="apache-2.0", tags=("truthfulqa",))
+    assert push(loaded, "other/mine", license="apache-2.0", tags=("truthfulqa",)).digest == published.digest
     card = huggingface_hub.ModelCard(hub.commits["org/mine"][head(hub, "org/mine")]["README.md"].decode())
     assert card.data.license == "apache-2.0"
     assert card.data.library_name == "metaprobe"
@@ -252,31 +233,17 @@ def test_the_card_holds_what_the_hub_indexes(hub, made):
     assert card.text.strip() == "# Quality predictor\n\nMade for tests."
 
 
-def test_pushing_what_was_fetched_changes_no_byte(hub, made):
-    first = push(made, "org/mine", license="mit")
-    again = push(load_checkpoint(first.location), "other/mine", license="mit")
-    assert again.digest == first.digest
-
-
-def test_a_copy_has_the_same_digest_and_replaces_nothing_unasked(made, tmp_path):
-    predictor = QualityPredictor(made)
+def test_a_fetched_checkpoint_is_copied_and_sent_to_processes_though_the_cache_is_made_of_links(hub, made, tmp_path):
+    predictor = QualityPredictor.from_pretrained(NAME, revision=head(hub))
+    assert predictor.predict(responses(1)[0]) == QualityPredictor(made).predict(responses(1)[0])
+    assert any(path.is_symlink() for path in predictor.checkpoint.path.iterdir())
+    assert pickle.loads(pickle.dumps(predictor.checkpoint)).digest == made.digest
     copied = predictor.save_pretrained(tmp_path / "copy")
+    assert not any(path.is_symlink() for path in (tmp_path / "copy").iterdir())
     assert load_checkpoint(tmp_path / "copy", sha256=made.digest).digest == copied.digest
     with pytest.raises(CheckpointExists):
         predictor.save_pretrained(tmp_path / "copy")
     predictor.save_pretrained(tmp_path / "copy", overwrite=True)
-
-
-def test_a_fetched_checkpoint_can_be_copied_though_the_cache_is_made_of_links(hub, made, tmp_path):
-    copied = QualityPredictor.from_pretrained(NAME, revision=head(hub)).save_pretrained(tmp_path / "copy")
-    assert not any(path.is_symlink() for path in (tmp_path / "copy").iterdir())
-    assert copied.digest == made.digest
-
-
-def test_a_fetched_checkpoint_can_be_sent_to_another_process_though_the_cache_is_made_of_links(hub, made):
-    loaded = load_checkpoint(pinned(hub))
-    assert any(path.is_symlink() for path in loaded.path.iterdir())
-    assert pickle.loads(pickle.dumps(loaded)).digest == made.digest
 
 
 def test_a_rule_across_the_card_is_no_front_matter(hub, made, tmp_path):
@@ -321,9 +288,7 @@ def test_what_a_hub_says_of_a_file_is_not_believed_where_it_makes_no_sense(hub, 
     assert not hub.got("manifest.json")
 
 
-def test_what_was_not_read_has_no_folder_and_a_gate_of_the_hub_is_named(hub):
-    with pytest.raises(NotACheckpoint, match="nothing of hub:org/quality@main was read yet"):
-        _ = Repository("org/quality", "main").path
+def test_a_gate_of_the_hub_is_named():
     errors = pytest.importorskip("huggingface_hub.errors")
     response = httpx.Response(403, request=httpx.Request("GET", "http://hub"))
     with (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metaprobe.checkpoints import ContractMismatch, load_checkpoint
+from metaprobe.checkpoints import load_checkpoint
 from metaprobe.eval.compare import policy_results
 from metaprobe.probes.signals import Signal, Signals, signals_of
 from metaprobe.records.errors import RecordError
@@ -15,7 +15,7 @@ from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.routing.ask_again import ACCEPT, AGAIN, INPUTS, LearnedChoice, StatedThreshold
 from metaprobe.routing.policy import Outcome, Policy, State
 from metaprobe.training.ask_again.data import pair_variants
-from metaprobe.training.ask_again.fit import best_threshold, evaluate_choice
+from metaprobe.training.ask_again.fit import evaluate_choice
 from metaprobe.training.ask_again.train import export_choice
 
 # Whether so little data passes every audit is not the subject here.
@@ -137,56 +137,11 @@ def test_asking_again_must_bring_more_than_its_price_the_checkpoints_unless_anot
     assert free.decide(measured, LEGAL).action == AGAIN
 
 
-def test_the_fixed_rule_scores_asking_again_by_how_bad_the_stated_number_is() -> None:
-    unsure = StatedThreshold().decide(state(confidence=0.25), LEGAL)
-    assert unsure.scores == {ACCEPT: 0.25, AGAIN: 0.75}
-    assert unsure.reason == "confidence 0.25 (stated) < 0.5"
-    hard = StatedThreshold("difficulty", again_if_above=True).decide(state(difficulty=0.75), LEGAL)
-    assert hard.scores == {ACCEPT: 0.25, AGAIN: 0.75}
-    silent = StatedThreshold().decide(state(), LEGAL)
-    assert (silent.action, silent.reason) == (ACCEPT, "confidence 0.50 (fallback, nothing stated) >= 0.5")
-
-
-def test_a_checkpoint_of_another_kind_is_refused(tmp_path) -> None:
-    data = pair_variants(made_up_runs())
-    checkpoint = export_choice(tmp_path / "choice", data, *evaluate_choice(data), seed=0, command="a test")
-    other = dataclasses.replace(checkpoint, manifest=dataclasses.replace(checkpoint.manifest, kind="quality"))
-    with pytest.raises(ContractMismatch, match="expected kind 'choice'"):
-        LearnedChoice(other)
-
-
-def test_too_few_pairs_are_refused() -> None:
+def test_too_few_pairs_are_refused_and_items_without_a_group_are_their_own() -> None:
     with pytest.raises(RecordError, match="20 items were answered"):
         pair_variants(made_up_runs(20))
-
-
-def test_the_tuned_threshold_is_the_best_one() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=40).astype(np.float32)
-    correct = rng.integers(0, 2, (40, 2))
-    best = best_threshold(values, correct)
-
-    def right(threshold: float) -> int:
-        return int(np.where(values < threshold, correct[:, 1], correct[:, 0]).sum())
-
-    assert right(best) == max(right(t) for t in [-np.inf, *np.sort(values), np.inf])
-
-
-@pytest.mark.parametrize("unknown", [0, 5])
-def test_the_tuned_threshold_counts_only_what_it_can_separate(unknown: int) -> None:
-    """Rows of one value go one way together, and a row without a value is below no threshold."""
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        values = rng.integers(0, 4, 40).astype(np.float32)
-        values[:unknown] = np.nan
-        correct = rng.integers(0, 2, (40, 2))
-        correct[:unknown] = 0, 1
-
-        def right(threshold: float, values: Any = values, correct: Any = correct) -> int:
-            return int(np.where(values < threshold, correct[:, 1], correct[:, 0]).sum())
-
-        levels = [-np.inf, *np.unique(values[unknown:]), np.inf]
-        assert right(best_threshold(values, correct)) == max(right(level) for level in levels)
+    runs = [dataclasses.replace(run, item=dataclasses.replace(run.item, group="")) for run in made_up_runs(60)]
+    assert len(set(pair_variants(runs).groups)) == 60
 
 
 def test_signals_say_where_they_are_from_and_stay_none_without_a_source() -> None:
@@ -196,8 +151,3 @@ def test_signals_say_where_they_are_from_and_stay_none_without_a_source() -> Non
     assert signals.difficulty is None
     assert (signals.value("mean_logprob"), signals.value("min_logprob"), signals.value("tokens")) == (-2.0, -3.0, 2.0)
     assert signals_of(Call(id="c")).mean_logprob is None
-
-
-def test_items_without_a_group_are_their_own_groups() -> None:
-    runs = [dataclasses.replace(run, item=dataclasses.replace(run.item, group="")) for run in made_up_runs(60)]
-    assert len(set(pair_variants(runs).groups)) == 60

@@ -45,56 +45,23 @@ def test_a_response_and_a_batch_score_as_the_predictor_does(served: Served, pred
 
 
 def test_a_bad_response_in_a_batch_loses_none_of_the_others(served: Served) -> None:
-    batch = [LOGPROBS, {"choices": []}, "text", None, [0.5], [], LOGPROBS]
-    verdicts = served.post("/v1/score", {"responses": batch}).json()["verdicts"]
-    assert [v["score"] is None for v in verdicts] == [False, True, True, True, True, True, False]
-    assert all(v["reason"] for v in verdicts[1:-1])
-    assert verdicts[0] == verdicts[-1]
-
-
-def test_nan_or_half_a_surrogate_pair_in_a_batch_costs_that_response_and_no_other(served: Served) -> None:
     named = completion({"model": "half \ud800", "logprobs": True})
-    batch = [LOGPROBS, [-0.5, float("nan")], [-0.5, float("-inf")], named, LOGPROBS]
-    answer = served.post("/v1/score", {"responses": batch})
+    bad = [{"choices": []}, "text", None, [0.5], [], [-0.5, float("nan")], [-0.5, float("-inf")]]
+    answer = served.post("/v1/score", {"responses": [LOGPROBS, *bad, named, LOGPROBS]})
     assert answer.status_code == 200
     verdicts = answer.json()["verdicts"]
-    assert [v["score"] is None for v in verdicts] == [False, True, True, False, False]
-    assert "NaN" in verdicts[1]["reason"]
-    assert "half \\ud800" in verdicts[3]["reason"]  # it is another model than the checkpoint's
+    assert [v["score"] is None for v in verdicts] == [False, *[True] * len(bad), False, False]
+    assert all(v["reason"] for v in verdicts[1:-1])
+    assert "half \\ud800" in verdicts[-2]["reason"]  # it is another model than the checkpoint's
     assert verdicts[0] == verdicts[-1]
     alone = served.post("/v1/score", [-0.5, float("nan")])
     assert (alone.status_code, alone.json()["error"]["code"]) == (422, "unscorable")
 
 
-class Says:
-    """A predictor that says what it is told to."""
-
-    def __init__(self, predictor: QualityPredictor, verdict: Verdict) -> None:
-        self.checkpoint, self.schema, self._verdict = predictor.checkpoint, predictor.schema, verdict
-
-    def predict(self, response: object) -> Verdict:
-        return self._verdict
-
-
-@pytest.mark.parametrize(("score", "heads"), [(None, {"relevant": 0.5}), (0.5, {})])
-def test_a_checkpoint_with_heads_or_a_score_alone_is_answered(
-    predictor: QualityPredictor, score: float | None, heads: dict[str, float]
-) -> None:
-    says = Says(predictor, Verdict(score, heads, None, None, "c"))
-    with running(create_app(Settings(checkpoint="c"), predictor=says)) as (url, _):  # type: ignore[arg-type]
-        answer = Served(url).post("/v1/score", LOGPROBS)
-    assert answer.status_code == 200
-    assert (answer.json()["score"], answer.json()["heads"]) == (score, heads)
-
-
-def test_every_answer_of_the_server_says_that_it_is_json(served: Served) -> None:
-    answers = [served.post("/v1/score", body) for body in (LOGPROBS, {"responses": []}, None, b"{")]
-    for answer in (*answers, served.get("/healthz"), served.get("/v1/models")):
-        assert answer.headers["content-type"] == "application/json"
-
-
 def test_the_verdict_on_another_model_says_so(served: Served) -> None:
-    verdict = served.post("/v1/score", completion({"model": "other", "logprobs": True})).json()
+    answer = served.post("/v1/score", completion({"model": "other", "logprobs": True}))
+    assert answer.headers["content-type"] == "application/json"
+    verdict = answer.json()
     assert "response of other, checkpoint trained on m" in verdict["reason"]
     assert verdict["score"] is not None
 
@@ -119,20 +86,6 @@ def test_a_body_that_cannot_be_scored_says_why(served: Served, body: bytes, stat
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_what_would_be_a_response_elsewhere_says_what_to_hand_over(served: Served) -> None:
-    whole = completion({"model": "m", "logprobs": True})
-    refusal = {"message": {"content": None, "refusal": "No."}, "logprobs": whole["choices"][0]["logprobs"]}
-    for body, status, why in (
-        ({"id": "q1", "response": whole, "labels": {"correct": 1}}, 422, "under its 'response': hand over that"),
-        ({"error": {"message": "no such model"}}, 422, "no such model"),
-        ({"choices": [refusal]}, 422, "is a refusal"),
-        (b'data: {"choices": []}\n\ndata: [DONE]\n\n', 400, "the list of its chunks"),
-    ):
-        answer = served.post("/v1/score", body)
-        assert answer.status_code == status
-        assert why in answer.json()["error"]["message"]
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: (
@@ -143,7 +96,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(json_values)
 def test_no_json_whatsoever_breaks_scoring(served: Served, value: object) -> None:
     answer = served.post("/v1/score", {"responses": [value, LOGPROBS]})
@@ -285,17 +238,6 @@ def test_more_than_the_bound_are_answered_503_and_none_is_lost(
         assert client.post("/v1/score", LOGPROBS).status_code == 200
     assert all(len(chunks) == len(TOKENS) + 2 for chunks in whole)
     assert all(verdict_of(chunks[-1])["score"] is not None for chunks in whole)
-
-
-def test_sixty_requests_at_once_each_get_their_own_answer(served: Served) -> None:
-    def ask(number: int) -> tuple[int, Any]:
-        return number, served.chat(n=1 + number % 4, stream=number % 2 == 0)
-
-    with ThreadPoolExecutor(16) as pool:
-        for number, answer in pool.map(ask, range(60)):
-            verdict = verdict_of(answer) if number % 2 else verdict_of(list(answer)[-1])
-            assert len(verdict.get("choices", [verdict])) == 1 + number % 4
-            assert verdict["score"] is not None
 
 
 def test_a_shutdown_finishes_what_is_in_flight(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:

@@ -14,74 +14,53 @@ CONFIDENCE = {
     "85%": 0.85,
     " 85 % ": 0.85,
     "85 percent": 0.85,
-    "85.": 0.85,
     "**85**": 0.85,
-    "85.5": 0.855,
     "0.85": 0.85,
     ".85": 0.85,
     "1": 0.01,
     "1.0": 1.0,
     "0": 0.0,
-    "0.0": 0.0,
-    "100": 1.0,
     "100%": 1.0,
     "0.5%": 0.005,
     "8/10": 0.8,
-    "8 / 10": 0.8,
     "8 out of 10": 0.8,
     "85 (out of 100)": 0.85,
     "Nine out of ten": 0.9,
     # named
-    "Confidence: 90": 0.9,
     "Confidence: 90%": 0.9,
-    "confidence = 0.9": 0.9,
     "**Confidence:** 90": 0.9,
     "CONFIDENCE SCORE: 90/100": 0.9,
-    "Confidence level is about 90.": 0.9,
     "Confidence (0-100): 85": 0.85,
     "Confidence (0-1): 1": 1.0,
-    "Confidence [1-10]: 8": 0.8,
     "On a scale from 0 to 10, I would say 8.": 0.8,
     '{"confidence": 85}': 0.85,
     '{"answer": 42, "confidence": 0.85}': 0.85,
     '```json\n{"answer": "42",\n "confidence": "85%"}\n```': 0.85,
-    "Answer: 42\nConfidence: 85": 0.85,
     "Difficulty: 30, confidence: 85": 0.85,
-    "Confidence: I would say 85.": 0.85,
     "Confidence: I am 85% sure. The answer is 42.": 0.85,
     "Difficulty (0-10): 7, confidence (0-100): 85%": 0.85,
     "Confidence: 85. Yes, confidence is 85%.": 0.85,
     # said in passing
     "I am 85% sure that the answer is 42.": 0.85,
     "I'm 85 percent confident; 2 checks were made.": 0.85,
-    "My confidence in this answer is 85.": 0.85,
     "85\n\nMy confidence comes from 3 facts.\nI know them.": None,
-    "85\n\nMy confidence comes from experience.": 0.85,
     "I would say 85, so 85%.": 0.85,
     # words
     "high": 0.7,
     "Very high.": 0.9,
-    "Confidence: low": 0.3,
     '{"confidence": "very low"}': 0.1,
     "I have moderate confidence in it.": 0.5,
     # nothing, or nothing definite
     "": None,
-    "   \n": None,
     "I do not know.": None,
     "-5": None,
-    "−5": None,
     "-0.0": None,
-    "Confidence: -5": None,
     "150": None,
     "1.5": 0.015,
-    "101%": None,
     "11/10": None,
     "8/0": None,
-    "0/0": None,
     "80-90": None,
-    "Confidence: 80-90%": None,
     "80% to 90%": None,
-    "between 80 and 90": None,
     "85 or 90": None,
     "Confidence: 80. On reflection, confidence: 90": None,
     "Confidence: unknown. The answer is 42.": None,
@@ -92,7 +71,6 @@ CONFIDENCE = {
     "Paris, 3rd district, v2.1.3": None,
     "The price is high.": None,
     "Not a high confidence.": None,
-    "not very high confidence": None,
     "Confidence: not high": None,
     "high confidence, or low confidence": None,
     "9" * 5000: None,
@@ -104,15 +82,14 @@ DIFFICULTY = {
     "Difficulty: 0.7 (confidence: 0.2)": 0.7,
     '{"difficulty": 7.5, "strategy": 3}': 0.075,
     "7/10 difficulty": 0.7,
-    "easy": 0.3,
     "Very hard": 0.9,
-    "Difficulty: medium": 0.5,
     "difficulty: very difficult": 0.9,
     "It is hard to say.": None,
     "Confidence: 0.9, difficulty: ?": None,
 }
 
 
+PARSERS = {"confidence": parse_confidence, "difficulty": parse_difficulty}
 WORDS = {
     "confidence": {"very low": 0.1, "low": 0.3, "medium": 0.5, "moderate": 0.5, "high": 0.7, "very high": 0.9},
     "difficulty": {"very easy": 0.1, "easy": 0.3, "medium": 0.5, "moderate": 0.5, "hard": 0.7, "very hard": 0.9}
@@ -121,20 +98,19 @@ WORDS = {
 """A word stands for the middle of its fifth of the scale."""
 
 
-@pytest.mark.parametrize(("name", "word"), [(name, word) for name, levels in WORDS.items() for word in levels])
-def test_a_word_stands_for_the_middle_of_its_fifth(name, word):
-    parse = {"confidence": parse_confidence, "difficulty": parse_difficulty}[name]
-    assert parse(f"{name}: {word}") == parse(f"{name.title()} is {word}.") == WORDS[name][word]
+@pytest.mark.parametrize("name", WORDS)
+def test_a_word_stands_for_the_middle_of_its_fifth(name):
+    for word, value in WORDS[name].items():
+        assert PARSERS[name](f"{name}: {word}") == PARSERS[name](f"{name.title()} is {word}.") == value
 
 
-@pytest.mark.parametrize(("text", "value"), CONFIDENCE.items(), ids=lambda x: repr(x)[:40])
-def test_confidence_is_read_as_said(text, value):
-    assert parse_confidence(text) == (value if value is None else pytest.approx(value))
-
-
-@pytest.mark.parametrize(("text", "value"), DIFFICULTY.items(), ids=lambda x: repr(x)[:40])
-def test_difficulty_is_read_as_said(text, value):
-    assert parse_difficulty(text) == (value if value is None else pytest.approx(value))
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [("confidence", *one) for one in CONFIDENCE.items()] + [("difficulty", *one) for one in DIFFICULTY.items()],
+    ids=lambda x: repr(x)[:40],
+)
+def test_a_number_is_read_as_said(name, text, value):
+    assert PARSERS[name](text) == (value if value is None else pytest.approx(value))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +133,7 @@ fragments = st.sampled_from([*NAMES, *SIGNS, *NUMBERS])
 texts = st.one_of(st.text(), st.text(string.digits + "./-% to"), st.lists(fragments).map("".join))
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(texts, st.sampled_from([1, 5, 10, 100]))
 def test_any_text_gives_a_number_in_the_unit_interval_or_nothing(text, scale):
     for value in (parse_confidence(text, scale=scale), parse_difficulty(text, scale=scale)):

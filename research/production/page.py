@@ -39,14 +39,13 @@ def prediction(found: dict[str, Any]) -> list[str]:
         ]
         for row in found["rows"]
     ]
-    stream, gate = found["stream_us"], found["gate_us"]
+    gate = found["gate_us"]
     return [
         *markdown(["what", "us", "against, us", "times as fast", "target"], rows),
         "",
         f"Features of many responses of 256 tokens: {found['batch_tokens_a_second'] / 1e6:.0f} million tokens/s. "
-        f"One streamed token: {stream['between_looks']:.2f} us between looks, {stream['at_look']:.2f} us at a look, "
-        f"features alone; into the bundled gate {gate['between_looks']:.2f} us, {gate['at_look']:.0f} us at a look, "
-        f"the graph included (targets: 5 and 100). One thread. {found['machine']}.",
+        f"One streamed token into the bundled gate: {gate['between_looks']:.2f} us between looks, "
+        f"{gate['at_look']:.0f} us at a look (targets: 5 and 100). One thread. {found['machine']}.",
     ]
 
 

@@ -12,6 +12,8 @@ from importlib import import_module  # noqa: E402
 from importlib.metadata import version  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
+from metaprobe.probes.elsewhere import DONE_IN  # noqa: E402
+
 if TYPE_CHECKING:
     from metaprobe.checkpoints.checkpoint import Checkpoint
     from metaprobe.checkpoints.errors import CheckpointError
@@ -96,6 +98,14 @@ _LATER = {
     "watch": "metaprobe.serving.watch_stream",
 }
 """Where each name is; it is imported when it is asked for, so that nobody waits for what he does not use."""
+
+DONE_IN.update(
+    {
+        "adapt a predictor": ("metaprobe.training.rescale", "fit"),
+        "fit a probe": ("metaprobe.training.recipes.hidden", "train"),
+        "read a text": ("metaprobe.llms.hidden_capture", "train"),
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,20 @@
+"""Work of rooms above or beside this one that methods of this room offer: `adapt`, `fit` and `score_text`.
+
+This room may not import those rooms. The front door (`metaprobe/__init__.py`), which is above all rooms and always
+imported first, says where each work is done. A module is imported when its work is asked for: all of them are heavy.
+"""
+
+from types import ModuleType
+from typing import Literal
+
+from metaprobe.records.extras import require
+
+Work = Literal["adapt a predictor", "fit a probe", "read a text"]
+DONE_IN: dict[Work, tuple[str, str]] = {}
+"""Work -> the module that does it, and the extra that this module needs. Filled by the front door."""
+
+
+def module_to(work: Work) -> ModuleType:
+    """Returns the module that does the work. Raises `MissingExtra` where its extra is not installed."""
+    module, extra = DONE_IN[work]
+    return require(module, extra)
