@@ -172,16 +172,14 @@ def measure_held_out(
     if "ece" in metrics:
         weights = cluster_weights(table.groups.tolist(), seed=seed)
         metrics["ece_debiased"] = debiased_ece(table.y, judged.probability, weights)
-    # The refits need all features at once.
-    refits = isinstance(evidence.features, np.ndarray)
-    elsewhere = out_of_domain(evidence, method, seed=seed) if refits else None
+    elsewhere = out_of_domain(evidence, method, seed=seed)
     if elsewhere is not None:
         metrics |= {f"auroc_without_{elsewhere.by}.{name}": value for name, value in elsewhere.auroc.items()}
         metrics[f"auroc_without_{elsewhere.by}"] = elsewhere.mean
         metrics[f"auroc_gain_over_mean_log_probability_without_{elsewhere.by}"] = elsewhere.gain
         if elsewhere.ece is not None:
             metrics[f"ece_without_{elsewhere.by}"] = elsewhere.ece
-    report = audit_method(evidence, fits, method, refits=refits, elsewhere=elsewhere, seed=seed)
+    report = audit_method(evidence, fits, method, elsewhere=elsewhere, seed=seed)
     if report.controls is not None:
         metrics["auroc_gain_over_strongest_control"] = report.controls.strongest.difference
     inside = within_runs(table, fits, judged, seed=seed)

@@ -121,11 +121,11 @@ def load_evidence(
     )
 
 
-def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, spread: bool = False) -> dict[str, Evidence]:
+def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[str, Evidence]:
     """Returns target -> evidence of its table, without hidden states. Features of an answer are computed once.
 
-    Groups that ask the same question are one group. `spread`: features are a Dask array on the workers of the default
-    Dask client. Raises `RecordError` where log-probabilities were recorded in different modes.
+    Groups that ask the same question are one group. Raises `RecordError` where log-probabilities were recorded in
+    different modes.
     """
     logprobs = {c: s for t in tables.values() for c, s in zip(t.call_ids.tolist(), t.logprobs, strict=True)}
     row = {call_id: i for i, call_id in enumerate(logprobs)}
@@ -138,10 +138,6 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable], *, sprea
         if measured
         else np.empty((len(logprobs), 0), dtype=np.float32)
     )
-    if spread:
-        from metaprobe.training.trees import distribute  # needs an extra
-
-        X = distribute(X)
     calls = _calls(runs, row)
     generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
     reader = logprobs_reader_of(calls)

@@ -232,10 +232,9 @@ class Ladder:
         return graph.add("Add", linear, self.trees.add_to(graph, features, width), name=output)
 
 
-def terms_in(X: Any) -> Floats:
-    """Returns the terms (n, 7) among features, an array or a Dask array (n, d): the last columns."""
-    last = X[:, -len(TERMS) :]
-    return np.asarray(last if isinstance(last, np.ndarray) else last.compute(), dtype=np.float64)
+def terms_in(X: NDArray[np.floating[Any]]) -> Floats:
+    """Returns the terms (n, 7) among features (n, d): the last columns."""
+    return X[:, -len(TERMS) :].astype(np.float64)
 
 
 def fit_ladder(
@@ -251,7 +250,7 @@ def fit_ladder(
 ) -> Ladder:
     """Climbs as far as the train and selection rows carry, and fits what was reached on both.
 
-    X (n, d): features of a schema with terms, also a Dask array; `names` (d,). `runs` (n,): the run of each answer.
+    X (n, d): features of a schema with terms; `names` (d,). `runs` (n,): the run of each answer.
     Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
     models and tasks lost what they had gained (docs/research/travel.md).
     """

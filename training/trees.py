@@ -2,10 +2,12 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from threading import Event, Thread
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +66,7 @@ class Trees:
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Raw log-odds (n,), or the number itself, before calibration.
 
-        X: float32 features (n, d), NaN where undefined; also a Dask array.
+        X: float32 features (n, d), NaN where undefined.
         """
         return raw_scores(self.booster, X)
 
@@ -99,18 +101,6 @@ class Grown:
     """Raw scores of the selection rows after that many."""
 
 
-class Grower(Protocol):
-    """What grows boosters on given rows: this machine, or a cluster."""
-
-    def grow(self, parameters: Parameters) -> Grown:
-        """Fitted on the train rows, the rounds chosen on the selection rows."""
-        ...
-
-    def finish(self, parameters: Parameters, rounds: int) -> Any:
-        """The booster on train and selection rows."""
-        ...
-
-
 def fit_trees(
     X: NDArray[np.float32],
     y: NDArray[Any],
@@ -129,23 +119,23 @@ def fit_trees(
     sign of a constraint that way round.
 
     `start` (n,): log-odds that are known already; the trees learn what is to be added to them, and are chosen by what
-    both reach together.
-
-    X is an array (n, d), or a Dask array for rows beyond this machine's memory: then the cluster of the default Dask
-    client fits (`Cluster`), with the same search.
+    both reach together. Within `on_cluster` the search takes a sample of the rows, and the workers make the last fit.
     """
-    grower = _grower(X, y, roles, names, start)
-    at, binary = y[roles.selection], objective == "binary"
+    searched = roles
+    if _CLIENT.get() is not None:
+        searched = replace(roles, train=_sample(roles.train), selection=_sample(roles.selection))
+    search = _Search(X, y, searched, names, start)
+    at, binary = y[searched.selection], objective == "binary"
     merit = _auroc if binary else _closeness
     base: Parameters = {"objective": objective, "metric": METRIC[objective], **COMMON, "seed": seed}
     base["num_threads"] = 1 if X.size < SMALL else 0
-    best = max((grower.grow({**base, **size}) for size in GRID), key=lambda grown: merit(at, grown))
-    for more in _refinements(y[roles.train] if binary else None, names):
-        tried = grower.grow({**best.parameters, **more})
+    best = max((search.grow({**base, **size}) for size in GRID), key=lambda grown: merit(at, grown))
+    for more in _refinements(y[searched.train] if binary else None, names):
+        tried = search.grow({**best.parameters, **more})
         gain = merit(at, tried) - merit(at, best)
         if gain >= 0 if "monotone_constraints" in more else gain > 0 and _loss(at, tried) < _loss(at, best):
             best = tried
-    booster = grower.finish(best.parameters, best.rounds)
+    booster = _fit_all(X, y, roles.learning, names, start, best.parameters, best.rounds)
     if not _splits(booster):
         raise RecordError(
             f"LightGBM finds nothing to split in {len(roles.learning)} answers: they are too few, or their "
@@ -160,7 +150,7 @@ def refit_trees(
 ) -> Trees:
     """Returns the same recipe fitted on train and selection rows of these roles; `start` as for `fit_trees`."""
     parameters = {name: value for name, value in trees.parameters.items() if name != "rounds"}
-    booster = _grower(X, y, roles, names, start).finish(parameters, trees.parameters["rounds"])
+    booster = _fit_all(X, y, roles.learning, names, start, parameters, trees.parameters["rounds"])
     return Trees(float32_thresholds(booster), trees.parameters, trees.selection_auroc)
 
 
@@ -197,67 +187,59 @@ def _loss(y: NDArray[np.int64], grown: Grown) -> float:
     return float(np.logaddexp(0, np.where(y == 1, -logit, logit)).mean())
 
 
-def _grower(X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str], start: Floats | None) -> Grower:
-    if isinstance(X, np.ndarray):
-        return _Here(X, y, roles, names, start)
-    return Cluster(X, y, roles, names, start)
-
-
-class _Here:
-    """Grows on this machine, with LightGBM's early stopping."""
+class _Search:
+    """Grows candidates on the train rows, with LightGBM's early stopping on the selection rows."""
 
     def __init__(
-        self,
-        X: NDArray[np.float32],
-        y: NDArray[Any],
-        roles: Roles,
-        names: Sequence[str],
-        start: Floats | None,
+        self, X: NDArray[np.float32], y: NDArray[Any], roles: Roles, names: Sequence[str], start: Floats | None
     ) -> None:
-        self._lightgbm = require("lightgbm", "fit")
-        self._X, self._y, self._roles, self._names, self._start = X, y, roles, safe(names), start
-        self._train = self._rows(roles.train)
-        self._selection = self._rows(roles.selection, reference=self._train)
-
-    def _rows(self, rows: NDArray[np.int64], **more: Any) -> Any:
-        return self._lightgbm.Dataset(
-            self._X[rows],
-            self._y[rows],
-            init_score=None if self._start is None else self._start[rows],
-            feature_name=self._names,
-            free_raw_data=False,
-            **more,
-        )
+        self._X, self._start, self._rows = X, start, roles.selection
+        self._train = _data_set(X, y, roles.train, names, start)
+        self._selection = _data_set(X, y, roles.selection, names, start, reference=self._train)
 
     def grow(self, parameters: Parameters) -> Grown:
-        booster = self._lightgbm.train(
+        lightgbm = require("lightgbm", "fit")
+        booster = lightgbm.train(
             parameters,
             self._train,
             num_boost_round=MAX_ROUNDS,
             valid_sets=[self._selection],
-            callbacks=[self._lightgbm.early_stopping(PATIENCE, verbose=False)],
+            callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
         )
-        scores = raw_scores(booster, self._X[self._roles.selection])
+        scores = raw_scores(booster, self._X[self._rows])
         if self._start is not None:
-            scores = scores + self._start[self._roles.selection]
+            scores = scores + self._start[self._rows]
         return Grown(parameters, booster.best_iteration, scores)
 
-    def finish(self, parameters: Parameters, rounds: int) -> Any:
-        return self._lightgbm.train(parameters, self._rows(self._roles.learning), num_boost_round=rounds)
+
+def _data_set(
+    X: NDArray[np.float32], y: NDArray[Any], rows: Rows, names: Sequence[str], start: Floats | None, **more: Any
+) -> Any:
+    known = None if start is None else start[rows]
+    lightgbm = require("lightgbm", "fit")
+    return lightgbm.Dataset(X[rows], y[rows], init_score=known, feature_name=safe(names), free_raw_data=False, **more)
 
 
-def raw_scores(booster: Any, X: Any, rounds: int | None = None) -> Floats:
-    """Raw scores (n,) of an array, or of a Dask array block by block, after so many rounds (by default the best)."""
-    if isinstance(X, np.ndarray):
-        return np.asarray(booster.predict(X, raw_score=True, num_iteration=rounds), dtype=np.float64)
-    return blockwise(lambda block: raw_scores(booster, block, rounds), X)
+def _fit_all(
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    rows: Rows,
+    names: Sequence[str],
+    start: Floats | None,
+    parameters: Parameters,
+    rounds: int,
+) -> Any:
+    """Returns the booster fitted on these rows: here, or on the workers of the cluster that `on_cluster` opened."""
+    if (client := _CLIENT.get()) is not None:
+        known = None if start is None else start[rows]
+        return _fit_on_workers(client, X[rows], y[rows], known, safe(names), parameters, rounds)
+    data = _data_set(X, y, rows, names, start)
+    return require("lightgbm", "fit").train(parameters, data, num_boost_round=rounds)
 
 
-def in_memory(X: Any) -> NDArray[np.float32]:
-    """The array itself; of a Dask array a sample of its rows, as many as are held easily."""
-    if isinstance(X, np.ndarray):
-        return X
-    return sample(X)
+def raw_scores(booster: Any, X: NDArray[np.floating[Any]]) -> Floats:
+    """Returns the raw scores (n,) after the best round."""
+    return np.asarray(booster.predict(X, raw_score=True), dtype=np.float64)
 
 
 def grow(
@@ -310,205 +292,109 @@ def safe(names: Sequence[str]) -> list[str]:
     return [name.replace("%", "pct") for name in names]
 
 
-# The same boosters where the features are a Dask array: LightGBM fits them on the workers of a Dask cluster.
+# The last fit on the workers of a Dask cluster, by LightGBM's own Dask interface.
 #
-#     client = Client("scheduler:8786")
-#     X = dask.array.from_array(features, chunks=(100_000, -1))   # or read by the workers themselves
-#     fit_trees(X, y, roles, names=names)
-#
-# Labels, groups and scores, a few bytes an answer, stay on this machine; features never come back to it, but for the
-# sample of `sample`.
-#
-# LightGBM's Dask interface evaluates on other rows but does not stop early (its workers would stop at different
-# rounds and wait for each other for ever: LightGBM issues 3712 and 6351). Here all rounds are fitted, their losses on
-# the selection rows are computed afterwards, and the rule of early stopping is applied to these: the same rounds as
-# it would have found, for more work. Which rows a worker holds decides its bins and its bagging, so that two fits
-# differ as two seeds do on one machine.
+# LightGBM's Dask interface does not stop early: its workers would stop at different rounds and wait for each other for
+# ever (LightGBM issues 3712 and 6351). So size and rounds are searched on this machine, on a sample of the rows. Which
+# rows a worker holds decides its bins and its bagging, so that two fits differ as two seeds do on one machine.
 
 SAMPLE_ROWS = 200_000
-"""Rows that come to this machine, for the region of support and for checking the graph."""
-
+"""Most train rows, and most selection rows, of a search whose last fit is on a cluster."""
 BLOCK_ROWS = 100_000
-
-FITS = 3
-"""How often a fit is begun, where each time a worker is lost."""
 LOOK_AFTER = 1.0
 """Seconds between two looks at the workers."""
+_CLIENT: ContextVar[Any] = ContextVar("the Dask client whose workers fit", default=None)
 
 
-class Cluster:
-    """Grows on the workers of the default Dask client."""
-
-    def __init__(
-        self, X: Any, y: NDArray[Any], roles: Roles, names: Sequence[str], start: Floats | None = None
-    ) -> None:
-        """X: a Dask array (n, d) of float32; `start` (n,): log-odds that the trees add to.
-
-        Raises `RecordError` for anything else, and where there is no client.
-        """
-        for module in ("dask.dataframe", "distributed"):  # LightGBM asks for both, and says less
-            require(module, "train,dask")
-        self._array = require("dask.array", "dask")
-        if not isinstance(X, self._array.Array):
-            raise RecordError(f"features are a {type(X).__name__}; expected a NumPy or a Dask array")
-        distributed = require("distributed", "dask")
+@contextmanager
+def on_cluster(scheduler: str | None) -> Iterator[None]:
+    """Fits boosters on the workers of this Dask scheduler meanwhile; on this machine where it is None."""
+    if scheduler is None:
+        yield
+        return
+    for module in ("dask.array", "dask.dataframe"):  # LightGBM asks for both, and says less
+        require(module, "train,dask")
+    with require("distributed", "train,dask").Client(scheduler) as client:
+        token = _CLIENT.set(client)
         try:
-            self._client = distributed.default_client()
-        except ValueError as error:
-            raise RecordError(
-                "features are a Dask array, and there is no Dask client: make a distributed.Client first"
-            ) from error
-        self._X = X.rechunk({1: -1})
-        self._y, self._roles, self._names, self._start = y, roles, safe(names), start
-
-    def grow(self, parameters: Parameters) -> Grown:
-        booster = self._fit(parameters, self._roles.train, MAX_ROUNDS)
-        selection, y = self._X[self._roles.selection], self._y[self._roles.selection]
-        known = np.zeros(len(y)) if self._start is None else self._start[self._roles.selection]
-        starts = np.cumsum([0, *selection.chunks[0]])
-        delayed = require("dask", "dask").delayed
-        losses = log_losses_by_round if parameters["objective"] == "binary" else squares_by_round
-        sums = [
-            delayed(losses)(booster, block, y[start:end], known[start:end])
-            for block, start, end in zip(selection.to_delayed()[:, 0], starts[:-1], starts[1:], strict=True)
-        ]
-        rounds = best_rounds(np.sum(self._client.gather(self._client.compute(sums)), axis=0))
-        added = blockwise(lambda block: raw_scores(booster, block, rounds), selection)
-        return Grown(parameters, rounds, added + known)
-
-    def finish(self, parameters: Parameters, rounds: int) -> Any:
-        return self._fit(parameters, self._roles.learning, rounds)
-
-    def _fit(self, parameters: Parameters, rows: Rows, rounds: int) -> Any:
-        interface = require("lightgbm.dask", "train,dask")
-        # Each worker uses the threads it has.
-        given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
-        binary = parameters["objective"] == "binary"
-        kind = interface.DaskLGBMClassifier if binary else interface.DaskLGBMRegressor
-        model = kind(**given, random_state=parameters["seed"], n_estimators=rounds, client=self._client)
-        X = self._X[rows]
-        y = self._array.from_array(self._y[rows], chunks=(X.chunks[0],))
-        known = None if self._start is None else self._array.from_array(self._start[rows], chunks=(X.chunks[0],))
-
-        def fit() -> Any:
-            with warnings.catch_warnings():
-                # It says so whenever its estimators are made as they are meant to be.
-                warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
-                return model.fit(X, y, init_score=known, feature_name=self._names).booster_
-
-        return fit_with_who_is_left(self._client, fit)
+            yield
+        finally:
+            _CLIENT.reset(token)
 
 
-def fit_with_who_is_left(client: Any, fit: Callable[[], Any]) -> Any:
-    """Returns what `fit` returns; where a worker is lost meanwhile, fits anew with those that are left or came back.
+def _sample(rows: Rows) -> Rows:
+    """Returns at most `SAMPLE_ROWS` of the rows, evenly spread."""
+    return rows[:: max(1, -(-len(rows) // SAMPLE_ROWS))]
 
-    LightGBM's workers speak to each other directly, and wait for one that died for ever, or fail when their connection
-    to it ends. So they are watched: when one is gone, what they compute is cancelled and the others are started again.
-    Raises `RecordError` where a worker was lost each of `FITS` times, and whatever else ends a fit of which no worker
-    was lost.
+
+def _fit_on_workers(
+    client: Any,
+    X: NDArray[np.float32],
+    y: NDArray[Any],
+    start: Floats | None,
+    names: list[str],
+    parameters: Parameters,
+    rounds: int,
+) -> Any:
+    array, interface = require("dask.array", "train,dask"), require("lightgbm.dask", "train,dask")
+    kind = interface.DaskLGBMClassifier if parameters["objective"] == "binary" else interface.DaskLGBMRegressor
+    # Each worker uses the threads it has.
+    given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
+    model = kind(**given, random_state=parameters["seed"], n_estimators=rounds, client=client)
+    block = min(BLOCK_ROWS, max(1, -(-len(X) // (2 * len(client.nthreads())))))  # several blocks to each worker
+    known = None if start is None else array.from_array(start, chunks=block)
+    with _watched(client), warnings.catch_warnings():
+        # LightGBM warns so whenever its Dask estimators are made as they are meant to be.
+        warnings.filterwarnings("ignore", message="Parameter n_jobs will be ignored")
+        fitted = model.fit(
+            array.from_array(X, chunks=(block, -1)),
+            array.from_array(y, chunks=block),
+            init_score=known,
+            feature_name=names,
+        )
+    return fitted.booster_
+
+
+@contextmanager
+def _watched(client: Any) -> Iterator[None]:
+    """Ends the block's fit where a worker is lost. Raises `RecordError` then, and whatever else ends the fit.
+
+    LightGBM's workers speak to each other directly, and wait for a worker that died for ever. When a worker is gone,
+    the others' work is cancelled and they are started again.
     """
-    for _ in range(FITS):
-        watch = _WorkerWatch(client)
-        try:
-            with watch:
-                return fit()
-        except Exception:
-            if not watch.lost and not watch.look_once_more():
-                raise
-    raise RecordError(
-        f"a worker of the Dask cluster was lost in each of {FITS} fits, last {', '.join(sorted(watch.lost))}; look"
-        " at the memory that the workers are allowed, and start again"
-    )
+    there, lost, ended = set(client.nthreads()), set[str](), Event()
 
+    def look() -> bool:
+        now = set(client.nthreads())
+        if there <= now:
+            return False
+        lost.update(there - now)
+        future = require("distributed", "dask").Future
+        waiting = [key for key in list(client.futures) if "_train_part" in str(key)]
+        client.cancel([future(key, client) for key in waiting], force=True)
+        if left := sorted(there & now):
+            client.restart_workers(left, raise_for_error=False)
+        return True
 
-class _WorkerWatch:
-    """Looks every second whether all workers are still there, from its beginning to its end."""
+    def watch() -> None:
+        while not ended.wait(LOOK_AFTER) and not look():
+            pass
 
-    def __init__(self, client: Any) -> None:
-        self._client, self._there = client, set(client.nthreads())
-        self._ended = Event()
-        self._thread = Thread(target=self._watch, daemon=True)
-        self.lost: set[str] = set()
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def look_once_more(self) -> bool:
-        """Tells whether a worker is gone, a second after the fit failed.
-
-        The others may report a broken connection before the scheduler reports who broke it.
-        """
-        time.sleep(LOOK_AFTER)
-        return self._look()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(LOOK_AFTER):
-            if self._look():
-                return
-
-    def _look(self) -> bool:
-        now = set(self._client.nthreads())
-        self.lost = self._there - now
-        if self.lost:
-            future = require("distributed", "dask").Future
-            waiting = [key for key in list(self._client.futures) if "_train_part" in str(key)]
-            self._client.cancel([future(key, self._client) for key in waiting], force=True)
-            left = sorted(self._there & now)
-            if left:  # they are inside LightGBM's code, which waits for the lost one
-                self._client.restart_workers(left, raise_for_error=False)
-        return bool(self.lost)
-
-
-def log_losses_by_round(booster: Any, X: NDArray[np.float32], y: NDArray[np.int64], start: Floats) -> Floats:
-    """Returns the summed log loss (rounds,) after each round, from log-odds `start` (n,) before the first."""
-    sign = 1.0 - 2.0 * y
-    return np.array([np.logaddexp(0, sign * scores).sum() for scores in _stages(booster, X, start)])
-
-
-def squares_by_round(booster: Any, X: NDArray[np.float32], y: Floats, start: Floats) -> Floats:
-    """Returns the summed squared errors (rounds,) of these rows after each round."""
-    return np.array([np.square(scores - y).sum() for scores in _stages(booster, X, start)])
-
-
-def _stages(booster: Any, X: NDArray[np.float32], start: Floats) -> Iterator[Floats]:
-    """Raw scores (n,) after each round: one array, that changes."""
-    scores = start.copy()
-    for number in range(booster.num_trees()):
-        scores += booster.predict(X, raw_score=True, start_iteration=number, num_iteration=1)
-        yield scores
-
-
-def best_rounds(losses: Floats, patience: int = PATIENCE) -> int:
-    """How many rounds early stopping would keep, by these losses (rounds,)."""
-    best = 0
-    for number, loss in enumerate(losses):
-        if loss < losses[best]:
-            best = number
-        elif number - best >= patience:
-            break
-    return best + 1
-
-
-def blockwise(function: Callable[[NDArray[np.float32]], Floats], X: Any) -> Floats:
-    """`function` of every block of rows, computed where the block is: (n,) on this machine."""
-    if not X.shape[0]:
-        return np.empty(0)
-    blocks = X.rechunk({1: -1}).map_blocks(function, dtype=np.float64, drop_axis=1, meta=np.empty(0))
-    return np.asarray(blocks.compute(), dtype=np.float64)
-
-
-def sample(X: Any, most: int = SAMPLE_ROWS) -> NDArray[np.float32]:
-    """Some rows of a Dask array, evenly spread; all where they are few."""
-    return np.asarray(X[:: max(1, -(-X.shape[0] // most))].compute(), dtype=np.float32)
-
-
-def distribute(X: NDArray[np.float32], rows: int = BLOCK_ROWS) -> Any:
-    """X as a Dask array whose blocks of so many rows lie with the workers of the default client, several to each."""
-    array, distributed = require("dask.array", "dask"), require("distributed", "dask")
-    client = distributed.default_client()
-    rows = min(rows, max(1, -(-len(X) // (2 * len(client.nthreads())))))
-    return client.persist(array.from_array(X, chunks=(rows, -1)))
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as error:
+        ended.set()
+        thread.join()
+        if not lost:  # the others may report a broken connection before the scheduler reports who broke it
+            time.sleep(LOOK_AFTER)
+        if not (lost or look()):
+            raise
+        raise RecordError(
+            f"the Dask cluster lost {', '.join(sorted(lost))} during a fit; look at the memory that the workers are"
+            " allowed, and start again"
+        ) from error
+    finally:
+        ended.set()
+        thread.join()

@@ -1,7 +1,6 @@
 """The recipe of the quality predictor: a calibrated head a target on log-probabilities, from a study of each head."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ from metaprobe.training.thresholds import (
     flagging_of,
     operating_points,
 )
-from metaprobe.training.trees import in_memory
+from metaprobe.training.trees import on_cluster
 
 FEW = 10
 """Groups on either side that a step between two grades needs, as a binary label does."""
@@ -101,14 +100,13 @@ def load_heads(
     stage: str | None = None,
     agent: str | None = None,
     source: str | None = None,
-    spread: bool = False,
 ) -> dict[str, Evidence | Graded]:
     """Returns for each head the answers that have its label, with features. Runs and features are read once.
 
     `source`: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); else the last label of
     each call. Groups that ask the same question are one group (`training.folds`). A head in `INVERTED` has
     `y` turned round. Raises `RecordError` where a head has no labels, where a label is not on its scale, and where too
-    few groups have another grade. `spread`: features are a Dask array on the workers of the default Dask client.
+    few groups have another grade.
     """
     runs = load_runs(stores)
     kept = runs if source is None else [_of_source(run, source) for run in runs]
@@ -123,7 +121,7 @@ def load_heads(
         else:
             tables[target] = answer_table(kept, target=target, stage=stage, agent=agent)
     heads: dict[str, Evidence | Graded] = {}
-    for target, evidence in evidence_of(runs, tables, spread=spread).items():
+    for target, evidence in evidence_of(runs, tables).items():
         if target in INVERTED:
             evidence = invert(evidence)
         heads[target] = collect_graded(evidence, graded[target], target) if target in graded else evidence
@@ -291,34 +289,21 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
             f"{next(iter(options.flags))} sets the threshold of a score that is the probability of being right; the "
             f"targets are {', '.join(options.targets)}: add the target correct, or leave the option out"
         )
-    with _cluster(options.dask) as spread:
-        studies = head_studies(stores, options, spread=spread)
+    with on_cluster(options.dask):
+        studies = head_studies(stores, options)
         options.on_step("audit and export")
         command = options.recorded("train_quality")
         return write_quality(options.out, studies, command=command, raw=options.raw_graph, flags=options.as_flags())
 
 
-@contextmanager
-def _cluster(scheduler: str | None) -> Iterator[bool]:
-    """Yields whether features go to a Dask cluster, which is the default one meanwhile."""
-    if scheduler is None:
-        yield False
-        return
-    with require("distributed", "train,dask").Client(scheduler):
-        yield True
-
-
-def head_studies(
-    stores: Sequence[str | Path], options: QualityOptions, *, spread: bool = False
-) -> dict[str, Study | GradedStudy]:
+def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[str, Study | GradedStudy]:
     """Returns a study of each head that the targets need, from runs that are read once; for `write_quality`.
 
-    A head is learned from the answers that have its label. `spread`: put the features on the cluster of the default
-    Dask client, whose workers then fit the trees.
+    A head is learned from the answers that have its label.
     """
     studies: dict[str, Study | GradedStudy] = {}
     which = {"stage": options.stage, "agent": options.agent, "source": options.label_source}
-    heads = load_heads(stores, options.targets, **which, spread=spread)
+    heads = load_heads(stores, options.targets, **which)
     for place, (target, data) in enumerate(heads.items(), 1):
         head = f"head {place} of {len(heads)}, {target}"
 
@@ -359,7 +344,7 @@ def write_quality(
     evidence = max((study.evidence for study in studies.values()), key=lambda evidence: len(evidence.table))
     used = schema(evidence.schema if heads.grown else ALONE)
     last = slice(len(evidence.feature_names) - len(used.names), None)
-    X = in_memory(evidence.features[:, last])
+    X = evidence.features[:, last]
     graph = trees_graph(heads.fitted, width=X.shape[1], input_name=INPUT)
     names = list(heads.fitted)
     extra = {}
