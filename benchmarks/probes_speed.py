@@ -52,9 +52,7 @@ def made_up(layers: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 def batched(states: np.ndarray, y: np.ndarray, fold: np.ndarray) -> np.ndarray:
     """Held-out scores (layers, rows, penalties)."""
-    return np.array(
-        [score_held_out(states[:, layer], y, fold, "logistic", PENALTIES) for layer in range(states.shape[1])]
-    )
+    return np.array([score_held_out(states[:, layer], y, fold, PENALTIES) for layer in range(states.shape[1])])
 
 
 def layer_by_layer(states: np.ndarray, y: np.ndarray, fold: np.ndarray, *, scaler_in_folds: bool) -> np.ndarray:

@@ -96,7 +96,6 @@ class HiddenProbe(Pretrained):
         groups: Sequence[object] | None = None,
         layers: Sequence[int] | None = None,
         position: str | None = None,
-        kind: Literal["logistic", "ridge", "mass-mean", "low-rank"] = "logistic",
         target: str = "correct",
         model: str = "",
         folds: int = 5,
@@ -127,12 +126,11 @@ class HiddenProbe(Pretrained):
             groups=groups,
             layers=layers,
             position=position,
-            kind=kind,
             target=target,
             model=model,
             folds=folds,
             seed=seed,
-            command=f"metaprobe.{cls.__name__}.fit(X, y, kind={kind!r}, folds={folds}, seed={seed})",
+            command=f"metaprobe.{cls.__name__}.fit(X, y, folds={folds}, seed={seed})",
         )
         return replace(cls.of(checkpoint), _kept=kept)
 

@@ -133,20 +133,9 @@ def test_stored_and_broken_is_rare_over_all_trainings_and_among_the_stored_ones_
     assert broken <= 0.2 * stored
 
 
-def test_where_no_threshold_can_hold_one_is_stored_by_chance_and_less_often_than_promised() -> None:
-    """12 % are wrong wherever the line is drawn: each that is stored breaks the promise, as the card says."""
-    rng = np.random.default_rng(12)
-    stored = 0
-    for _ in range(1000):
-        y = (rng.random(130) < 0.88).astype(np.int64)
-        p = sigmoid(2.0 + 0.3 * rng.normal(size=130))
-        stored += bool(np.isfinite(accept_threshold(p, y, error=ERROR, confidence=CONFIDENCE)))
-    assert 0 < stored <= (1 - CONFIDENCE) * 1000
-
-
 def test_an_accept_threshold_agrees_with_mapie() -> None:
     control = pytest.importorskip("mapie.risk_control")
-    grid = np.arange(0.9, 0.05, -0.01)
+    grid = np.arange(0.9, 0.005, -0.01) - 2 * PARITY
     rng = np.random.default_rng(0)
     equal = 0
     for _ in range(20):
@@ -163,7 +152,7 @@ def test_an_accept_threshold_agrees_with_mapie() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says so where nothing is controlled, or the risk is not monotone
             found = theirs.calibrate(p, y).valid_predict_params
-        ours = accept_threshold(p, y, grid=grid)
+        ours = accept_threshold(p, y)
         # It counts n * (1 - precision) errors, rounded up: often one more than there are, so it may stop earlier.
         assert ours <= min(found, default=np.inf)
         equal += ours == min(found, default=np.inf)
@@ -213,14 +202,12 @@ def test_rows_that_can_give_no_threshold_are_refused(
         threshold(np.array(p), np.array(y))
 
 
-def test_rates_grids_and_groups_that_promise_nothing_are_refused() -> None:
+def test_rates_and_groups_that_promise_nothing_are_refused() -> None:
     p, y = np.array([0.1, 0.9]), np.array([0, 1])
     with pytest.raises(RecordError, match="error must lie between 0 and 1, got 0"):
         accept_threshold(p, y, error=0.0)
     with pytest.raises(RecordError, match="miss_rate must lie between 0 and 1, got 1"):
         flag_threshold(p, y, miss_rate=1.0)
-    with pytest.raises(RecordError, match="falls, strictest first"):
-        accept_threshold(p, y, grid=[0.5, 0.9])
     with pytest.raises(RecordError, match="one group a label, got 1 and 2"):
         accept_threshold(p, y, groups=["a"])
 
@@ -248,5 +235,3 @@ def test_thresholds_of_cases_worked_by_hand() -> None:
     assert accepted(21, 0) == float("inf")
     assert accepted(21, 0, confidence=0.89) == pytest.approx(lowest, abs=1e-9)
     assert accepted(11, 0, error=0.19) == pytest.approx(lowest, abs=1e-9)
-    exact = np.full(22, np.float32(0.95), dtype=np.float64), np.ones(22, dtype=np.int64)
-    assert accept_threshold(*exact, grid=[float(np.float32(0.95))]) == float(np.float32(0.95)), "at least, not above"

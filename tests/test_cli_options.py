@@ -101,9 +101,9 @@ TRAININGS: dict[str, tuple[str, type, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "hidden": (
         "recipes.hidden.train_hidden", HiddenOptions,
-        (*ANSWERS, *FOLDS, "--target", "q", "--when", "before", "--probe", "ridge", "--layers", "every:2",
+        (*ANSWERS, *FOLDS, "--target", "q", "--when", "before", "--layers", "every:2",
          "--position", "prompt_last", "--states-of", "m"),
-        {**SAME, "target": "q", "when": "before", "probe": "ridge", "layers": "every:2", "position": ("prompt_last",),
+        {**SAME, "target": "q", "when": "before", "layers": "every:2", "position": ("prompt_last",),
          "states_of": "m"},
     ),
     "gate": (

@@ -11,9 +11,9 @@ from metaprobe.eval.metrics.calibration import brier_skill
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
-from metaprobe.training.audit import audit_method, out_of_domain
+from metaprobe.training.audit import audit_method
 from metaprobe.training.calibration import choose_calibrator, sigmoid
-from metaprobe.training.controls import CellTable, PromptTfidf, smooth_means
+from metaprobe.training.controls import CellTable, PromptTfidf
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds, roles_without
 from metaprobe.training.methods import BLEND, Fitted, GivenScore, Method
@@ -69,7 +69,7 @@ def test_what_learns_is_calibrated_on_rows_that_it_has_not_seen(answers: Evidenc
     scores, groups = memoriser(answers).scores, answers.table.groups
     for roles in fits.roles:
         at, found = roles.calibration, scores(roles)
-        calibrator = choose_calibrator(found[at], y[at], groups[at]).calibrator
+        calibrator = choose_calibrator(found[at], y[at], groups[at])
         np.testing.assert_allclose(probability[roles.test], calibrator.probability(found[roles.test]))
 
 
@@ -79,7 +79,7 @@ def test_what_learns_nothing_is_calibrated_on_all_rows_but_the_test_rows(answers
     y, groups = answers.table.y, answers.table.groups
     for roles in fits.roles:
         at, found = np.setdiff1d(np.arange(len(y)), roles.test), given.scores(roles)
-        calibrator = choose_calibrator(found[at], y[at], groups[at]).calibrator
+        calibrator = choose_calibrator(found[at], y[at], groups[at])
         np.testing.assert_allclose(fits[given.name].probability[roles.test], calibrator.probability(found[roles.test]))
 
 
@@ -92,7 +92,7 @@ def test_a_blend_is_weighed_and_calibrated_on_rows_that_its_parts_have_not_seen(
         at = roles.calibration
 
         def logit(scores: Scores, at: Rows = at) -> Scores:
-            return np.asarray(choose_calibrator(scores[at], y[at], groups[at]).calibrator.logit(scores))
+            return np.asarray(choose_calibrator(scores[at], y[at], groups[at]).logit(scores))
 
         logits = np.array([logit(part.scores(roles)) for part in parts])
         blended = logit(blend_weights(logits[:, at], y[at]) @ logits)
@@ -109,24 +109,6 @@ def test_the_best_plain_baseline_is_a_baseline_whatever_learned_methods_promise(
     fits = crossfit(answers, methods, folds=3)
     assert fits.best_baseline == ("better",) * 3, "by its selection rows, not by what the test rows will show"
     np.testing.assert_array_equal(fits[BEST_BASELINE].probability, fits["better"].probability)
-
-
-def test_the_baseline_is_chosen_anew_in_each_fold(answers: Evidence) -> None:
-    seen: list[Roles] = []
-
-    @dataclass(frozen=True, eq=False)
-    class Turning(Written):
-        def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-            seen.append(roles)
-            return replace(super().fit(evidence, roles, seed=seed), selection_auroc=0.4 + 0.2 * (len(seen) % 2))
-
-    turning = Turning("turning", lambda roles: noise(len(answers.table), 3), "plain")
-    steady = knowing(answers, "steady", family="plain", selection_auroc=0.5)
-    fits = crossfit(answers, [turning, steady], folds=4)
-    assert fits.best_baseline == ("turning", "steady", "turning", "steady")
-    for number, roles in enumerate(fits.roles):
-        chosen = fits[fits.best_baseline[number]].probability[roles.test]
-        np.testing.assert_array_equal(fits[BEST_BASELINE].probability[roles.test], chosen)
 
 
 def test_scores_that_are_missing_count_as_the_middle_one_and_lower_the_coverage(answers: Evidence) -> None:
@@ -208,22 +190,6 @@ def test_the_words_of_the_question_get_the_penalty_that_the_selection_rows_like_
     np.testing.assert_array_equal(both.score(roles.selection), weak.score(roles.selection))
 
 
-def test_a_given_score_promises_what_it_reaches_on_the_selection_rows(answers: Evidence) -> None:
-    """By it the best plain baseline is chosen; on the test rows this one is always right, and on the others a guess."""
-    y, roles = answers.table.y, next(outer_folds(answers.table.groups.tolist(), answers.table.y))
-    scores = noise(len(y), 4)
-    scores[roles.test] += 20.0 * y[roles.test]
-    found = GivenScore("given", "plain", lambda table: scores).fit(answers, roles, seed=0)
-    assert found.selection_auroc == auroc(y[roles.selection], scores[roles.selection])
-
-
-def test_a_cell_of_few_answers_is_drawn_towards_the_overall_share() -> None:
-    values, cells = np.array([1, 1, 0, 0, 1, 0]), np.array(["a", "a", "b", "b", "b", "b"])
-    found, overall = smooth_means(values, cells, 5.0)
-    assert overall == 0.5
-    assert found == pytest.approx({"a": (2 + 2.5) / (2 + 5), "b": (1 + 2.5) / (4 + 5)})
-
-
 def test_audits_that_refit_are_named_where_there_is_too_little_for_them(
     answers: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,11 +207,6 @@ def test_audits_that_refit_are_named_where_there_is_too_little_for_them(
     told = audit_method(answers, fits, method)
     assert told.skipped == (*without.skipped, "refits: too few groups")
     assert [finding.name for finding in told.audits] == [finding.name for finding in without.audits]
-
-
-def test_of_one_task_and_dimension_nothing_can_be_left_out(answers: Evidence) -> None:
-    method = GivenScore("knows", "log-probability", lambda table: table.y + noise(len(table), 0))
-    assert out_of_domain(answers, method) is None
 
 
 def test_folds_that_groups_do_not_suffice_for_are_refused() -> None:

@@ -2,22 +2,18 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import made_up
-from scipy.stats import kendalltau, spearmanr
 
 from metaprobe.cli import main
-from metaprobe.eval.metrics.bootstrap import cluster_weights
-from metaprobe.eval.metrics.ordinal import kendall, spearman
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.probes.hidden import DifficultyProbe
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.recipes import difficulty as training
 from metaprobe.training.recipes.difficulty import (
     difficulty_audits,
     ease_of,
@@ -27,7 +23,6 @@ from metaprobe.training.recipes.difficulty import (
     train_difficulty,
 )
 from metaprobe.training.states import InMemory
-from metaprobe.training.study import Progress
 
 
 def sampled(items: int = 400, samples: int = 6, seed: int = 0) -> Evidence:
@@ -51,17 +46,6 @@ def sampled(items: int = 400, samples: int = 6, seed: int = 0) -> Evidence:
         tuple(table.call_ids.tolist()), hidden[item].astype(np.float16), (0, 1, 2), ("prompt_last", "answer_last")
     )
     return dataclasses.replace(evidence, table=table, states=InMemory(states))
-
-
-def test_rank_correlations_agree_with_scipy_and_with_copied_rows() -> None:
-    rng = np.random.default_rng(0)
-    y, score = rng.integers(0, 4, 60), rng.normal(size=60)
-    assert spearman(y, score) == pytest.approx(spearmanr(y, score).statistic)
-    assert kendall(y, score) == pytest.approx(kendalltau(y, score).statistic)
-    weights = cluster_weights(list(range(60)), 3)
-    for found, counts in zip(np.atleast_1d(spearman(y, score, weights)), weights, strict=True):
-        assert found == pytest.approx(spearmanr(np.repeat(y, counts), np.repeat(score, counts)).statistic)
-    assert np.isnan(spearman(y, np.ones(60)))
 
 
 def test_the_success_rate_is_that_of_an_items_samples() -> None:
@@ -167,32 +151,6 @@ def test_sources_that_disagree_on_answers_are_told_of_a_success_rate_and_not_of_
     assert "judge:a and judge:b agree" in {audit.name for audit in rate.audits if not audit.passed}
     assert not any("agree" in audit.name for audit in level.audits)
     assert any("label noise" in line for line in level.skipped)
-
-
-def test_a_stopped_training_goes_on_at_the_fold_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evidence = sampled(items=150)
-    items = ease_of(evidence.table, "success-rate")
-    fits: list[int] = []
-    fit = training.fit_difficulty
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        fits.append(0)
-        if len(fits) == 3:
-            raise KeyboardInterrupt
-        return fit(*arguments, **options)
-
-    expected = evaluate_difficulty(evidence, items)
-    monkeypatch.setattr(training, "fit_difficulty", counted)
-    progress = Progress(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_difficulty(evidence, items, progress=progress)
-    told: list[str] = []
-    assert evaluate_difficulty(evidence, items, progress=progress, on_step=told.append) == expected
-    assert len(fits) == 3 + 3  # two of five folds were done
-    assert told == [*(f"fold {fold} of 5: probe" for fold in range(1, 6)), "intervals"]
-    harder = dataclasses.replace(items, ease=items.ease**2)
-    evaluate_difficulty(evidence, harder, progress=progress)
-    assert len(fits) == 3 + 3 + 5  # what was kept is of another ease
 
 
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # levels tell more than the probe

@@ -12,18 +12,15 @@ from metaprobe.probes.features import features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run
-from metaprobe.training import states as module
 from metaprobe.training.evidence import (
     generator_of,
-    invert,
     load_evidence,
-    load_runs,
     origin_of_states,
     reader_contract,
 )
-from metaprobe.training.methods import BLEND, MEAN_LOGPROB, GivenScore
+from metaprobe.training.methods import MEAN_LOGPROB, GivenScore
 from metaprobe.training.states import ANYTHING
-from metaprobe.training.study import crossfit, standard_methods, study, study_of
+from metaprobe.training.study import study, study_of
 
 
 @pytest.fixture
@@ -141,22 +138,6 @@ def test_states_read_by_another_model_are_told_in_contract_and_card(tmp_path: Pa
     assert origin_of_states(replace(found, reader="", without_logprobs=0)) == []
 
 
-def test_states_are_read_into_memory_up_to_a_bound_and_are_the_same_beyond(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = answers(tmp_path / "runs", layers=(1, 2))
-    whole = load_evidence([store.path]).states
-    size = 2 * 40 * 2 * 2 * 6
-    monkeypatch.setattr(module, "IN_MEMORY", size)
-    assert type(load_evidence([store.path]).states) is type(whole)
-    monkeypatch.setattr(module, "IN_MEMORY", size - 1)
-    on_disk = load_evidence([store.path]).states
-    assert type(on_disk) is not type(whole)
-    for layer in (1, 2):
-        for position in whole.positions:
-            np.testing.assert_array_equal(on_disk.read(layer, position), whole.read(layer, position))
-
-
 def call(**known: str) -> Call:
     return Call(id="c", **{"model": "m", "logprobs_mode": "raw", **known})
 
@@ -171,33 +152,3 @@ def test_the_generator_is_the_model_or_the_models_of_all_answers() -> None:
     assert generator_of([]) is None
     with pytest.raises(RecordError, match=r"different modes \(processed, raw\) cannot be mixed"):
         generator_of([one, call(logprobs_mode="processed")])
-
-
-def test_a_run_that_two_stores_hold_is_refused(two_stages: RunStore, tmp_path: Path) -> None:
-    other = RunStore(tmp_path / "other")
-    other.append([next(iter(two_stages))])
-    with pytest.raises(RecordError, match=r"run 'r00' is in .*other and in another of the stores: name each"):
-        load_runs([two_stages.path, other.path])
-    assert len(load_runs([two_stages.path])) == 100
-
-
-def test_a_label_whose_one_is_bad_is_turned_round_everywhere(two_stages: RunStore) -> None:
-    found = load_evidence([two_stages.path], stage="answer")
-    turned = invert(found)
-    np.testing.assert_array_equal(turned.table.y, 1 - found.table.y)
-    np.testing.assert_array_equal(turned.labels_by_source["judge:m"], 1 - found.labels_by_source["judge:m"])
-    np.testing.assert_array_equal(turned.features, found.features)
-
-
-def test_a_blend_is_of_at_least_two_methods(two_stages: RunStore) -> None:
-    found = load_evidence([two_stages.path], stage="draft", hidden=False)
-    methods = [method for method in standard_methods(found) if not method.fitted][:2]
-    steps: list[str] = []
-    alone = crossfit(found, methods, folds=2, blend=[methods[0].name], on_step=steps.append)
-    assert BLEND not in {method.name for method in alone.methods}
-    told = [f"method {place} of 2: {method.name}" for place, method in enumerate(methods, 1)]
-    assert steps == [f"fold {fold} of 2, {what}" for fold in (1, 2) for what in told]
-    both = crossfit(found, methods, folds=2, blend=[method.name for method in methods])
-    assert np.isfinite(both[BLEND].probability).all()
-    assert both[BLEND].family == "learned"
-    assert [method.coverage for method in both.methods] == [1.0] * len(both.methods)

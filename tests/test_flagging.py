@@ -59,7 +59,7 @@ STORED = Draft(
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return study_of(dataclasses.replace(made_up(600), states=made_up(600).states), folds=3, kind="mass-mean")
+    return study_of(made_up(600), folds=3)
 
 
 def test_a_curve_says_what_held_out_answers_say(study: Study) -> None:

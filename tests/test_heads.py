@@ -1,10 +1,8 @@
 """Heads of several kinds in one checkpoint: levels and Q are recovered, and what cannot be learned is said."""
 
 import dataclasses
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -12,7 +10,6 @@ import pytest
 
 from metaprobe.checkpoints import load_checkpoint
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.quality import QualityPredictor
@@ -35,7 +32,7 @@ from metaprobe.training.recipes.quality import (
     write_quality,
 )
 from metaprobe.training.thresholds import ScoredAnswers, critical_thresholds
-from metaprobe.training.trees import COMMON, fit_trees
+from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -226,13 +223,6 @@ def test_every_kind_of_head_is_the_same_in_onnx_on_a_grid_with_holes(evidence: E
         assert np.ptp(expected["quality"]) > 1  # not equal because they are constant
 
 
-def test_crossing_steps_leave_the_expected_level_where_pooling_them_would(evidence: Evidence) -> None:
-    p = np.random.default_rng(0).uniform(size=(50, 2))
-    pooled = np.where((p[:, 1] > p[:, 0])[:, None], p.mean(axis=1, keepdims=True), p)
-    assert (pooled[:, 0] >= pooled[:, 1]).all()
-    np.testing.assert_allclose(1 + p.sum(axis=1), 1 + pooled.sum(axis=1))
-
-
 def test_constraints_are_taken_where_they_hold_and_left_where_they_hurt(evidence: Evidence) -> None:
     """Of columns that are all constrained, the wrong sign leaves nothing to learn. Terms are made of surprise."""
     columns = [i for i, name in enumerate(evidence.feature_names) if name.endswith((".mean", ".min"))]
@@ -254,14 +244,6 @@ def test_constraints_are_taken_where_they_hold_and_left_where_they_hurt(evidence
     higher = [X + 0.5 * row for row in np.diag(signs)]
     assert all((held.score(x) >= held.score(X) - 1e-9).all() for x in higher)
     assert any((noise.score(x) < noise.score(X) - 1e-9).any() for x in higher)  # trees alone do not keep to it
-
-
-def test_class_weights_are_tried_only_where_classes_are_unequal() -> None:
-    names = ("full.std",)
-    assert list(trees_module._refinements(np.array([0, 1, 1]), names)) == [{"scale_pos_weight": 0.5}]
-    assert not list(trees_module._refinements(np.array([0, 1, 0, 1]), names))
-    assert not list(trees_module._refinements(np.zeros(4, dtype=np.int64), names))
-    assert "scale_pos_weight" not in COMMON
 
 
 def test_thresholds_of_the_critical_head_hold_on_new_answers(evidence: Evidence) -> None:
@@ -338,29 +320,3 @@ def test_the_raw_graph_is_beside_the_other_and_agrees(checkpoint: Path) -> None:
     expected = made.run({"features": features(schema(made.manifest.contract["schema"]), series)})
     for name, got in zip(HEADS, session.run(list(HEADS), {"logprobs": padded, "lengths": lengths}), strict=True):
         np.testing.assert_allclose(got, expected[name], atol=1e-5, rtol=1e-5)
-
-
-def test_nothing_is_warned_of_where_a_level_is_rare(evidence: Evidence) -> None:
-    grades = 1 + evidence.table.y * 2
-    grades[:4] = 2  # fewer than folds
-    data = collect_graded(evidence, grades, "evidence")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        study = GradedStudy(data, np.zeros(len(grades)), 0)
-        values = fit_graded(data, study.roles(0), 0).value(evidence.features)
-    assert float(auroc(evidence.table.y, values)) > 0.65
-
-
-def test_heads_are_of_the_stage_and_the_agent_that_were_named(
-    monkeypatch: pytest.MonkeyPatch, recorded_runs: Path
-) -> None:
-    given: list[dict[str, Any]] = []
-
-    def listen(runs: Any, **named: Any) -> None:
-        given.append(named)
-        raise RecordError("heard")
-
-    monkeypatch.setattr("metaprobe.training.recipes.quality.answer_table", listen)
-    with pytest.raises(RecordError, match="heard"):
-        load_heads([recorded_runs], ["correct"], stage="answer", agent="beta")
-    assert given == [{"target": "correct", "stage": "answer", "agent": "beta"}]

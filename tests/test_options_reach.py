@@ -13,13 +13,7 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.serving.http.settings import Settings
 from metaprobe.training.options import (
-    AdapterOptions,
-    BlendOptions,
     CompareOptions,
-    GateOptions,
-    HiddenOptions,
-    QualityOptions,
-    RouterOptions,
 )
 
 NOVEMBER = 1_764_460_800.0  # 2025-11-30, midnight in UTC
@@ -128,97 +122,6 @@ def test_old_answers_are_moved_and_taken_away_by_age(reach: Any, log: Path, runs
     assert (given, named) == ((("r1",),), {"store": runs})
 
 
-@pytest.mark.parametrize(
-    ("command", "function", "kind", "said", "expected"),
-    [
-        (
-            "quality",
-            "metaprobe.training.recipes.quality.train_quality",
-            QualityOptions,
-            "--target critical --target correct --stage answer --agent a --label-source judge --raw-graph "
-            "--dask tcp://x:1 --folds 3 --seed 4",
-            {
-                "target": ("critical", "correct"),
-                "stage": "answer",
-                "agent": "a",
-                "label_source": "judge",
-                "raw_graph": True,
-                "dask": "tcp://x:1",
-                "folds": 3,
-                "seed": 4,
-            },
-        ),
-        (
-            "quality",
-            "metaprobe.training.recipes.quality.train_quality",
-            QualityOptions,
-            "--new-tasks",
-            {"new_tasks": True, "raw_graph": False, "dask": None, "folds": 5, "seed": 0},
-        ),
-        (
-            "hidden",
-            "metaprobe.training.recipes.hidden.train_hidden",
-            HiddenOptions,
-            "--target level --when before --probe ridge --layers every:2 --position prompt_last --states-of m "
-            "--stage s --agent a --folds 3 --seed 4",
-            {
-                "target": "level",
-                "when": "before",
-                "probe": "ridge",
-                "layers": "every:2",
-                "position": ("prompt_last",),
-                "states_of": "m",
-                "stage": "s",
-                "agent": "a",
-                "folds": 3,
-                "seed": 4,
-            },
-        ),
-        (
-            "blend",
-            "metaprobe.training.recipes.blend.train_blend",
-            BlendOptions,
-            "--target t --layers 8,16 --stage s --agent a --seed 4",
-            {"target": "t", "layers": "8,16", "stage": "s", "agent": "a", "seed": 4},
-        ),
-    ],
-)
-def test_what_training_is_told_is_what_was_typed(
-    command: str, function: str, kind: type, said: str, expected: dict[str, Any], reach: Any, runs: Path, tmp_path: Path
-) -> None:
-    given, _ = reach(function, "train", command, runs, "--out", tmp_path / "c", *said.split())
-    stores, options = given
-    assert stores == (runs,)
-    assert isinstance(options, kind)
-    assert {name: getattr(options, name) for name in expected} == expected
-    assert options.out == tmp_path / "c"  # type: ignore[attr-defined]
-    assert options.command == "metaprobe train --seed 4"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("command", "function", "kind"),
-    [
-        ("gate", "metaprobe.training.recipes.gate.train_gate", GateOptions),
-        ("adapter", "metaprobe.training.recipes.adapter.train_adapter", AdapterOptions),
-        ("router", "metaprobe.training.router.train.train_router", RouterOptions),
-    ],
-)
-def test_seeds_and_folds_reach_every_training(
-    command: str, function: str, kind: type, reach: Any, runs: Path, tmp_path: Path
-) -> None:
-    given, _ = reach(function, "train", command, runs, "--out", tmp_path / "c", "--seed", 7)
-    options = next(one for one in given if isinstance(one, kind))
-    assert (options.seed, options.out) == (7, tmp_path / "c")  # type: ignore[attr-defined]
-
-
-def test_a_choice_is_learned_with_its_seed_and_folds(reach: Any, runs: Path, tmp_path: Path) -> None:
-    said = ["train", "choice", runs, "--out", tmp_path / "c", "--seed", 7, "--folds", 3]
-    given, named = reach("metaprobe.training.ask_again.train.train_choice", *said)
-    assert given == (tmp_path / "c", (runs,))
-    assert (named["seed"], named["folds"]) == (7, 3)
-    assert named["command"] == "metaprobe train --seed 4"
-
-
 def test_a_comparison_is_of_the_target_stage_and_files_that_were_named(
     reach: Any, runs: Path, file: Path, tmp_path: Path
 ) -> None:
@@ -323,23 +226,6 @@ def test_the_server_is_told_every_limit(reach: Any) -> None:
     found = {name: getattr(settings, name.replace("-", "_") + "_s" * (name in seconds)) for name in numbers}
     assert found == numbers
     assert (settings.on_mismatch, settings.otel) == ("refuse", True)
-
-
-def test_the_demo_hands_its_size_to_collecting_and_its_folds_to_training(
-    reach: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = ["--out", tmp_path / "d", "--limit", 9, "--batch-size", 3, "--folds", 3, "--seed", 4]
-    given, named = reach("metaprobe.demo.collect_demo", "demo", *out)
-    assert given == (tmp_path / "d",)
-    assert (named["limit"], named["batch_size"], named["model"]) == (9, 3, "smollm2-135m")
-
-    def absent() -> None:
-        raise Reached
-
-    monkeypatch.setattr("metaprobe.training.comparison.require_report", absent)
-    done = CliRunner().invoke(main, ["demo", "--out", str(tmp_path / "d")])
-    assert isinstance(done.exception, Reached)
-    assert not (tmp_path / "d").exists(), "what the report needs is looked for before anything is collected"
 
 
 def test_a_score_names_run_digest_and_what_to_do_with_other_models(reach: Any, file: Path) -> None:

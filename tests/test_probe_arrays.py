@@ -57,7 +57,7 @@ def test_the_layer_that_knows_is_chosen_and_its_held_out_auroc_has_an_interval(p
 
 def test_noise_is_not_told_to_be_a_probe() -> None:
     X, y, groups = planted(signal=0.0)
-    fitted = ConfidenceProbe.fit(X, y, groups=groups, kind="mass-mean", folds=3)
+    fitted = ConfidenceProbe.fit(X, y, groups=groups, folds=3)
     assert fitted.auroc is not None
     assert fitted.auroc.low < 0.5 < fitted.auroc.high + 0.05
     assert "hidden probe, answer is above chance" in fitted.checkpoint.weaknesses
@@ -68,8 +68,8 @@ def test_what_only_knows_the_group_is_found_out_by_the_groups() -> None:
     number = np.repeat(np.arange(80), 5)
     y = rng.integers(0, 2, 80)[number]
     X = rng.normal(size=(80, 40))[number]
-    with_groups = ConfidenceProbe.fit(X, y, groups=number.tolist(), kind="mass-mean", folds=3)
-    without = ConfidenceProbe.fit(X, y, kind="mass-mean", folds=3)
+    with_groups = ConfidenceProbe.fit(X, y, groups=number.tolist(), folds=3)
+    without = ConfidenceProbe.fit(X, y, folds=3)
     assert with_groups.auroc is not None
     assert without.auroc is not None
     assert with_groups.auroc.estimate < 0.6
@@ -85,8 +85,8 @@ def test_the_figure_is_the_one_that_a_training_on_a_run_store_gives() -> None:
     assert states is not None
     X = np.stack([states.read(layer, "answer_last") for layer in states.layers], axis=1)
     groups = evidence.table.groups.tolist()
-    fitted = ConfidenceProbe.fit(X, evidence.table.y, groups=groups, kind="ridge", folds=3)
-    method = HiddenProbeMethod(AFTER, ("answer_last",), "ridge")
+    fitted = ConfidenceProbe.fit(X, evidence.table.y, groups=groups, folds=3)
+    method = HiddenProbeMethod(AFTER, ("answer_last",))
     ranking = crossfit(evidence, [method], folds=3)[AFTER].ranking
     y = evidence.table.y
     pairs = ranking[y == 1][:, None] - ranking[y == 0]
@@ -107,7 +107,7 @@ def test_a_saved_probe_is_a_checkpoint_like_any_other(probe: ConfidenceProbe, tm
 
 def test_a_probe_that_is_not_saved_leaves_nothing_behind() -> None:
     X, y, groups = planted(200)
-    fitted = DifficultyProbe.fit(X[:, 1], y, groups=groups, kind="mass-mean", folds=2)
+    fitted = DifficultyProbe.fit(X[:, 1], y, groups=groups, folds=2)
     folder = fitted.checkpoint.path
     assert (folder / "manifest.json").exists()
     assert fitted.position == "prompt_last"
@@ -121,7 +121,7 @@ def test_tensors_of_a_model_are_taken_as_they_come(probe: ConfidenceProbe) -> No
     tensor = torch.tensor(X, requires_grad=True)
     fitted = ConfidenceProbe.fit(tensor, torch.tensor(y), groups=groups, layers=LAYERS, folds=3)
     assert fitted.auroc == probe.auroc
-    assert DifficultyProbe.fit(tensor[:, 1].bfloat16(), y, groups=groups, kind="mass-mean", folds=2).width == 10
+    assert DifficultyProbe.fit(tensor[:, 1].bfloat16(), y, groups=groups, folds=2).width == 10
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What recalibrating measures and writes down, against a second calculation of it."""
 
-import hashlib
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +11,9 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.table import bare_table
 from metaprobe.monitoring.labelled import LabelledScores
-from metaprobe.probes.base_rates import CONTRACT, SEPARATOR, BaseRates
+from metaprobe.probes.base_rates import CONTRACT, SEPARATOR
 from metaprobe.records.errors import RecordError
 from metaprobe.training import rescale as module
-from metaprobe.training.audit import ENOUGH_FOR_ECE
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.folds import group_folds
 from metaprobe.training.ladder import Fit, RunRates
@@ -42,19 +40,6 @@ def predictor(contract: dict[str, Any], *heads: str) -> Any:
 
 RUNS = {f"b{SEPARATOR}t{SEPARATOR}d": {"correct": 0.5}}
 KNOWN = {CONTRACT: {"between": {"correct": 0.7}, "average": {}, "scale": {}, "runs": RUNS}}
-
-
-def test_a_base_rate_that_was_added_is_taken_off_before_a_fit() -> None:
-    labels = labelled(6)
-    plain = np.log(labels.score / (1 - labels.score))
-    assert module._graph_log_odds(labels, None, "correct") == pytest.approx(plain)
-    known = BaseRates.from_contract(KNOWN, ["correct"])
-    assert module._graph_log_odds(labels, known, "correct") == pytest.approx(plain - 0.5 * (labels.model == "b"))
-    sure = replace(labels, score=np.array([0.0, 1.0, 0.5, 0.5, 0.5, 0.5]))
-    found = module._graph_log_odds(sure, None, "correct")
-    assert np.isfinite(found).all()
-    assert found[0] == pytest.approx(-found[1])
-    assert found[1] > 5
 
 
 def test_held_out_probabilities_are_those_of_fits_on_the_other_folds() -> None:
@@ -121,19 +106,3 @@ def test_figures_are_of_the_plain_draw_and_compare_the_new_scores_with_the_old()
     assert "brier_gain_over_before" in measured(labels, held_out, np.arange(60) < 10)
     alike = replace(labels, label=np.ones(60))
     assert set(measured(alike, held_out)) == {"brier_gain_over_before", "mean_score_minus_share_right"}
-
-
-@pytest.mark.parametrize(("n", "known"), [(ENOUGH_FOR_ECE - 1, False), (ENOUGH_FOR_ECE, True)])
-def test_a_calibration_error_takes_so_many_labels(n: int, known: bool) -> None:
-    labels = labelled(n)
-    found = measured(labels, labels.score)
-    assert ("ece" in found) == known
-
-
-def test_labels_are_known_again_by_scores_labels_times_and_groups() -> None:
-    labels = labelled(5)
-    digest = hashlib.sha256()
-    for column in (labels.score, labels.label, labels.time):
-        digest.update(column.astype("<f8").tobytes())
-    digest.update("\0".join(labels.group.tolist()).encode())
-    assert module.fingerprint_of(labels) == digest.hexdigest()

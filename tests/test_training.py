@@ -82,15 +82,6 @@ def test_labels_that_cannot_be_split_say_so(evidence: Evidence, y: list[int], sa
         crossfit(small, [CellTable()])
 
 
-def test_a_statement_that_is_confident_the_wrong_way_round_is_shown_as_such(evidence: Evidence) -> None:
-    rng = np.random.default_rng(3)
-    wrong_way = 1 - evidence.table.y * 0.3 - rng.uniform(0, 0.7, len(evidence.table))
-    table = dataclasses.replace(evidence.table, stated_confidence=wrong_way)
-    methods = standard_methods(dataclasses.replace(evidence, table=table))
-    fits = crossfit(dataclasses.replace(evidence, table=table), methods[:1])
-    assert float(auroc(table.y, fits[STATED].ranking)) < 0.4
-
-
 def test_no_method_learns_from_the_rows_it_is_tested_on(evidence: Evidence) -> None:
     groups = evidence.table.groups.tolist()
     roles = next(iter(outer_folds(groups, evidence.table.y)))
@@ -102,13 +93,6 @@ def test_no_method_learns_from_the_rows_it_is_tested_on(evidence: Evidence) -> N
         first = method.fit(evidence, roles, seed=0).score(roles.test)
         second = again.fit(other, roles, seed=0).score(roles.test)
         np.testing.assert_array_equal(first, second, err_msg=method.name)
-
-
-def test_what_was_never_stated_is_left_out(evidence: Evidence) -> None:
-    silent = dataclasses.replace(evidence.table, stated_confidence=np.full(len(evidence.table), np.nan))
-    names = [method.name for method in standard_methods(dataclasses.replace(evidence, table=silent))]
-    assert STATED not in names
-    assert LADDER in names
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))

@@ -1,4 +1,4 @@
-"""The search over trees: what is tried, in which order, and what wins; by a grower whose results are made up."""
+"""The search over trees: what is tried, in which order, and what wins; by a search whose results are made up."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ from metaprobe.training.folds import Roles
 from metaprobe.training.trees import Grown, Trees, fit_trees
 
 NAMES = ("full.mean", "full.std", "first5.min", "terms.lowest3")
+UNSIGNED = ("full.std",) * 4
 SIZES = [(4, 20), (7, 40), (15, 20), (31, 40)]
 Y = np.array([0, 1] * 10 + [0] * 20)
 ROLES = Roles(train=np.arange(20, 40), selection=np.arange(20), calibration=np.empty(0), test=np.empty(0))  # type: ignore[arg-type]
@@ -30,7 +31,6 @@ class MadeUp:
 
     mistakes: dict[tuple[Any, ...], int]
     tried: list[dict[str, Any]] = field(default_factory=list)
-    finished: list[tuple[dict[str, Any], int]] = field(default_factory=list)
 
     def grow(self, parameters: dict[str, Any]) -> Grown:
         self.tried.append(parameters)
@@ -38,71 +38,39 @@ class MadeUp:
         scores = ranked(self.mistakes.get((parameters["num_leaves"], *on_top), 5))
         return Grown(parameters, 10 * parameters["num_leaves"], scores)
 
-    def finish(self, parameters: dict[str, Any], rounds: int) -> str:
-        self.finished.append((parameters, rounds))
-        return "booster"
-
 
 def searched(
     patch: pytest.MonkeyPatch, mistakes: dict[tuple[Any, ...], int], y: np.ndarray = Y, **more: Any
 ) -> tuple[MadeUp, Trees]:
-    grower = MadeUp(mistakes)
-    patch.setattr(trees, "_grower", lambda *given: grower)
+    search = MadeUp(mistakes)
+    patch.setattr(trees, "_Search", lambda *given: search)
+    patch.setattr(trees, "_fit_all", lambda *given: "booster")
     patch.setattr(trees, "_splits", lambda booster: 1)
     patch.setattr(trees, "float32_thresholds", lambda booster: booster)
     given = {"names": NAMES, "seed": 7, **more}
-    return grower, fit_trees(np.zeros((40, 4), dtype=np.float32), y, ROLES, **given)
+    return search, fit_trees(np.zeros((40, 4), dtype=np.float32), y, ROLES, **given)
 
 
-def test_four_sizes_are_tried_on_the_same_settings_and_then_the_signs_of_the_theory(
-    monkeypatch: pytest.MonkeyPatch,
+def test_four_sizes_are_tried_and_then_the_signs_of_the_theory(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, _ = searched(monkeypatch, {}, np.array([0, 1] * 20))
+    assert [(one["num_leaves"], one["min_data_in_leaf"]) for one in search.tried] == [*SIZES, SIZES[0]]
+    assert search.tried[-1] == {**search.tried[0], "monotone_constraints": [1, 0, 1, -1]}
+    assert {(one["objective"], one["deterministic"], one["seed"]) for one in search.tried} == {("binary", True, 7)}
+
+
+@pytest.mark.parametrize(("mistakes", "leaves"), [({}, 4), *(({(leaves,): 2}, leaves) for leaves, _ in SIZES)])
+def test_the_size_that_ranks_the_selection_rows_best_is_taken_with_its_own_rounds(
+    mistakes: dict[tuple[Any, ...], int], leaves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grower, _ = searched(monkeypatch, {}, np.array([0, 1] * 20))
-    common = {
-        "objective": "binary",
-        "metric": "binary_logloss",
-        "learning_rate": 0.05,
-        "feature_fraction": 0.5,
-        "bagging_fraction": 0.8,
-        "bagging_freq": 1,
-        "lambda_l2": 5.0,
-        "deterministic": True,
-        "force_row_wise": True,
-        "verbosity": -1,
-        "seed": 7,
-        "num_threads": 1,
-    }
-    sizes = [{"num_leaves": leaves, "min_data_in_leaf": least} for leaves, least in SIZES]
-    signs = {**sizes[0], "monotone_constraints": [1, 0, 1, -1]}
-    assert grower.tried == [{**common, **own} for own in (*sizes, signs)]
+    _, found = searched(monkeypatch, mistakes, names=UNSIGNED)
+    assert (found.parameters["num_leaves"], found.parameters["rounds"]) == (leaves, 10 * leaves)
+    assert found.selection_auroc == pytest.approx(0.8 if mistakes else 0.5)
 
 
-@pytest.mark.parametrize("best", range(4))
-def test_the_size_that_ranks_the_selection_rows_best_is_finished_with_its_own_rounds(
-    best: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leaves = SIZES[best][0]
-    grower, found = searched(monkeypatch, {(leaves,): 2}, names=("full.std",) * 4)
-    [(parameters, rounds)] = grower.finished
-    assert (parameters["num_leaves"], rounds) == (leaves, 10 * leaves)
-    assert found.selection_auroc == pytest.approx(0.8)
-    assert found.parameters == {**parameters, "rounds": rounds}
-
-
-def test_of_equal_sizes_the_smallest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    grower, _ = searched(monkeypatch, {}, names=("full.std",) * 4)
-    assert grower.finished[0][0]["num_leaves"] == 4
-
-
-@pytest.mark.parametrize(
-    ("signed", "kept"),
-    [(5, True), (4, True), (6, False)],
-    ids=["loses nothing", "gains", "loses"],
-)
+@pytest.mark.parametrize(("signed", "kept"), [(5, True), (4, True), (6, False)], ids=["ties", "gains", "loses"])
 def test_signs_are_kept_where_they_lose_nothing(signed: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    grower, found = searched(monkeypatch, {(4, "monotone_constraints"): signed})
-    assert ("monotone_constraints" in grower.finished[0][0]) == kept
-    assert found.selection_auroc == pytest.approx(1 - (signed if kept else 5) / 10)
+    _, found = searched(monkeypatch, {(4, "monotone_constraints"): signed})
+    assert ("monotone_constraints" in found.parameters) == kept
 
 
 @pytest.mark.parametrize(("ones", "tried"), [(6, True), (7, False), (14, True), (13, False), (0, False), (20, False)])
@@ -110,8 +78,8 @@ def test_weights_are_tried_from_twice_as_many_of_one_class_on(
     ones: int, tried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     y = np.concatenate([Y[:20], [1] * ones, [0] * (20 - ones)])
-    grower, _ = searched(monkeypatch, {}, y, names=("full.std",) * 4)
-    weights = [one["scale_pos_weight"] for one in grower.tried if "scale_pos_weight" in one]
+    search, _ = searched(monkeypatch, {}, y, names=UNSIGNED)
+    weights = [one["scale_pos_weight"] for one in search.tried if "scale_pos_weight" in one]
     assert weights == ([(20 - ones) / ones] if tried else [])
 
 
@@ -123,24 +91,20 @@ def test_weights_are_kept_where_both_order_and_probabilities_gain(
     monkeypatch.setattr(
         trees, "_loss", lambda at, grown: 0.4 if ("scale_pos_weight" in grown.parameters) == sharper else 0.5
     )
-    grower, _ = searched(monkeypatch, {(4, "scale_pos_weight"): mistakes}, y, names=("full.std",) * 4)
-    assert ("scale_pos_weight" in grower.finished[0][0]) == kept
+    _, found = searched(monkeypatch, {(4, "scale_pos_weight"): mistakes}, y, names=UNSIGNED)
+    assert ("scale_pos_weight" in found.parameters) == kept
 
 
 def test_a_regression_is_chosen_by_squared_error_and_has_no_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.concatenate([ranked(3), np.zeros(20)])
-    grower, found = searched(monkeypatch, {(15,): 3}, values, objective="regression", names=("full.std",) * 4)
-    assert grower.finished[0][0]["num_leaves"] == 15
-    assert {(one["objective"], one["metric"]) for one in grower.tried} == {("regression", "l2")}
+    search, found = searched(monkeypatch, {(15,): 3}, values, objective="regression", names=UNSIGNED)
+    assert found.parameters["num_leaves"] == 15
+    assert {(one["objective"], one["metric"]) for one in search.tried} == {("regression", "l2")}
     assert np.isnan(found.selection_auroc)
 
 
-def test_many_values_take_all_threads_and_what_never_splits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    grower, _ = searched(monkeypatch, {})
-    for columns, threads in ((49_999, 1), (50_000, 0)):
-        X = np.broadcast_to(np.float32(0), (40, columns))
-        fit_trees(X, Y, ROLES, names=("full.std",), seed=0)
-        assert grower.tried[-1]["num_threads"] == threads
+def test_what_never_splits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched(monkeypatch, {})
     monkeypatch.setattr(trees, "_splits", lambda booster: 0)
     with pytest.raises(RecordError, match="nothing to split in 40 answers"):
         fit_trees(np.zeros((40, 4), dtype=np.float32), Y, ROLES, names=NAMES)

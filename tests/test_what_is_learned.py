@@ -33,7 +33,6 @@ from metaprobe.training.ask_again.fit import evaluate_choice
 from metaprobe.training.ask_again.train import export_choice
 from metaprobe.training.folds import final_roles
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
-from metaprobe.training.low_rank import fit_low_rank_probe
 from metaprobe.training.recipes.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.router.control_policies import families_of
@@ -142,7 +141,7 @@ def trees() -> dict[str, Any]:
 
 def told(probe: LinearProbe) -> dict[str, Any]:
     return {
-        "place": [*probe.layers, probe.position, probe.kind],
+        "place": [*probe.layers, probe.position],
         "penalty": probe.penalty,
         "tried": probe.tried,
         "weights": probe.weights[:12].tolist(),
@@ -152,24 +151,19 @@ def told(probe: LinearProbe) -> dict[str, Any]:
 
 
 def probes() -> dict[str, Any]:
-    """A probe of each kind."""
+    """A probe, and its checkpoint."""
     evidence = made_up(400)
     table, states = evidence.table, evidence.states
     assert states is not None
     roles = final_roles(table.groups.tolist(), table.y, seed=SEED)
     both = ("prompt_last", "answer_last")
-    found = {
-        kind: told(
-            fit_linear_probe(states, table.y, table.groups.tolist(), roles, positions=both, kind=kind, seed=SEED)  # type: ignore[arg-type]
-        )
-        for kind in ("logistic", "ridge", "mass-mean")
-    }
+    probe = fit_linear_probe(states, table.y, table.groups.tolist(), roles, positions=both, seed=SEED)
+    found = {"logistic": told(probe)}
     of = study_of(evidence, folds=2, seed=SEED)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrustedCheckpoint)
         checkpoint = write_hidden(Path(folder) / "h", of, when="after", target="correct", command="called so")
     found["written"] = written(checkpoint)
-    found["low rank"] = told(fit_low_rank_probe(states, table.y, roles, positions=both))
     return found
 
 

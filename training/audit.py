@@ -84,7 +84,7 @@ def made_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
 
 
 def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsewhere | None:
-    """What the recipe reaches on each task, or of one task on each dimension, when it is fitted without it.
+    """Returns what the recipe reaches on each task, or for one task on each dimension, when it is fitted without it.
 
     None where there are not two, where what is left does not suffice for a fit, or without log-probabilities, which
     the numbers are compared with.
@@ -124,7 +124,7 @@ def _refit_labels(evidence: Evidence, method: Method) -> Callable[[NDArray[np.in
 def _refit_noise(evidence: Evidence, method: Method) -> Callable[[NDArray[np.float32]], Scores]:
     def refitted(noise: NDArray[np.float32]) -> Scores:
         if isinstance(method, FeatureTrees | LogprobLadder):
-            # Whose run an answer is of is no feature: with one run for all, base rates cannot stand in for noise.
+            # The run of an answer is no feature: with one run for all, base rates cannot stand in for noise.
             nothing = np.full(len(noise), "")
             table = dataclasses.replace(evidence.table, models=nothing, tasks=nothing, variants=nothing)
             return _refit(dataclasses.replace(evidence, features=noise, table=table), method)
@@ -137,7 +137,7 @@ def _refit_noise(evidence: Evidence, method: Method) -> Callable[[NDArray[np.flo
 
 
 def _noise_shape(evidence: Evidence, method: Method) -> tuple[int, ...] | None:
-    """What stands for the features: all of them, or one layer's states at one position."""
+    """Returns the shape of the noise that replaces the features: all of them, or one layer's states at one position."""
     if isinstance(method, FeatureTrees | LogprobLadder):
         return evidence.features.shape
     if isinstance(method, HiddenProbeMethod) and evidence.states is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from metaprobe.training.graphs import GraphBuilder
 Floats = NDArray[np.float64]
 
 PARITY = 1e-5
-"""What an exported graph may differ by: thresholds lie that much on the safe side, so that ties stay together."""
+"""Largest difference of an exported graph: thresholds lie that much on the safe side, so that ties stay together."""
 
 
 class Calibrator(Protocol):
@@ -202,7 +202,7 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     x, p, n = np.array(knots).T
     if len(p) > 1:  # only the first block can be all wrong, and only the last all right
         p = np.clip(p, min(1 / (n[0] + 2), p[1]), max((n[-1] + 1) / (n[-1] + 2), p[-2]))
-    # As float32 holds them; knots that it cannot separate are one.
+    # Knots are rounded to float32; those that it cannot separate become one.
     x, first = np.unique(x.astype(np.float32).astype(np.float64), return_index=True)
     p = p[first]
     if len(x) == 1:
@@ -220,25 +220,6 @@ FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType
 """How each calibrator is fitted, by name."""
 
 
-class Compared(NamedTuple):
-    """How one calibrator did on folds it was not fitted on."""
-
-    name: str
-    loss: float
-    """Mean log loss, in nats."""
-    se: float
-    """Standard error of this loss less the best one, paired by row and clustered by group; 0 for the best."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The calibrator chosen, fitted on all the rows."""
-
-    calibrator: Calibrator
-    compared: tuple[Compared, ...]
-    """In the order of the candidates. Empty where there was only one, or too few groups to compare any."""
-
-
 USUAL_CALIBRATORS = (Platt.name, Beta.name, Isotonic.name)
 
 
@@ -246,8 +227,7 @@ def calibrator_on(
     rows: Rows, scores: Floats, table: AnswerTable, seed: int, candidates: Sequence[str] = USUAL_CALIBRATORS
 ) -> Calibrator:
     """Returns the calibrator that is chosen and fitted on these rows of the scores (n,) of a table's answers."""
-    chosen = choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
-    return chosen.calibrator
+    return choose_calibrator(scores[rows], table.y[rows], table.groups[rows], candidates=candidates, seed=seed)
 
 
 def choose_calibrator(
@@ -258,8 +238,9 @@ def choose_calibrator(
     candidates: Sequence[str] = USUAL_CALIBRATORS,
     folds: int = 5,
     seed: int = 0,
-) -> Chosen:
-    """The first of the candidates (simplest first) whose cross-fitted log loss is within a standard error of the best.
+) -> Calibrator:
+    """Returns the first of the candidates (simplest first) whose cross-fitted log loss is within a standard error of
+    the best, fitted on all rows.
 
     Isotonic regression is compared from `ISOTONIC_ROWS` rows on. Folds are by group; there are fewer where a class is
     in fewer groups, and where no split leaves both classes to fit on, the first candidate is taken without comparison.
@@ -279,23 +260,21 @@ def choose_calibrator(
     order = np.lexsort((y, score, np.asarray(groups)))
     score, y, groups = score[order], y[order], np.asarray(groups)[order]
     parts = _parts(y, groups, folds, seed) if len(offered) > 1 else []
-    compared: list[Compared] = []
-    if parts:
-        losses = np.empty((len(offered), len(y)))
-        for row, name in enumerate(offered):
-            for rest, part in parts:
-                logit = FITTERS[name](score[rest], y[rest]).logit(score[part])
-                losses[row, part] = np.logaddexp(0, np.where(y[part] == 1, -logit, logit))
-        means = losses.mean(axis=1)
-        excess = losses - losses[np.argmin(means)]
-        cluster = np.unique(groups, return_inverse=True)[1]
-        compared = [
-            Compared(name, float(mean), _clustered_se(more, cluster))
-            for name, mean, more in zip(offered, means, excess, strict=True)
-        ]
-    least = min((one.loss for one in compared), default=0.0)
-    chosen = next((one.name for one in compared if one.loss - least <= one.se), offered[0])
-    return Chosen(FITTERS[chosen](score, y), tuple(compared))
+    if not parts:
+        return FITTERS[offered[0]](score, y)
+    losses = np.empty((len(offered), len(y)))
+    for row, name in enumerate(offered):
+        for rest, part in parts:
+            logit = FITTERS[name](score[rest], y[rest]).logit(score[part])
+            losses[row, part] = np.logaddexp(0, np.where(y[part] == 1, -logit, logit))
+    excess = losses - losses[np.argmin(losses.mean(axis=1))]
+    cluster = np.unique(groups, return_inverse=True)[1]
+    chosen = next(
+        name
+        for name, more in zip(offered, excess, strict=True)
+        if float(more.mean()) <= _clustered_se(more, cluster)  # the best itself has 0 <= 0
+    )
+    return FITTERS[chosen](score, y)
 
 
 def _parts(y: Labels, groups: NDArray[np.str_], folds: int, seed: int) -> list[tuple[Rows, Rows]]:

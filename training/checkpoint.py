@@ -1,4 +1,4 @@
-"""What every training writes: a checkpoint with its contract, held-out metrics, audits and card, where it may."""
+"""The last step of every training: a checkpoint with its contract, held-out metrics, audits and card, where it may."""
 
 import os
 import re
@@ -117,7 +117,7 @@ class Export:
     inputs: NDArray[np.float32] | Mapping[str, NDArray[Any]]
     """Training inputs (n, d) of `input_name`, or several inputs by name: the first rows become golden rows."""
     expected: Mapping[str, NDArray[np.floating]]
-    """What the fitted model gives for them, output name -> (n,) or (n, 1)."""
+    """Outputs of the fitted model for these inputs, output name -> (n,) or (n, 1)."""
     tolerance: float = 1e-5
     """Largest difference between the graph and the fitted model."""
     contract: Mapping[str, Any]
@@ -154,7 +154,7 @@ class Export:
 
     @property
     def draft(self) -> Draft:
-        """What the manifest will hold, but for the graph's own."""
+        """The manifest's entries, except those about the graph."""
         return Draft(
             kind=self.kind,
             contract={**self.contract, **named_reader(self.logprobs_reader)},
@@ -197,7 +197,7 @@ def model_card(export: Export) -> str:
         "",
         export.summary + meaning_of_thresholds(export.stored, export.thresholds, runs=export.runs),
         "",
-        # What is flagged stands before all else, the stored threshold first.
+        # Flagging comes before all else, the stored threshold first.
         *(["## Flagging", "", *flagging, "", *([*table, ""] if table else [])] if flagging else []),
         "## Contract",
         "",
@@ -265,7 +265,7 @@ def answers_of(generator: Generator | None) -> str:
 
 
 def named_reader(reader: str) -> dict[str, dict[str, str]]:
-    """What a contract says of the model that read, `NAME@REVISION`; nothing where it is the one that answered."""
+    """Returns the contract's entry for the reading model, `NAME@REVISION`; none where it is the answering model."""
     if not reader:
         return {}
     name, _, revision = reader.rpartition("@")
@@ -273,5 +273,5 @@ def named_reader(reader: str) -> dict[str, dict[str, str]]:
 
 
 def read_by(reader: str) -> str:
-    """What a card adds where another model than the answering one gave the log-probabilities; else nothing."""
+    """Returns a card's clause where another model than the answering one gave the log-probabilities, else nothing."""
     return f", of {reader}, which read what the others said" if reader else ""

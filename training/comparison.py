@@ -7,8 +7,9 @@ import platform
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,6 @@ from metaprobe.eval.metrics.strongest_control import ControlDifference
 from metaprobe.eval.results import (
     Comparison,
     Difficulty,
-    Family,
     Finding,
     LayerSweep,
     MethodResult,
@@ -85,16 +85,6 @@ NAMED = 3
 """Most ids that a message names."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnScores:
-    """The scores of one file, by call id; of an answer table they give the answers' own, (n,)."""
-
-    scores: Mapping[str, float]
-
-    def __call__(self, table: AnswerTable) -> Scores:
-        return np.array([self.scores[call_id] for call_id in table.call_ids.tolist()])
-
-
 def own_methods(
     paths: Sequence[Path], table: AnswerTable, known: Collection[str], taken: Collection[str]
 ) -> list[GivenScore]:
@@ -114,9 +104,13 @@ def own_methods(
             raise RecordError(f"{path}: these runs hold no call {_named(strangers)}; expected ids such as {example!r}")
         if missing := [call_id for call_id in table.call_ids.tolist() if call_id not in scores]:
             raise RecordError(f"{path} has no score of {_named(missing)}; expected one of each of {len(table)} answers")
-        family: Family = "own"
-        methods.append(GivenScore(path.stem, family, OwnScores(scores)))
+        methods.append(GivenScore(path.stem, "own", partial(_scores_in_order, scores)))
     return methods
+
+
+def _scores_in_order(scores: Mapping[str, float], table: AnswerTable) -> Scores:
+    """Returns the scores (n,) of the table's answers."""
+    return np.array([scores[call_id] for call_id in table.call_ids.tolist()])
 
 
 def _read(path: Path) -> dict[str, float]:
@@ -297,16 +291,18 @@ def further_sentences(
     return sentences
 
 
-def _describe_choices(found: TwoChoice, learned: str) -> list[str]:
+def _describe_choices(choices: TwoChoice, learned: str) -> list[str]:
     """The answers as choices between two; those that are none are wrong for another reason than not knowing."""
-    methods = [row for row in found.methods if row.method in (STATED, learned)]
+    methods = [row for row in choices.methods if row.method in (STATED, learned)]
     aurocs = ", ".join(f"{row.method} {format_interval(row.type2_auroc)}" for row in methods)
-    unreadable = f"{found.unreadable} of {found.n + found.unreadable} answers state neither choice and count as wrong. "
+    unreadable = (
+        f"{choices.unreadable} of {choices.n + choices.unreadable} answers state neither choice and count as wrong. "
+    )
     ratios = ", ".join(f"{row.method} {format_interval(row.m_ratio)}" for row in methods if row.m_ratio is not None)
     reason = next((row.refused for row in methods if row.refused), "")
     return [
-        f"{unreadable if found.unreadable else ''}Among answers that choose, the AUROC is: {aurocs}.",
-        f"d' of the answers is {format_interval(found.d_prime)}; "
+        f"{unreadable if choices.unreadable else ''}Among answers that choose, the AUROC is: {aurocs}.",
+        f"d' of the answers is {format_interval(choices.d_prime)}; "
         + (f"M-ratio: {ratios}." if ratios else f"there is no M-ratio, for {reason}."),
     ]
 
@@ -379,7 +375,7 @@ def efficiency_of(
 
 
 def sections_of_runs(runs: Sequence[Run], *, seed: int = 0) -> dict[str, Any]:
-    """What monitoring found and control did, as fields of a `Comparison`."""
+    """Returns the sections about monitoring and control, as fields of a `Comparison`."""
     sections: dict[str, Any] = {"coupling": coupling(runs, seed=seed)}
     criticised = [run for run in runs if run.system == "metacrit"]
     if criticised:
@@ -484,7 +480,7 @@ def _sweeps(
     methods: Sequence[Method], fits: CrossFit, results: Sequence[MethodResult], shipped: Mapping[str, Place]
 ) -> tuple[LayerSweep, ...]:
     by_name = {result.name: result for result in results}
-    probes = [m.name for m in methods if isinstance(m, HiddenProbeMethod) and m.kind != "low-rank"]
+    probes = [m.name for m in methods if isinstance(m, HiddenProbeMethod)]
     return tuple(_sweep(fits.probes[name], by_name[name], shipped.get(name)) for name in probes)
 
 

@@ -28,7 +28,7 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What the methods may look at, row by row."""
+    """Everything that the methods may look at, row by row."""
 
     table: AnswerTable
     features: NDArray[np.float32]
@@ -173,14 +173,14 @@ def _calls(runs: Sequence[Run], ids: Collection[str]) -> list[Call]:
 
 
 def reader_contract(evidence: Evidence) -> dict[str, dict[str, str]]:
-    """What a probe's contract says of the model that read, where it is another than the one that answered."""
+    """Returns the contract's entry for the model that read, where another model answered."""
     if not evidence.reader:
         return {}
     return named_reader(evidence.reader)
 
 
 def origin_of_states(evidence: Evidence) -> list[str]:
-    """What a card must say of the answers and whose states they have; nothing where all is as usual."""
+    """Returns the card's lines about left-out answers and the model that read the states; none where all is as usual."""
     lines = []
     if evidence.reader:
         answered = answers_of(evidence.generator)

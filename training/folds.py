@@ -126,7 +126,7 @@ def _splitter() -> Any:
     return GroupFolds
 
 
-# What must stay in one split: the given groups, joined where they ask the same question.
+# Groups that must stay in one split: the given ones, joined where they ask the same question.
 #
 # Data sets hold questions twice, under two ids. Were one of them learned from and the other tested on, the test would
 # be of memory. So groups whose questions repeat, or nearly do, become one group before anything is split.
@@ -153,7 +153,7 @@ class Joined:
 
     @property
     def note(self) -> str:
-        """What was done, as a clause; empty where nothing was."""
+        """A clause that says which groups were joined; empty where none were."""
         if not self.questions:
             return ""
         return (

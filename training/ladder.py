@@ -41,7 +41,7 @@ USUAL_SCALES = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RunRates:
-    """What the runs' base rates are, as log-odds at evidence of 0."""
+    """Base rates of the runs, as log-odds at evidence of 0."""
 
     mean: float = 0.0
     between: float = FIRST_BETWEEN
@@ -166,7 +166,7 @@ def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) ->
     return max(float(np.sqrt(spread)), LEAST_BETWEEN)
 
 
-# What judges answers by their log-probabilities: the least that the data justify, a free number first.
+# The ladder judges answers by their log-probabilities, with the least that the data justify, a free number first.
 #
 #     scaled total -> another free number -> all terms -> terms and trees
 #
@@ -188,7 +188,7 @@ class Step:
 
     name: str
     against: str
-    """What stood before."""
+    """The step that was reached before."""
     gain: float
     """Log loss less, in nats an answer, on groups that neither was fitted on."""
     se: float
@@ -308,7 +308,7 @@ class _Climb:
 
     @property
     def columns(self) -> Floats:
-        """What the linear part is made of, (7, k)."""
+        """Columns of the linear part, (7, k)."""
         return _columns(self._linear)
 
     def choose_linear(self) -> None:

@@ -6,19 +6,18 @@ rows; one that learns is calibrated on rows it has not seen.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.records.extras import require
 from metaprobe.training.calibration import USUAL_CALIBRATORS, Platt
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_ladder
-from metaprobe.training.linear import Kind, LinearProbe, fit_linear_probe
+from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
 
 MEAN_LOGPROB = "mean log-probability"
@@ -136,22 +135,12 @@ class FeatureTrees:
         return Fitted(lambda rows: trees.score(evidence.features[rows]), trees.selection_auroc)
 
 
-USUAL_TREES = FeatureTrees()
-
-
-ProbeKind = Literal[Kind, "low-rank"]
-
-
 @dataclass(frozen=True, slots=True)
 class HiddenProbeMethod:
-    """A linear probe; layer and position are chosen on rows that it was not fitted on.
-
-    One of kind `low-rank` reads all layers at once; its position, rank and penalty are chosen on the selection rows.
-    """
+    """A linear probe; layer and position are chosen on rows that it was not fitted on."""
 
     name: str
     positions: tuple[str, ...]
-    kind: ProbeKind = "logistic"
     family: Family = "learned"
     fitted: bool = True
 
@@ -159,13 +148,7 @@ class HiddenProbeMethod:
         """The probe that these roles give."""
         states, table, positions = evidence.states, evidence.table, self.positions
         assert states is not None, "offered only where hidden states were captured"
-        if self.kind == "low-rank":
-            require("torch", "train")
-            from metaprobe.training.low_rank import fit_low_rank_probe  # needs an extra
-
-            return fit_low_rank_probe(states, table.y, roles, positions=positions)
-        groups = table.groups.tolist()
-        return fit_linear_probe(states, table.y, groups, roles, positions=positions, kind=self.kind, seed=seed)
+        return fit_linear_probe(states, table.y, table.groups.tolist(), roles, positions=positions, seed=seed)
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         states, probe = evidence.states, self.probe(evidence, roles, seed=seed)

@@ -1,4 +1,4 @@
-"""What each training and the comparison take: one dataclass for the command line and for `metaprobe.train_...`.
+"""Options of each training and of the comparison: one dataclass for the command line and for `metaprobe.train_...`.
 
 Nothing heavy is imported here.
 """
@@ -35,7 +35,7 @@ def quiet(what: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What every training has in common."""
+    """Options that every training has."""
 
     out: Annotated[str | Path, Option("Checkpoint folder to write.", kind="folder")]
     seed: Seed = 0
@@ -57,7 +57,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceOptions:
-    """What of a checkpoint that is there already may be replaced."""
+    """Says which existing checkpoint may be replaced."""
 
     # No slots: the options of a training inherit these beside their own, and two bases cannot both have slots.
     replace: Annotated[bool, Option("Whether to replace the checkpoint of the same kind that `out` holds.")] = False
@@ -96,7 +96,7 @@ NEW_ONLY = ReplaceOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOptions(RunOptions):
-    """What everything has in common that is learned from labelled answers in folds."""
+    """Options of everything that is learned from labelled answers in folds."""
 
     stage: Stage = None
     agent: Agent = None
@@ -105,7 +105,7 @@ class AnswerOptions(RunOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
-    """What `train_quality` takes."""
+    """Options of `train_quality`."""
 
     target: Annotated[str | Sequence[str], Option("Label to predict; repeatable.")] = "correct"
     label_source: Annotated[str | None, Option('Only labels of this source: "program", "judge", "judge:MODEL".')] = None
@@ -135,7 +135,7 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
-    """What `train_hidden` takes."""
+    """Options of `train_hidden`."""
 
     target: Annotated[
         str,
@@ -145,10 +145,6 @@ class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
         Literal["before", "after"] | None,
         Option("Read the last prompt token (will it be right?) or the answer (is it?).  [default: after]"),
     ] = None
-    probe: Annotated[
-        Literal["logistic", "ridge", "mass-mean", "low-rank"],
-        Option("Kind of probe; low-rank reads all layers at once."),
-    ] = "logistic"
     layers: Layers = "all"
     position: Annotated[
         Sequence[str],
@@ -159,7 +155,7 @@ class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendOptions(RunOptions, ReplaceOptions):
-    """What `train_blend` takes."""
+    """Options of `train_blend`."""
 
     target: Target = "correct"
     layers: Layers = "all"  # those of the first third are left out
@@ -169,7 +165,7 @@ class BlendOptions(RunOptions, ReplaceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions(AnswerOptions, ReplaceOptions):
-    """What `train_gate` takes."""
+    """Options of `train_gate`."""
 
     target: Target = "correct"
     alpha: Annotated[
@@ -192,7 +188,7 @@ class GateOptions(AnswerOptions, ReplaceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterOptions(RunOptions, ReplaceOptions):
-    """What `train_router` takes."""
+    """Options of `train_router`."""
 
     agent: Annotated[Sequence[str], Option("Only these agents; repeatable.  [default: all in the file]")] = ()
     prices: Annotated[
@@ -230,7 +226,7 @@ class PanelOptions(RunOptions, ReplaceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOptions(RunOptions, ReplaceOptions):
-    """What `train_adapter` takes."""
+    """Options of `train_adapter`."""
 
     llm: Llm = "smollm2-135m"
     target: Target = "correct"
@@ -258,7 +254,7 @@ class AdapterOptions(RunOptions, ReplaceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions(AnswerOptions):
-    """What `compare` takes."""
+    """Options of `compare`."""
 
     out: Annotated[str | Path, Option("Folder for the report, tables, figures and items.", kind="folder")]
     target: Target = "correct"

@@ -391,13 +391,13 @@ def swap_pin(pins: Path, before: str, location: str, digest: str) -> None:
     lines = _read(pins).splitlines()
     changed = []
     for line in lines:
-        pinned, hash_, said = line.partition("#")
+        pinned, hash_, remark = line.partition("#")
         words = pinned.split()
         if len(words) != 2 or words[1].lower() != before:
             changed.append(line)
             continue
         name, _ = split_name(words[0])
-        comment = f"{pinned[len(pinned.rstrip()) :]}{hash_}{said}".rstrip()
+        comment = f"{pinned[len(pinned.rstrip()) :]}{hash_}{remark}".rstrip()
         changed.append(f"{name}={location} {digest}{comment}" if name else f"{location} {digest}{comment}")
     if changed == lines:
         if digest in {word.lower() for line in lines for word in line.partition("#")[0].split()[1:]}:

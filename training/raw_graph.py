@@ -166,7 +166,7 @@ def _features(g: _Nodes, schema: Schema) -> str:
 
 
 def _terms(g: _Nodes, lengths: str, seen: str) -> str:
-    """What `metaprobe.probes.terms` defines, float64 (n, 7), of the first `seen` (1,) tokens."""
+    """Returns the terms of `metaprobe.probes.terms`, float64 (n, 7), of the first `seen` (1,) tokens."""
 
     def number(value: ArrayLike) -> str:
         return g.constant(value, np.float64)
@@ -202,7 +202,7 @@ def _terms(g: _Nodes, lengths: str, seen: str) -> str:
 
 
 def _series(g: _Nodes, schema: Schema, seen: str) -> str:
-    """What is described, token by token, float64 (n, q, seen): log-probability, and of the tops entropy and margin."""
+    """Returns the series, float64 (n, q, seen): log-probability, and with tops entropy and margin, token by token."""
     logprobs = g.add("Min", g.first(LOGPROBS, seen, 1), g.constant(0, np.float32))
     series = g.unsqueeze(g.cast(logprobs, np.float64), 1)
     if not schema.uses_top:
@@ -211,7 +211,7 @@ def _series(g: _Nodes, schema: Schema, seen: str) -> str:
     best = g.first(top, g.constant([1]), 2)
     none = g.add("Mul", best, g.nan(np.float64))  # stands in for the second where k = 1
     second = g.add("Slice", g.add("Concat", top, none, axis=2), g.constant([1]), g.constant([2]), g.constant([2]))
-    # As `entropy` does it: -1e6 stands for "not given", and where nothing is given 0 / 0 makes NaN.
+    # The same as in `entropy`: -1e6 stands for "not given", and where nothing is given 0 / 0 makes NaN.
     shifted = g.add("Sub", top, best)
     shifted = g.add("Where", g.add("IsNaN", shifted), g.constant(-1e6, np.float64), shifted)
     weights = g.add("Exp", shifted)
@@ -295,9 +295,9 @@ def _statistics(g: _Nodes, series: str, widths: str, reach: str, direction: list
 # Holds a raw graph against the features-in graph that it was made from, on responses.
 
 TOLERANCE = 1e-5
-"""What two outputs may differ by, relative beyond 1."""
+"""Largest accepted difference between two outputs, relative beyond 1."""
 NEAR = 1e-6
-"""What two readings of a feature may differ by, relative beyond 1: so near a split they may fall on different sides."""
+"""Largest difference between two readings of a feature, relative beyond 1: so near a split they may part."""
 BATCH = 64
 
 

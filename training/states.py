@@ -23,7 +23,7 @@ NAMED_FILES = 5
 """Most files that a message names."""
 
 Block = NDArray[np.floating]
-"""float16, (n, D): the states of all answers, in the order of their table, at one layer and position."""
+"""(n, D): the states of all answers, in the order of their table, at one layer and position."""
 
 
 class States(Protocol):
@@ -42,7 +42,7 @@ class States(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InMemory:
-    """States that are loaded."""
+    """States that are loaded: float16 from stores, float32 from arrays of the caller."""
 
     activations: Activations
     model: str = ""
@@ -59,7 +59,7 @@ class InMemory:
     def read(self, layer: int, position: str) -> Block:
         check_captured(self, (layer,), (position,))
         values = self.activations.values[:, self.layers.index(layer), self.positions.index(position)]
-        return _finite(np.asarray(values, dtype=np.float16), layer, position)
+        return _finite(values, layer, position)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,13 +137,6 @@ def _not_finite(
     return {file.call_ids[row] for row in rows[broken]}
 
 
-def chunks(block: Block, rows: int = 8192) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """A block in float64, `rows` rows at a time."""
-    for start in range(0, len(block), rows):
-        part = slice(start, start + rows)
-        yield part, block[part].astype(np.float64)
-
-
 def check_captured(states: States, layers: Sequence[int], positions: Sequence[str]) -> None:
     """Raises `RecordError` where some of them were not captured."""
     if absent := [position for position in positions if position not in states.positions]:
@@ -169,7 +162,7 @@ Cell = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for of the stored states; what is left open is chosen."""
+    """The stored states that are asked for; what is left open is chosen."""
 
     layers: str = "all"
     """`all`, `every:N` (those that N divides), or numbers such as `8,16`."""
@@ -184,10 +177,10 @@ ANYTHING = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one model read of the calls asked for."""
+    """The states that one model read of the calls asked for."""
 
     cells: frozenset[Cell]
-    """What every one of the calls has of which it read any."""
+    """Layers and positions that are stored for each call of which the model read any."""
     widths: frozenset[int]
     without: int
     """Calls of which it read nothing."""
@@ -212,7 +205,7 @@ def states_by_reader(stores: Sequence[RunStore], call_ids: Sequence[str]) -> dic
 
 
 def chosen_reader(held: Mapping[str, Held], calls: int, wanted: Wanted, models: Collection[str]) -> str | None:
-    """Whose states are learned from; None where nobody read all calls. `models`: those that answered."""
+    """Returns the model whose states are learned from; None where nobody read all calls. `models`: those that answered."""
     answered = sorted(filter(None, models))
     if wanted.states_of:
         reader = _named(held, wanted.states_of, answered)

@@ -2,20 +2,12 @@
 
 Every method is fitted and calibrated in the same outer folds by group, so that each answer is judged by a model that
 saw no answer of its group. A recipe of `metaprobe.training.recipes` then fits on all groups and writes a checkpoint,
-whose figures are those of the folds. Finished folds can be kept in a folder beside the checkpoint, for a training that
-was killed.
+whose figures are those of the folds.
 """
 
-import hashlib
-import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +16,12 @@ from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import usable_groups
 from metaprobe.records.extras import require
-from metaprobe.records.writing import atomic_write
 from metaprobe.training.calibration import calibrator_on, sigmoid
 from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, outer_folds
 from metaprobe.training.heads import INVERTED
-from metaprobe.training.linear import LinearProbe, SweepPoint
+from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
     AFTER,
     BEFORE,
@@ -42,14 +33,9 @@ from metaprobe.training.methods import (
     HiddenProbeMethod,
     LogprobLadder,
     Method,
-    ProbeKind,
     calibrators_of,
 )
 from metaprobe.training.options import OnStep, quiet
-
-_PLAIN = ("kind", "layers", "position", "penalty", "intercept", "tried")
-_ARRAYS = ("mean", "scale", "weights")
-"""Fields of a probe that are kept with its fold, as JSON and as arrays."""
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 """Families among which the best plain baseline is chosen."""
@@ -58,7 +44,7 @@ BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 BLEND_PRIOR = 20.0
 """Answers' worth of the belief that all parts of a blend weigh the same."""
 BLENDED = (MEAN_LOGPROB, LADDER, BEFORE, AFTER)
-"""What the blend is made of: one signal of each kind. Fixed beforehand, not chosen."""
+"""Methods that the blend joins: one signal of each kind. Fixed beforehand, not chosen."""
 
 
 OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
@@ -67,42 +53,6 @@ OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
 def no_methods(evidence: Evidence, names: Sequence[str]) -> Sequence[Method]:
     """Returns nothing."""
     return ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FoldFit:
-    """One method, fitted in one fold."""
-
-    scores: Scores
-    """(n,) of every answer, not only of the held-out ones; not yet probabilities."""
-    selection_auroc: float
-    probe: LinearProbe | None = None
-    """Where the method is a probe."""
-
-
-class Progress:
-    """Finished folds as `.npz` files, found again by what went into them: answers, roles, method, seed, version.
-
-    Without a folder it remembers nothing.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-
-    def fold(self, evidence: Evidence, method: Method, roles: Roles, *, seed: int) -> FoldFit:
-        """The method fitted with these roles; read from the folder where a training before has done it."""
-        path = None
-        if self._folder is not None and method.fitted:  # what is given needs no keeping
-            path = self._folder / f"{_identity(evidence, method, roles, seed)}.npz"
-        if path is not None and (known := _read(path)) is not None:
-            return known
-        fitted = method.fit(evidence, roles, seed=seed)
-        fit = FoldFit(fitted.score(np.arange(len(evidence.table))), fitted.selection_auroc, fitted.probe)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as file:
-                np.savez(file, **_arrays(fit))
-        return fit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,12 +71,10 @@ class CrossFit:
         return next(method for method in self.methods if method.name == name)
 
 
-def standard_methods(
-    evidence: Evidence, *, kind: ProbeKind = "logistic", ladder: LogprobLadder = USUAL_LADDER
-) -> list[Method]:
+def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER) -> list[Method]:
     """Returns the methods of the comparison, in its order.
 
-    Probes are of that kind; there are some only where hidden states were captured. What was never stated has no number.
+    There are probes only where hidden states were captured. What was never stated has no number.
     """
     table = evidence.table
     given: list[Method] = [
@@ -141,7 +89,7 @@ def standard_methods(
     answer = tuple(position for position in positions if position != "prompt_last")
     for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
         if read:
-            methods.append(HiddenProbeMethod(name, read, kind))
+            methods.append(HiddenProbeMethod(name, read))
     return methods
 
 
@@ -173,7 +121,6 @@ def study(
     folds: int = 5,
     seed: int = 0,
     hidden: bool = True,
-    kind: ProbeKind = "logistic",
     own: OwnMethods = no_methods,
     bare: bool = False,
     on_step: OnStep = quiet,
@@ -181,14 +128,14 @@ def study(
     """Makes a study of the labelled answers of these stores, by every standard method.
 
     `own` gives further methods for the evidence and the names of the standard ones. `hidden=False` leaves out the
-    probes, which are of the given kind. With `bare` answers without log-probabilities will do, where none has any. Of a
+    probes. With `bare` answers without log-probabilities will do, where none has any. Of a
     label whose 1 is the bad one, `critical`, the opposite is studied, so that everywhere higher scores are better
     answers.
     """
     evidence = load_evidence(stores, target=target, stage=stage, agent=agent, hidden=hidden, bare=bare)
     if target in INVERTED:
         evidence = invert(evidence)
-    made = study_of(evidence, folds=folds, seed=seed, kind=kind, own=own, on_step=on_step)
+    made = study_of(evidence, folds=folds, seed=seed, own=own, on_step=on_step)
     return replace(made, target=target, stores=tuple(Path(store) for store in stores))
 
 
@@ -197,17 +144,15 @@ def study_of(
     *,
     folds: int = 5,
     seed: int = 0,
-    kind: ProbeKind = "logistic",
     ladder: LogprobLadder = USUAL_LADDER,
     own: OwnMethods = no_methods,
-    progress: Progress | None = None,
     on_step: OnStep = quiet,
 ) -> Study:
-    """Makes a study of evidence that is loaded. `progress`: where finished folds are kept for the next start."""
-    methods = tuple(standard_methods(evidence, kind=kind, ladder=ladder))
+    """Makes a study of evidence that is loaded."""
+    methods = tuple(standard_methods(evidence, ladder=ladder))
     methods += tuple(own(evidence, [method.name for method in methods]))
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
-    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, progress=progress, on_step=on_step)
+    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, on_step=on_step)
     return Study(evidence, methods, fits, seed)
 
 
@@ -218,14 +163,12 @@ def crossfit(
     folds: int = 5,
     seed: int = 0,
     blend: Sequence[str] = (),
-    progress: Progress | None = None,
     on_step: OnStep = quiet,
 ) -> CrossFit:
     """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
 
     Adds the best plain baseline (chosen in each fold on its selection rows) and, where `blend` names at least two
-    methods, their blend (`blend_weights`), calibrated again. `progress`: where finished folds are kept for the next
-    start. Raises `RecordError` where the groups do not suffice.
+    methods, their blend (`blend_weights`), calibrated again. Raises `RecordError` where the groups do not suffice.
     """
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
@@ -235,7 +178,6 @@ def crossfit(
     ranking = dict(probability)  # the same arrays, but for given scores
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
     probes: dict[str, list[LinearProbe]] = {}
-    progress = progress or Progress()
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
@@ -244,10 +186,10 @@ def crossfit(
         logits: dict[str, Scores] = {}
         for place, method in enumerate(methods, 1):
             on_step(f"fold {number + 1} of {folds}, method {place} of {len(methods)}: {method.name}")
-            fitted = progress.fold(evidence, method, roles, seed=seed)
+            fitted = method.fit(evidence, roles, seed=seed)
             if fitted.probe is not None:
                 probes.setdefault(method.name, []).append(fitted.probe)
-            scores, coverage[method.name] = _without_gaps(fitted.scores)
+            scores, coverage[method.name] = _without_gaps(fitted.score(np.arange(n)))
             if not method.fitted:
                 ranking[method.name] = scores
             rows = roles.calibration if method.fitted else roles.seen
@@ -308,57 +250,3 @@ def blend_weights(logits: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[
     start = np.r_[np.full(k, 1 / k), 0.0]
     fit = optimize.minimize(loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-12})
     return np.asarray(fit.x[:k], dtype=np.float64)
-
-
-@contextmanager
-def keep_beside(checkpoint: Path) -> Iterator[Progress]:
-    """Progress in the hidden folder `.NAME.partial` beside a checkpoint to be; removed once that is written."""
-    target = checkpoint.resolve()
-    folder = target.with_name(f".{target.name}.partial")
-    yield Progress(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _identity(evidence: Evidence, method: Method, roles: Roles, seed: int) -> str:
-    table, states = evidence.table, evidence.states
-    parts = [
-        version("metaprobe"),
-        evidence.fingerprint,
-        evidence.schema,
-        "" if states is None else f"{states.layers} {states.positions} {evidence.reader}",
-        repr(method),
-        str(seed),
-        *map(str, table.call_ids.tolist()),
-    ]
-    digest = hashlib.sha256("\0".join(parts).encode())
-    # One block stands for all of them: another model's states, or states read again, differ in each.
-    block = [] if states is None else [states.read(states.layers[0], states.positions[0])]
-    for array in (table.y, *asdict(roles).values(), *block):
-        digest.update(b"\0" + np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _arrays(fit: FoldFit) -> dict[str, Any]:
-    known: dict[str, object] = {"selection_auroc": fit.selection_auroc}
-    arrays: dict[str, NDArray[np.generic]] = {"scores": fit.scores}
-    if (probe := fit.probe) is not None:
-        known |= {name: getattr(probe, name) for name in _PLAIN}
-        known["sweep"] = [asdict(point) for point in probe.sweep]
-        arrays |= {name: getattr(probe, name) for name in _ARRAYS}
-    return {**arrays, "known": np.array(json.dumps(known))}
-
-
-def _read(path: Path) -> FoldFit | None:
-    """None where there is no such file, or a damaged one: the fold is then fitted again."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        known = json.loads(str(arrays.pop("known")))
-        scores, selected = arrays.pop("scores"), float(known.pop("selection_auroc"))
-        if not known:
-            return FoldFit(scores, selected)
-        sweep = tuple(SweepPoint(**point) for point in known.pop("sweep"))
-        layers = tuple(known.pop("layers"))
-        return FoldFit(scores, selected, LinearProbe(**known, **arrays, layers=layers, sweep=sweep))
-    except (OSError, EOFError, BadZipFile, ValueError, KeyError, TypeError, RecursionError):
-        return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
 from metaprobe.checkpoints.flagging import FLAG, meant, threshold_of
@@ -68,7 +68,6 @@ def accept_thresholds(
     *,
     errors: Sequence[float],
     confidence: float = 0.9,
-    grid: ArrayLike | None = None,
     groups: Groups = None,
     seed: int = 0,
 ) -> list[float]:
@@ -82,11 +81,10 @@ def accept_thresholds(
     so many accepted, were the share `error`). The threshold is the last that passed, or inf (accept nothing) where the
     first fails: in any case below log(1 - confidence) / log(1 - error) accepted answers, 22 for 0.1 and 0.9.
 
-    The `grid` is the user's before the rows are seen, and falls. The paper leaves it open; by default it starts at
-    1 - error, the strictest threshold that a calibrated model needs (whatever lies above is right that often), and goes
-    down by `STEP`. Grids that start higher fail for want of answers there; choosing the start by how many the rows
-    have would void the proof where errors do not fall with the probability. Raises `RecordError` for what is no
-    probability or no label, and for a grid that does not fall.
+    The grid is fixed before the rows are seen. The paper leaves it open. Here it starts at 1 - error, the strictest
+    threshold that a calibrated model needs (whatever lies above is right that often), and goes down by `STEP`. Grids
+    that start higher fail for want of answers there; choosing the start by how many the rows have would void the proof
+    where errors do not fall with the probability. Raises `RecordError` for what is no probability or no label.
     """
     _check_rate("confidence", confidence)
     for error in errors:
@@ -97,28 +95,15 @@ def accept_thresholds(
     falling, wrong_before = -p[order].astype(np.float64), np.concatenate([[0], np.cumsum(y[order] == 0)])
     passing = []
     for error in errors:
-        thresholds = _grid(error, grid)
+        # Two roundings of a graph below the hundredths, where plateaus of an isotonic map like to lie: a tie stays
+        # together on the side on which it was tested.
+        thresholds = np.arange(1 - error, STEP / 2, -STEP) - 2 * PARITY
         accepted = np.searchsorted(falling, -thresholds, side="right")
         tail = require("scipy.stats", "fit").binom.cdf(wrong_before[accepted], accepted, error)
         passed = tail <= 1 - confidence  # with none accepted the tail is 1: not passed
         last = len(passed) if passed.all() else int(np.argmin(passed))
         passing.append(float(thresholds[last - 1]) if last else float("inf"))
     return passing
-
-
-def _grid(error: float, given: ArrayLike | None) -> NDArray[np.float64]:
-    """The thresholds to try, strictest first."""
-    thresholds = np.asarray(
-        # Two roundings of a graph below the hundredths, where plateaus of an isotonic map like to lie: a tie stays
-        # together on the side on which it was tested.
-        np.arange(1 - error, STEP / 2, -STEP) - 2 * PARITY if given is None else given,
-        dtype=np.float64,
-    )
-    if thresholds.ndim != 1 or not len(thresholds) or not (np.diff(thresholds) < 0).all():
-        raise RecordError(
-            "a grid of thresholds must be one row that falls, strictest first, fixed before seeing the rows"
-        )
-    return thresholds
 
 
 def _check_rate(name: str, rate: float) -> None:
@@ -197,7 +182,7 @@ def match_share(probability: NDArray[np.float64], share: float) -> float | None:
     return max(float(values[np.argmin(np.abs(reached - share))]) - ROUNDING, 0.0)
 
 
-# What flagging the answers of lowest score catches and costs, measured on answers that no fit has seen.
+# Shares of wrong and right answers that flagging the lowest scores catches and costs, measured on answers that no fit has seen.
 
 RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 """Shares of the answers that are flagged, 5 % to 95 %."""
@@ -285,7 +270,7 @@ RISKS = tuple(round(0.01 * step, 2) for step in range(1, 51))
 MISS_RATE = 0.1
 """Share of critical answers that the threshold `critical` may let pass."""
 ERROR, CONFIDENCE = 0.1, 0.95
-"""Of the stored accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
+"""Promise of the stored accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
 trainings. Among those trainings that store one the share is another: in simulations (AUROC 0.56 to 0.92, 30 % to 87 %
 right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and all of them where none can, which happens
 in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""
@@ -319,7 +304,7 @@ OF_ALL_RUNS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredFlags:
-    """What a checkpoint stores of flagging by its score."""
+    """Thresholds, curve and promises that a checkpoint stores for flagging by its score."""
 
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """`flag` and `accept`, where they are stored."""
@@ -593,7 +578,7 @@ def joint_statistic(looks: Sequence[Floats]) -> Floats:
 
 
 def conformal_threshold(statistic: Floats, alpha: float) -> float:
-    """What a further, exchangeable answer exceeds with a probability of at most `alpha`, given n of them.
+    """Returns the value that a further, exchangeable answer exceeds with a probability of at most `alpha`, given n.
 
     The ceil((1 - alpha) (n + 1))-th smallest (Vovk et al. 2005; Angelopoulos and Bates 2021, arXiv:2107.07511,
     section 1.1). Raises `RecordError` where n is too small for the rate.
@@ -622,7 +607,7 @@ def too_few_groups(alpha: float, n: int) -> str:
 
 
 def rate_at_most(alpha: float, n: int, *, confidence: float = 0.9) -> float:
-    """What the false-alarm rate of one gate, calibrated on n groups, stays below with this confidence.
+    """Returns the rate that false alarms of one gate, calibrated on n groups, stay below with this confidence.
 
     `alpha` is its mean over calibration data; from one such data set to another it is beta distributed (Vovk 2012,
     arXiv:1209.2673; Angelopoulos and Bates 2021, section 3.2).

@@ -31,7 +31,7 @@ GRID: tuple[dict[str, float], ...] = (
 )
 Objective = Literal["binary", "regression"]
 METRIC: dict[Objective, str] = {"binary": "binary_logloss", "regression": "l2"}
-"""What early stopping watches."""
+"""Loss that early stopping watches."""
 COMMON: Parameters = {
     "learning_rate": 0.05,
     "feature_fraction": 0.5,
@@ -74,7 +74,7 @@ class Trees:
         """Adds the same to a graph, as one TreeEnsembleRegressor: (n, width) features in, (n, 1) log-odds out."""
         lightgbm, converter = require("lightgbm", "fit"), require("onnxmltools.convert", "fit")
         types = require("onnxmltools.convert.common.data_types", "fit")
-        # As a regressor its output is the plain sum of leaves: no label output, no double rounding through a
+        # The output of a regressor is the plain sum of leaves: no label output, no double rounding through a
         # probability.
         lines = self.booster.model_to_string().splitlines(keepends=True)
         raw = lightgbm.Booster(
@@ -155,7 +155,7 @@ def refit_trees(
 
 
 def _refinements(y: NDArray[np.int64] | None, names: Sequence[str]) -> Iterator[Parameters]:
-    """What is tried on top of the best size, one after the other. `y`: None where there are no classes."""
+    """Yields what is tried on top of the best size, one after the other. `y`: None where there are no classes."""
     ones = 0 if y is None else int(y.sum())
     zeros = 0 if y is None else len(y) - ones
     if min(ones, zeros) and max(ones, zeros) >= IMBALANCE * min(ones, zeros):

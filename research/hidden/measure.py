@@ -27,8 +27,7 @@ from metaprobe.eval.metrics.calibration import stated_calibration
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import load_evidence
-from metaprobe.training.linear import KINDS
-from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, HiddenProbeMethod
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB
 from metaprobe.training.study import BLENDED, crossfit, standard_methods
 from research.blocks import write
 from research.hidden.controls import over_strongest, packed, says, with_joined
@@ -192,12 +191,7 @@ def measured(store: Path) -> dict[str, Any]:
     """Figures of one model on one task."""
     evidence = load_evidence([store])
     assert evidence.states is not None, f"{store} holds no hidden states"
-    after = tuple(p for p in evidence.states.positions if p != "prompt_last")
-    methods = [
-        *standard_methods(evidence),
-        *(HiddenProbeMethod(f"answer, {kind}", after, kind) for kind in KINDS if kind != "logistic"),
-        HiddenProbeMethod("answer, low-rank", after, "low-rank"),
-    ]
+    methods = standard_methods(evidence)
     blend = [name for name in BLENDED if name in {method.name for method in methods}]
     fits = crossfit(evidence, methods, blend=blend, on_step=lambda what: click.echo(f"  {what}", err=True))
     table = evidence.table

@@ -80,7 +80,7 @@ def kinds(rows: dict[str, Any]) -> list[str]:
     lines = [
         [
             key.replace("/", ", "),
-            *(shown(row["methods"][name]["auroc"]) for name in names),
+            *(shown(row["methods"][name]["auroc"]) if name in row["methods"] else "-" for name in names),
             "; ".join(row["chosen"][AFTER]),
             f"{row['selected'][AFTER]:.3f}",
         ]

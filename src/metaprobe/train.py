@@ -82,11 +82,11 @@ def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
 def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
     """Trains a linear probe on stored hidden states, and returns its checkpoint.
 
-    `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. A training
-    that was stopped continues when it is called again. For states in arrays of your own, use `ConfidenceProbe.fit`.
-    Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extra `train`.
+    `runs` is a run store or several. Layer and position are chosen on rows that the probe was not fitted on. For
+    states in arrays of your own, use `ConfidenceProbe.fit`. Raises `RecordError` where the runs do not suffice,
+    `MissingExtra` without the extra `train`.
 
-        >>> checkpoint = train_hidden("runs", when="before", probe="mass-mean", folds=2, out="out/difficulty")
+        >>> checkpoint = train_hidden("runs", when="before", folds=2, out="out/difficulty")
         >>> checkpoint.manifest.contract["position"]
         'prompt_last'
     """

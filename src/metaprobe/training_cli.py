@@ -76,7 +76,7 @@ def train_quality_command(runs: Stores, options: QualityOptions) -> None:
 
 @command(train, "On hidden states: difficulty before, confidence after.", name="hidden")
 def train_hidden_command(runs: Stores, options: HiddenOptions) -> None:
-    """A probe on hidden states; the layer is chosen on rows that it was not fitted on. Resumes where it was stopped."""
+    """A probe on hidden states; the layer is chosen on rows that it was not fitted on."""
     from metaprobe.training.recipes.hidden import train_hidden
 
     _write(train_hidden, runs, options)

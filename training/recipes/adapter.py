@@ -75,7 +75,7 @@ NOT_MADE = {
 
 
 def control_scores(data: AdapterData, roles: Roles, *, seed: int) -> dict[str, Scores]:
-    """What explains an adapter's numbers more simply, fitted in its roles: name -> held-out scores of the test rows."""
+    """Returns the controls, fitted in the adapter's roles: name -> held-out scores of the test rows."""
     return {
         method.name: method.fit(data.evidence, roles, seed=seed).score(roles.test)
         for method in control_methods(data.table)
@@ -111,7 +111,7 @@ def adapter_audits(
 
 
 def probe_name(when: When) -> str:
-    """What a probe of that moment is called in numbers and audits."""
+    """Returns the name of a probe of that moment in figures and audits."""
     return f"adapter probe {when} the answer"
 
 
@@ -239,7 +239,7 @@ class _Exported:
     golden: dict[str, NDArray[np.int64]]
     expected: dict[str, NDArray[np.float32]]
     probability: Mapping[When, NDArray[np.float64]]
-    """What the exported graph gives for the test rows, in their order."""
+    """Outputs of the exported graph for the test rows, in their order."""
     notes: tuple[str, ...]
 
 

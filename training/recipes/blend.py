@@ -212,7 +212,7 @@ def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoi
     return _write(evidence, states, left_out, options)
 
 
-def _write(evidence: Evidence, states: States, found: TasksLeftOut, options: BlendOptions) -> Checkpoint:
+def _write(evidence: Evidence, states: States, left_out: TasksLeftOut, options: BlendOptions) -> Checkpoint:
     """Fits layer and weights on all answers, and writes them with what was found on tasks left out."""
     table, y = evidence.table, evidence.table.y
     runs, rows = runs_of(table), np.arange(len(y))
@@ -228,7 +228,7 @@ def _write(evidence: Evidence, states: States, found: TasksLeftOut, options: Ble
         Export(
             kind=KIND,
             title=f"Travelling blend: {options.target}",
-            summary=_summary(layer, found),
+            summary=_summary(layer, left_out),
             graph=linear_graph(
                 input_name=INPUT,
                 mean=centre,
@@ -255,40 +255,40 @@ def _write(evidence: Evidence, states: States, found: TasksLeftOut, options: Ble
             calibration="none: scores order the answers of one run",
             calibrated_on="nothing",
             metrics={
-                "auroc_within_runs_without_task": found.auroc(BLEND),
-                "auroc_within_runs_without_task_of_probe_alone": found.auroc(PROBE),
-                "auroc_within_runs_without_task_of_scaled_log_probability": found.auroc(FREE_ALONE),
-                "auroc_within_runs_without_task_of_mean_log_probability": found.auroc(MEAN),
-                "auroc_within_runs_without_task_gain_over_mean_log_probability": found.gains(BLEND, MEAN),
-                "auroc_within_runs_without_task_gain_over_scaled_log_probability": found.gains(BLEND, FREE_ALONE),
+                "auroc_within_runs_without_task": left_out.auroc(BLEND),
+                "auroc_within_runs_without_task_of_probe_alone": left_out.auroc(PROBE),
+                "auroc_within_runs_without_task_of_scaled_log_probability": left_out.auroc(FREE_ALONE),
+                "auroc_within_runs_without_task_of_mean_log_probability": left_out.auroc(MEAN),
+                "auroc_within_runs_without_task_gain_over_mean_log_probability": left_out.gains(BLEND, MEAN),
+                "auroc_within_runs_without_task_gain_over_scaled_log_probability": left_out.gains(BLEND, FREE_ALONE),
             },
-            audits=_audits(found),
+            audits=_audits(left_out),
             packages=("onnx",),
         ),
     )
 
 
-def _audits(found: TasksLeftOut) -> list[Finding]:
+def _audits(left_out: TasksLeftOut) -> list[Finding]:
     """Returns, for either free number, whether the blend was above it on tasks left out, with its interval above 0."""
     audits = []
     for free, name in ((MEAN, "mean log-probability"), (FREE_ALONE, "scaled log-probability")):
-        gain = found.gains(BLEND, free)
+        gain = left_out.gains(BLEND, free)
         detail = f"gain in AUROC within runs on tasks left out {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
         audits.append(Finding(f"blend is above the {name} on tasks left out", gain.low > 0, detail, "weak"))
     return audits
 
 
-def _shown(found: TasksLeftOut, name: str) -> str:
-    reached = found.auroc(name)
+def _shown(left_out: TasksLeftOut, name: str) -> str:
+    reached = left_out.auroc(name)
     return f"{reached.estimate:.3f} [{reached.low:.3f}, {reached.high:.3f}]"
 
 
-def _summary(layer: int, found: TasksLeftOut) -> str:
+def _summary(layer: int, left_out: TasksLeftOut) -> str:
     """Returns the card's first paragraph."""
     return (
         f"Orders the answers of one run (a model, a task, a way of asking) to a task that it has not seen. It adds two "
         f"scores, each standardised on the run's unlabelled answers: a strongly regularised logistic probe on layer "
-        f"{layer} at {POSITION}, learned from {len(set(found.tasks.tolist()))} tasks, and the total log-probability "
+        f"{layer} at {POSITION}, learned from {len(set(left_out.tasks.tolist()))} tasks, and the total log-probability "
         f"over the root of the length. Layer 0 is the embeddings' output, layer i the output of block i. It gives no "
         f"probability and no flag, for how often a new task is answered rightly cannot be seen in its scores; without "
         f"a hidden state the log-probabilities stand alone. Numbers below: tasks left out, AUROC inside a run, mean "

@@ -7,8 +7,7 @@ rate, that is on all samples at once, chosen by Spearman's correlation with it.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ from metaprobe.eval.audits_of_data import (
 )
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.ordinal import kendall, spearman
-from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -36,10 +34,8 @@ from metaprobe.training.controls import make_tfidf, smooth_means
 from metaprobe.training.evidence import Evidence, origin_of_states, reader_contract
 from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
-from metaprobe.training.methods import Fitted
 from metaprobe.training.options import OnStep, quiet
 from metaprobe.training.states import Block, States
-from metaprobe.training.study import Progress
 
 NOT_MADE = "class balance, shuffled labels, random features, other domains, layers tried: made for targets of 0 and 1"
 
@@ -135,24 +131,20 @@ def evaluate_difficulty(
     *,
     folds: int = 5,
     seed: int = 0,
-    progress: Progress | None = None,
     on_step: OnStep = quiet,
 ) -> tuple[RankedDifficulty, ...]:
-    """Out-of-fold rank correlations with the items' ease: of the probe, of what was stated, and of simple controls.
-
-    `progress`: where finished folds are kept for the next start.
-    """
-    table = evidence.table
-    at = items.rows
+    """Returns rank correlations, out of fold, with the ease of the items: of probe, stated ease and simple controls."""
+    table, states, at = evidence.table, evidence.states, items.rows
+    assert states is not None, "asked for by the caller"
     groups = table.groups[at].tolist()
-    progress, method = progress or Progress(), _EaseProbe(items, sha256(items.ease.tobytes()).hexdigest())
     texts = table.questions[at]
     asked = any(text.strip() for text in texts.tolist())  # a store without texts has nothing to count words of
     names = ("probe", "level table", *(["prompt TF-IDF"] if asked else []))
     scores = {name: np.full(len(items), np.nan) for name in names}
     for number, roles in enumerate(item_folds(evidence, items, folds=folds, seed=seed)):
         on_step(f"fold {number + 1} of {folds}: probe")
-        scores["probe"][roles.test] = progress.fold(evidence, method, roles, seed=seed).scores[at[roles.test]]
+        probe = fit_difficulty(evidence, items, roles, seed=seed)
+        scores["probe"][roles.test] = probe.score(states, at[roles.test])
         scores["level table"][roles.test] = _levels(items, roles)
         if asked:
             scores["prompt TF-IDF"][roles.test] = _tfidf(texts, items.ease, roles)
@@ -182,14 +174,13 @@ def train_difficulty(
     folds: int = 5,
     seed: int = 0,
     command: str,
-    progress: Progress | None = None,
     on_step: OnStep = quiet,
 ) -> tuple[Checkpoint, tuple[RankedDifficulty, ...]]:
     """A probe of the last prompt token for items' ease, exported; what the folds say of it, beside the baselines."""
     if evidence.states is None or POSITION not in evidence.states.positions:
         raise RecordError(f"no hidden states at {POSITION}: collect with --layers, or run `metaprobe extract`")
     items = ease_of(evidence.table, target)
-    ranked = evaluate_difficulty(evidence, items, folds=folds, seed=seed, progress=progress, on_step=on_step)
+    ranked = evaluate_difficulty(evidence, items, folds=folds, seed=seed, on_step=on_step)
     on_step("audits")
     splits = item_folds(evidence, items, folds=folds, seed=seed)
     report = difficulty_audits(evidence, items.rows, splits, labels=target == SUCCESS_RATE, seed=seed)
@@ -226,7 +217,7 @@ def train_difficulty(
 def difficulty_audits(
     evidence: Evidence, items: Rows, splits: Sequence[Roles], *, labels: bool, seed: int = 0
 ) -> AuditReport:
-    """What can be said of the items' split, and of the labels where the difficulty is made of them (`labels`).
+    """Returns audits of the items' split, and of the labels where the difficulty is made of them (`labels`).
 
     `items`: a row of the answer table for each item; `splits`: outer folds of items.
     """
@@ -247,7 +238,7 @@ def difficulty_audits(
     return AuditReport(tuple(audits), tuple(skipped))
 
 
-def _order_audits(found: Sequence[RankedDifficulty]) -> list[tuple[str, bool, str]]:
+def _order_audits(ranked: Sequence[RankedDifficulty]) -> list[tuple[str, bool, str]]:
     """Returns one audit a baseline: whether the probe orders the items better, by the interval of the gain."""
     return [
         (
@@ -255,7 +246,7 @@ def _order_audits(found: Sequence[RankedDifficulty]) -> list[tuple[str, bool, st
             r.gain.low > 0,
             f"Spearman {_format(r.spearman)}, gain {_format(r.gain)}",
         )
-        for r in found
+        for r in ranked
         if r.gain is not None
     ]
 
@@ -264,23 +255,6 @@ def item_folds(evidence: Evidence, items: Items, *, folds: int = 5, seed: int = 
     """Outer folds of items, by group."""
     halves = (items.ease > np.median(items.ease)).astype(np.int64)
     return tuple(outer_folds(evidence.table.groups[items.rows].tolist(), halves, folds=folds, seed=seed))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _EaseProbe:
-    """`fit_difficulty` as a method whose finished folds can be kept; its roles are of items, its scores of answers."""
-
-    items: Items = field(repr=False)
-    digest: str
-    """SHA-256 of the items' ease. Kept folds are found again by the method's `repr`, which shows it."""
-    name: str = "difficulty probe"
-    family: Family = "learned"
-    fitted: bool = True
-
-    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        states, probe = evidence.states, fit_difficulty(evidence, self.items, roles, seed=seed)
-        assert states is not None, "asked for by the caller"
-        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep), probe)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -153,7 +153,7 @@ def rising_calibrator(scores: Scores, y: NDArray[np.int64], groups: Sequence[str
     that no threshold is crossed.
     """
     ends = np.array([scores.min() - 1, np.median(scores), scores.max() + 1])
-    chosen = choose_calibrator(scores, y, groups, candidates=("platt", "beta"), seed=seed).calibrator
+    chosen = choose_calibrator(scores, y, groups, candidates=("platt", "beta"), seed=seed)
     for calibrator in (chosen, fit_platt(scores, y)):
         if (np.diff(calibrator.logit(ends)) > FLAT).all():
             return calibrator
@@ -228,7 +228,7 @@ def judge_gates(
     seed: int = 0,
     on_step: OnStep = quiet,
 ) -> tuple[HeldOutLooks, list[Roles]]:
-    """What gates of outer folds, by group, say of answers they have not seen, and when they fire; and the folds.
+    """Returns what gates of outer folds, by group, say of answers that they have not seen, when they fire, and the folds.
 
     A rate that some fold's calibration groups do not allow is left out.
     """
@@ -279,7 +279,7 @@ def audit_gate(
 
 
 def _judge(logprobs: NDArray[np.object_]) -> NDArray[np.object_]:
-    """What the gate has seen of each answer at its last look, so that no control knows more of it than the gate."""
+    """Returns the tokens that the gate has seen at its last look, so that no control knows more than the gate."""
     seen = np.empty(len(logprobs), dtype=object)
     seen[:] = [
         values[: max((look for look in COUNTS if look <= len(values)), default=len(values))] for values in logprobs

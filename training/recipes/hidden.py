@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
 from metaprobe.eval.table import bare_table
+from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import HIDDEN, POSITIONS
 from metaprobe.training.audit import measure_held_out
@@ -21,11 +21,11 @@ from metaprobe.training.evidence import Evidence, load_evidence, origin_of_state
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
-from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod, ProbeKind
+from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
 from metaprobe.training.options import HiddenOptions, WrongOptions
 from metaprobe.training.recipes.difficulty import LEVEL, SUCCESS_RATE, train_difficulty
-from metaprobe.training.states import Block, Wanted, check_captured
-from metaprobe.training.study import Study, crossfit, keep_beside, study_of
+from metaprobe.training.states import InMemory, Wanted
+from metaprobe.training.study import Study, crossfit, study_of
 from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
 
 
@@ -33,8 +33,7 @@ from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_
 def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkpoint:
     """Returns the probe's checkpoint, fitted on the labelled answers of these stores that have hidden states.
 
-    Stopped at any moment and called again, it goes on from the folds that are finished. Raises `RecordError` where
-    data or options do not suffice, and `CheckpointExists` where `out` holds something else.
+    Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
     """
     target, graded = options.target, options.target in (SUCCESS_RATE, LEVEL)
     when = options.when or ("before" if graded else "after")
@@ -53,28 +52,19 @@ def train_hidden(stores: Sequence[str | Path], options: HiddenOptions) -> Checkp
     for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
         options.on_line(line)
     command = options.recorded("train_hidden")
-    with keep_beside(Path(options.out)) as progress:
-        if not graded:
-            study = study_of(
-                evidence,
-                folds=options.folds,
-                seed=options.seed,
-                kind=options.probe,
-                progress=progress,
-                on_step=options.on_step,
-            )
-            options.on_step("audit and export")
-            return write_hidden(options.out, study, when=when, target=target, command=command, flags=options.as_flags())
-        checkpoint, rankings = train_difficulty(
-            options.out,
-            evidence,
-            target=target,
-            folds=options.folds,
-            seed=options.seed,
-            command=command,
-            progress=progress,
-            on_step=options.on_step,
-        )
+    if not graded:
+        study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
+        options.on_step("audit and export")
+        return write_hidden(options.out, study, when=when, target=target, command=command, flags=options.as_flags())
+    checkpoint, rankings = train_difficulty(
+        options.out,
+        evidence,
+        target=target,
+        folds=options.folds,
+        seed=options.seed,
+        command=command,
+        on_step=options.on_step,
+    )
     for ranked in rankings:
         r = ranked.spearman
         options.on_line(f"{ranked.name:22} Spearman {r.estimate:+.3f} [{r.low:+.3f}, {r.high:+.3f}]")
@@ -86,8 +76,8 @@ def _check(options: HiddenOptions, when: str, *, graded: bool) -> None:
     target = options.target
     if target in INVERTED:
         raise WrongOptions(f"target {target}: probes give the probability of what is good; train a quality predictor")
-    if graded and (when == "after" or options.probe != "logistic"):
-        raise WrongOptions(f"target {target} is read before the answer, by a logistic probe")
+    if graded and when == "after":
+        raise WrongOptions(f"target {target} is read before the answer")
     if graded and options.flags:
         raise WrongOptions(
             f"{next(iter(options.flags))} is for answers that are right or wrong; target {target} is graded, and its "
@@ -102,8 +92,8 @@ def write_hidden(
 ) -> Checkpoint:
     """Fits the probe `before` the answer (difficulty) or `after` it (confidence) on all groups, and writes it.
 
-    The probe is of the kind that the study was made with; a calibrator is in its graph, and held-out metrics come from
-    the study's folds. `flags`: what the stored threshold flags.
+    A calibrator is in its graph, and held-out metrics come from the study's folds. `flags`: what the stored threshold
+    flags.
     """
     evidence, table, seed = study.evidence, study.evidence.table, study.seed
     positions_of(evidence, when)
@@ -166,7 +156,7 @@ def _summary_of(probe: LinearProbe, target: str, evidence: Evidence) -> str:
     will = "will be" if probe.position == "prompt_last" else "is"
     return (
         f"Probability that the answer {will} {target}, from the hidden state of layer "
-        f"{', '.join(map(str, probe.layers))} at {probe.position} ({probe.kind}, then a calibrator; chosen among "
+        f"{', '.join(map(str, probe.layers))} at {probe.position} (logistic, then a calibrator; chosen among "
         f"{probe.tried} combinations on learning rows). Layer 0 is the embeddings' output, layer i the output of block "
         "i. Difficulty is one minus that probability." + "".join(f" {line}." for line in origin_of_states(evidence))
     )
@@ -177,20 +167,6 @@ def _summary_of(probe: LinearProbe, target: str, evidence: Evidence) -> str:
 ALONE = "no groups were given, so each row stands for itself: rows that share a question make the numbers too good"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ArrayStates:
-    """Hidden states that are held as one array, at one position."""
-
-    values: NDArray[np.float32]
-    """(n, layers, D)."""
-    layers: tuple[int, ...]
-    positions: tuple[str, ...]
-
-    def read(self, layer: int, position: str) -> Block:
-        check_captured(self, (layer,), (position,))
-        return self.values[:, self.layers.index(layer)]
-
-
 def fit_arrays(
     path: str | Path,
     X: Any,
@@ -199,7 +175,6 @@ def fit_arrays(
     groups: Sequence[object] | None,
     layers: Sequence[int] | None,
     position: str,
-    kind: ProbeKind,
     target: str,
     model: str,
     folds: int,
@@ -212,7 +187,8 @@ def fit_arrays(
     but for what needs log-probabilities. Raises `RecordError` for arrays that are not what they should be.
     """
     states = _states(X, layers, position)
-    labels, named = _labels(y, len(states.values)), _groups(groups, len(states.values))
+    values = states.activations.values
+    labels, named = _labels(y, len(values)), _groups(groups, len(values))
     evidence = Evidence(
         table=bare_table(labels, named),
         features=np.empty((len(labels), 0), dtype=np.float32),
@@ -220,17 +196,17 @@ def fit_arrays(
         schema="",
         states=states,
         generator=Generator(model) if model else None,
-        fingerprint=_fingerprint(states.values, labels, named),
+        fingerprint=_fingerprint(values[:, :, 0], labels, named),
         regrouped="" if groups is not None else ALONE,
     )
     name = BEFORE if position == "prompt_last" else AFTER
-    method = HiddenProbeMethod(name, (position,), kind)
+    method = HiddenProbeMethod(name, (position,))
     study = Study(evidence, (method,), crossfit(evidence, [method], folds=folds, seed=seed), seed)
     when = "before" if name == BEFORE else "after"
     return write_hidden(path, study, when=when, target=target, command=command)
 
 
-def _states(X: Any, layers: Sequence[int] | None, position: str) -> ArrayStates:
+def _states(X: Any, layers: Sequence[int] | None, position: str) -> InMemory:
     if position not in POSITIONS:
         raise RecordError(f"position {position!r}: expected one of {', '.join(POSITIONS)}")
     values = _array(X, "X")
@@ -249,7 +225,8 @@ def _states(X: Any, layers: Sequence[int] | None, position: str) -> ArrayStates:
             f"layers {list(named)} for X of {values.shape[1]} layers: expected as many different numbers, 0 for the "
             "embeddings' output and i for the output of block i"
         )
-    return ArrayStates(values, named, (position,))
+    rows = tuple(f"row {i}" for i in range(len(values)))
+    return InMemory(Activations(rows, values[:, :, None], named, (position,)))
 
 
 def _labels(y: Any, n: int) -> NDArray[np.int64]:

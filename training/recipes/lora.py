@@ -1,4 +1,4 @@
-"""What the adapter recipe fits: texts of labelled answers, LoRA on a language model, its state, and its ONNX graph."""
+"""The model of the adapter recipe: texts of labelled answers, LoRA on a language model, its state, its ONNX graph."""
 
 import hashlib
 import logging
@@ -328,7 +328,7 @@ def fit_adapter(
         while progress.step < total and progress.since_best < settings.patience:
             epoch, within = divmod(progress.step, an_epoch)
             rows = train[_schedule(lengths[train], size, settings.batch_size, [settings.seed, epoch])[within]]
-            # Of dropout: by the step alone, so that there is no state of a generator to be kept.
+            # The seed of dropout follows from the step alone, so that no state of a generator must be kept.
             torch.manual_seed(_seed(settings.seed, progress.step, accelerator.process_index))
             rate = settings.lr * _rate((progress.step + 1) / total, settings.warmup)
             loss = learner.step([examples.ids[i] for i in rows], labels[rows], rate)
@@ -349,7 +349,7 @@ def fit_adapter(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Learner:
-    """What takes one step of the training, in each of the processes that train together."""
+    """Takes one step of the training, in each of the processes that train together."""
 
     accelerator: Any
     model: Any
@@ -571,7 +571,7 @@ def quantise(graph: bytes) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What exporters say of themselves: deprecations inside of torch, optional packages that are not there."""
+    """Silences the exporters: deprecations inside torch, and optional packages that are not installed."""
     levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "torch.export")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

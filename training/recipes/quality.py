@@ -400,7 +400,7 @@ class _Heads:
     thresholds: dict[str, float] = field(default_factory=dict)
     """Thresholds beside those in `stored`."""
     stored: StoredFlags = field(default_factory=StoredFlags)
-    """What the head that gives the score stores of flagging."""
+    """Thresholds and curve of the head that gives the score."""
     runs: int = 1
     """Runs whose answers that head learned from."""
     lines: list[str] = field(default_factory=list)

@@ -44,7 +44,7 @@ WHOLE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Retrained:
-    """What it was trained on."""
+    """A new checkpoint, and what it was trained on."""
 
     checkpoint: Checkpoint
     stored: int
