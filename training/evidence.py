@@ -180,7 +180,7 @@ def reader_contract(evidence: Evidence) -> dict[str, dict[str, str]]:
 
 
 def origin_of_states(evidence: Evidence) -> list[str]:
-    """Returns the card's lines about left-out answers and the model that read the states; none where all is as usual."""
+    """Returns the card's lines about left-out answers and the model that read the states; usually none."""
     lines = []
     if evidence.reader:
         answered = answers_of(evidence.generator)

@@ -166,8 +166,9 @@ def fit_probability(
     climb: bool = True,
     seed: int = 0,
 ) -> RunProbability:
-    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows. Without `climb`,
-    for runs that nobody has seen, the map is of scores without base rates.
+    """Fits the ladder as far as the data carry (`fit_ladder`), and Platt's map on the calibration rows.
+
+    Without `climb`, for runs that nobody has seen, the map is of scores without base rates.
 
     `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds.
     """

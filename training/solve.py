@@ -76,7 +76,7 @@ def standardise(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rounded_type() -> torch.dtype:
-    """Returns the type that states may be rounded to where only the direction of a step, not where it ends, depends on a product.
+    """Returns the type that states may be rounded to where a product decides only the direction of a step.
 
     bfloat16 is four times as fast where the processor multiplies it, and slower than float32 where it does not.
     """

@@ -205,7 +205,7 @@ def states_by_reader(stores: Sequence[RunStore], call_ids: Sequence[str]) -> dic
 
 
 def chosen_reader(held: Mapping[str, Held], calls: int, wanted: Wanted, models: Collection[str]) -> str | None:
-    """Returns the model whose states are learned from; None where nobody read all calls. `models`: those that answered."""
+    """Returns whose states are learned from; None where nobody read all calls. `models`: those that answered."""
     answered = sorted(filter(None, models))
     if wanted.states_of:
         reader = _named(held, wanted.states_of, answered)

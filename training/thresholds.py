@@ -182,7 +182,7 @@ def match_share(probability: NDArray[np.float64], share: float) -> float | None:
     return max(float(values[np.argmin(np.abs(reached - share))]) - ROUNDING, 0.0)
 
 
-# Shares of wrong and right answers that flagging the lowest scores catches and costs, measured on answers that no fit has seen.
+# Shares of wrong and right answers that flagging the lowest scores catches and costs, on answers that no fit has seen.
 
 RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 """Shares of the answers that are flagged, 5 % to 95 %."""
@@ -270,7 +270,7 @@ RISKS = tuple(round(0.01 * step, 2) for step in range(1, 51))
 MISS_RATE = 0.1
 """Share of critical answers that the threshold `critical` may let pass."""
 ERROR, CONFIDENCE = 0.1, 0.95
-"""Promise of the stored accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
+"""Promise of the accept threshold: more than this share of the accepted is wrong in at most 1 - CONFIDENCE of all
 trainings. Among those trainings that store one the share is another: in simulations (AUROC 0.56 to 0.92, 30 % to 87 %
 right, 60 to 500 groups) up to 0.17 where some threshold can keep the bar, and all of them where none can, which happens
 in up to 2 % of such trainings, at 0.9 in up to 6 %. No procedure avoids that: it is chance that gets stored there."""

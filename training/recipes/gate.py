@@ -228,7 +228,7 @@ def judge_gates(
     seed: int = 0,
     on_step: OnStep = quiet,
 ) -> tuple[HeldOutLooks, list[Roles]]:
-    """Returns what gates of outer folds, by group, say of answers that they have not seen, when they fire, and the folds.
+    """Returns what gates of outer folds, by group, say of unseen answers, when they fire, and the folds.
 
     A rate that some fold's calibration groups do not allow is left out.
     """
