@@ -172,24 +172,6 @@ def test_what_a_method_promises_is_of_rows_that_it_has_not_learned_from() -> Non
         assert abs(method.fit(drawn, roles, seed=0).selection_auroc - 0.5) < 0.22, method.name
 
 
-def test_the_words_of_the_question_get_the_penalty_that_the_selection_rows_like_best() -> None:
-    evidence = made_up(600)
-    rng, n = np.random.default_rng(2), len(evidence.table)
-    words = rng.integers(0, 200, (n, 12))  # most say nothing, and one says a little
-    y = (rng.random(n) < np.where((words < 40).sum(axis=1) > 2, 0.65, 0.4)).astype(np.int64)
-    table = replace(evidence.table, y=y, questions=np.array([" ".join(f"w{i}" for i in row) for row in words]))
-    given, roles = replace(evidence, table=table), final_roles(table.groups.tolist(), y)
-
-    def found(*penalties: float) -> Fitted:
-        return PromptTfidf(penalties=penalties).fit(given, roles, seed=0)
-
-    weak, strong = found(1e-3), found(1e3)
-    assert weak.selection_auroc > strong.selection_auroc, "the strength that is named last is not the better one here"
-    both = found(1e-3, 1e3)
-    assert both.selection_auroc == weak.selection_auroc
-    np.testing.assert_array_equal(both.score(roles.selection), weak.score(roles.selection))
-
-
 def test_audits_that_refit_are_named_where_there_is_too_little_for_them(
     answers: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:

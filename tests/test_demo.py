@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
-from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.demo import Demo, train_demo
 from metaprobe.eval.compare import FITTED
@@ -120,18 +118,6 @@ def test_the_report_has_stated_confidence_as_the_model_stated_it(demo: Demo) -> 
     assert stated.stated.ece.estimate > 2 * stated.ece.estimate  # as stated it is far off, recalibrated it is not
     (said,) = [sentence for sentence in demo.comparison.summary if "as stated" in sentence]
     assert f"{stated.stated.ece.estimate:.2f} as stated" in said
-
-
-def test_the_command_line_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def stop(folder: Path, *, command: str, **_: object) -> Demo:
-        raise RecordError(command)
-
-    monkeypatch.setattr("metaprobe.demo.collect_demo", lambda *_, **__: CollectReport(0, 0))
-    monkeypatch.setattr("metaprobe.demo.train_demo", stop)
-    given = ["demo", "--limit", "60", "--out", str(tmp_path / "my demo")]
-    monkeypatch.setattr("sys.argv", ["metaprobe", *given])
-    result = CliRunner().invoke(main, given)
-    assert f"Error: metaprobe demo --limit 60 --out '{tmp_path}/my demo'" in result.output
 
 
 def test_what_is_learned_does_not_depend_on_the_order_of_the_shards(recorded_runs: Path, tmp_path: Path) -> None:

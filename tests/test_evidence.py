@@ -95,7 +95,7 @@ def test_questions_that_repeat_are_one_group_and_that_is_said(two_stages: RunSto
     found = load_evidence([two_stages.path], stage="answer")
     group = dict(zip(found.table.call_ids.tolist(), found.table.groups.tolist(), strict=True))
     assert group["answer05"] == group["answer09"] == "/i05"
-    assert found.regrouped.startswith("2 questions that repeat")
+    assert found.regrouped.startswith("2 groups that ask")
 
 
 def test_states_that_do_not_fit_are_left_out_with_the_reason_or_refused_where_asked_for(
@@ -112,16 +112,6 @@ def test_states_that_do_not_fit_are_left_out_with_the_reason_or_refused_where_as
     with pytest.raises(StoreMismatch, match="one and two each read their own answers"):
         load_evidence(places, wanted=ANYTHING)
     assert load_evidence(places, hidden=False).states_refused == ""
-
-
-def test_how_many_answers_lack_states_is_told(tmp_path: Path) -> None:
-    kept, bare = answers(tmp_path / "kept", layers=(1,)), answers(tmp_path / "bare", n=10)
-    assert load_evidence([kept.path]).without_hidden == 0
-    found = load_evidence([kept.path, bare.path])
-    assert (found.states, found.without_hidden, len(found.table)) == (None, 10, 50)
-    read(kept, (1,), ("answer_last",), by=OTHER)
-    read(bare, (1,), ("answer_last",), by="eye")
-    assert load_evidence([kept.path, bare.path]).without_hidden == 10  # of the reader that lacks fewest
 
 
 def test_states_read_by_another_model_are_told_in_contract_and_card(tmp_path: Path) -> None:

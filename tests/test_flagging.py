@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import made_up
-from hypothesis import given
-from hypothesis import strategies as st
 from logged_answers import answers
-from tiny import responses, tiny_quality
+from tiny import tiny_quality
 
 import metaprobe
 from metaprobe.checkpoints import (
@@ -26,7 +24,6 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.description import describe
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table, threshold_at, threshold_of
-from metaprobe.checkpoints.manifest import Manifest, manifest_bytes, parse_manifest
 from metaprobe.cli import main
 from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
@@ -167,20 +164,6 @@ def test_a_checkpoint_without_a_curve_refuses_a_rate_and_says_why(tmp_path: Path
     assert metaprobe.QualityPredictor.load(tmp_path / "q").threshold == 0.4
 
 
-def test_a_curve_is_kept_in_the_manifest_under_its_own_name(tmp_path: Path) -> None:
-    checkpoint = tiny_quality(tmp_path / "q", flagging=CURVE)
-    assert load_checkpoint(tmp_path / "q").manifest.flagging == CURVE
-    predictor = metaprobe.load(tmp_path / "q", flag_rate=0.2)
-    assert predictor.threshold == pytest.approx(0.3)
-    flagged = [verdict.flagged for verdict in predictor.predict_many(responses(20))]
-    scores = [verdict.score for verdict in predictor.predict_many(responses(20))]
-    assert flagged == [score is not None and score < 0.3 for score in scores]
-    old = manifest_bytes(checkpoint.manifest).decode().replace('"flagging"', '"flaggin"')
-    with pytest.raises(ContractMismatch, match="flaggin"):
-        parse_manifest(old.encode())
-    assert isinstance(load_checkpoint("bundled:quality").manifest, Manifest)  # made before there were curves
-
-
 def response_of(values: list[float]) -> dict[str, object]:
     tokens = [{"token": f"t{i} ", "logprob": value} for i, value in enumerate(values)]
     message = {"content": "".join(str(token["token"]) for token in tokens)}
@@ -222,31 +205,6 @@ def test_an_option_out_of_range_and_two_options_are_refused(name: str) -> None:
         FlagOptions(**{name: 0.3, other: 0.3})
     with pytest.raises(ContractMismatch, match="at most one"):
         metaprobe.load("bundled:quality", **{name: 0.3, other: 0.3})
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["catch", "risk"]), st.integers(1, 99), st.integers(0, 100)), max_size=12),
-    st.sampled_from(["catch", "risk"]),
-    st.floats(0.01, 0.99),
-)
-def test_what_is_taken_never_promises_less_than_what_is_asked(
-    stored: list[tuple[str, int, int]], option: str, value: float
-) -> None:
-    promises = tuple(Promise(name, at / 100, t / 100) for name, at, t in stored)  # type: ignore[arg-type]
-    sound = {
-        one.threshold
-        for one in promises
-        if one.option == option and (one.value >= value - 1e-6 if option == "catch" else one.value <= value + 1e-6)
-    }
-    try:
-        found = threshold_of(Draft(kind="quality", promises=promises), FlagOptions(**{option: value}))  # type: ignore[arg-type]
-    except ContractMismatch:
-        assert not any(
-            one.option == option and (one.value >= value if option == "catch" else one.value <= value)
-            for one in promises
-        )
-    else:
-        assert found in sound
 
 
 @pytest.fixture(scope="module")

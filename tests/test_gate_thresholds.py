@@ -18,7 +18,6 @@ from metaprobe.eval.gate_performance import (
     gate_lines,
     gate_markdown,
     gate_report,
-    simulate_asking_again,
 )
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
@@ -30,7 +29,6 @@ from metaprobe.training.thresholds import (
     conformal_threshold,
     groups_needed,
     joint_statistic,
-    one_a_group,
     rate_at_most,
     score_thresholds,
 )
@@ -97,14 +95,6 @@ def test_what_one_gate_keeps_scatters_less_with_more_groups() -> None:
     assert rate_at_most(0.2, 9) == pytest.approx(0.3684, abs=1e-3)  # beta(2, 8) at 0.9, from a table
     rates = simulated(0.2, calibration=19, new=1000, repeats=150)
     assert abs(np.mean(rates <= rate_at_most(0.2, 19)) - 0.9) < 0.1
-
-
-def test_one_answer_is_drawn_from_each_group_and_no_other() -> None:
-    groups = np.array(["a", "b", "a", "c", "b", "a"])
-    drawn = one_a_group(np.array([0, 1, 2, 4, 5]), groups, seed=3)
-    assert sorted(groups[drawn]) == ["a", "b"]
-    picks = {int(one_a_group(np.array([0, 2, 5]), groups, seed=seed)[0]) for seed in range(40)}
-    assert picks == {0, 2, 5}
 
 
 finite = st.floats(-50, 50, allow_subnormal=False)
@@ -200,13 +190,6 @@ def test_what_is_promised_for_all_tasks_is_said_of_each() -> None:
     assert "of good ones of gsm8k" in line
     alone = dataclasses.replace(held_out, table=dataclasses.replace(table, tasks=np.full(230, "one")))
     assert gate_report(alone, resamples=50).rates[0].by_task == {}
-
-
-def test_a_question_that_was_asked_once_gets_the_average_answer() -> None:
-    table = dataclasses.replace(known_answers().table, items=np.array(["a", "b", "c", "d"]))
-    again = simulate_asking_again(table)
-    np.testing.assert_array_equal(again.good, 0.5)
-    assert "average accuracy (50.0%)" in again.assumption
 
 
 def test_a_gate_that_lowers_quality_saves_nothing_at_equal_quality() -> None:

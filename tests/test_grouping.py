@@ -60,7 +60,7 @@ def four_repeat(path: Path) -> Path:
 @pytest.mark.filterwarnings("error::metaprobe.checkpoints.UntrustedCheckpoint")
 def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summaries_say_so(tmp_path: Path) -> None:
     store = four_repeat(tmp_path / "runs")
-    said = "4 questions that repeat, or nearly do, under different groups were joined into 2 groups"
+    said = "4 groups that ask the same questions, or nearly the same, were joined into 2"
     evidence = load_evidence([store], hidden=False)
     assert evidence.regrouped == said
     assert len(set(evidence.table.groups.tolist())) == N - 2
@@ -100,8 +100,8 @@ def test_joining_goes_on_over_the_given_groups() -> None:
     """a and b share one question, b and c another: all three must stay together."""
     joined = join_groups(["a", "b", "b", "c", "d"], ["one x", "one x", "two y", "two y", "three z"])
     assert joined.groups.tolist() == ["a", "a", "a", "a", "d"]
-    assert joined.note.startswith("4 questions that repeat")
-    assert joined.note.endswith("into 1 group")
+    assert joined.note.startswith("3 groups that ask")
+    assert joined.note.endswith("joined into 1")
 
 
 def test_a_way_of_asking_is_no_question_and_what_is_left_fails_the_audit_in_proportion() -> None:
@@ -109,7 +109,7 @@ def test_a_way_of_asking_is_no_question_and_what_is_left_fails_the_audit_in_prop
     asked[:40] = ["Which of these is true?"] * 40
     asked[50] = asked[51]
     joined = join_groups([f"g{i}" for i in range(100)], asked)
-    assert joined.note.startswith("2 questions"), "the 40 are more than a tenth of all groups"
+    assert joined.note.startswith("2 groups"), "the 40 are more than a tenth of all groups"
     rows = np.arange(100)
     y = rows % 2
     splits = [{"train": rows[rows % 5 != f], "test": rows[rows % 5 == f]} for f in range(5)]

@@ -18,7 +18,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training import trees as trees_module
 from metaprobe.training.calibration import Isotonic, Platt, fit_platt
-from metaprobe.training.evidence import Evidence, load_evidence
+from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import Amount, Level, Probability, fit_amount, fit_probability, trees_graph
 from metaprobe.training.options import QualityOptions
@@ -131,23 +131,6 @@ def test_a_critical_failure_flags_an_answer(checkpoint: Path) -> None:
     sure = [v for v in verdicts if v.critical is not None and v.critical >= threshold]
     assert 0 < len(sure) < len(verdicts)
     assert all(v.flagged for v in sure)
-
-
-def test_a_head_alone_among_others_and_without_any_have_the_same_evidence(store: Path) -> None:
-    """What compares methods and what exports heads must have learned from the same rows."""
-    single = load_evidence([store], target="correct", hidden=False)
-    for heads in (["correct"], ["critical", "evidence", "correct"]):
-        found = load_heads([store], heads)["correct"]
-        assert isinstance(found, Evidence)
-        for name in ("call_ids", "groups", "y", "tokens"):
-            np.testing.assert_array_equal(getattr(found.table, name), getattr(single.table, name))
-        np.testing.assert_array_equal(found.features, single.features)
-        assert (found.generator, found.fingerprint, found.regrouped) == (
-            single.generator,
-            single.fingerprint,
-            single.regrouped,
-        )
-        np.testing.assert_array_equal(found.labels_by_source["program"], single.labels_by_source["program"])
 
 
 def test_labels_of_one_source_are_told_from_those_of_another(store: Path) -> None:

@@ -116,13 +116,6 @@ def test_trees_are_taken_for_what_only_they_find_and_only_from_enough_answers() 
     assert WITH_TREES not in {step.name for step in few.steps}
 
 
-def test_trees_are_left_where_there_is_nothing_for_them() -> None:
-    found = world(2000, {"mean": -1.0, "length": -0.5}, pair=1e-9).fit()
-    assert found.steps[-1].name == WITH_TREES
-    assert not found.steps[-1].taken
-    assert found.trees is None
-
-
 def test_noise_takes_no_step_in_nine_of_ten_draws() -> None:
     reached = [world(300, {}, seed=seed, runs=2).fit().reached for seed in range(20)]
     assert reached.count("scaled") >= 18
@@ -184,18 +177,6 @@ def test_a_graph_gives_what_the_ladder_gives(n: int, pair: float) -> None:
     (found,) = session.run(None, {"features": made.X})
     assert np.ptp(found) > 0.5
     np.testing.assert_allclose(found[:, 0], head.value(made.X), atol=1e-5)
-
-
-def test_for_models_and_tasks_that_nobody_has_seen_it_stays_the_free_number() -> None:
-    made = world(2400, {"lowest3": -1.5}, pair=1.5, runs=3, between=1.0)
-    found = made.fit(climb=False)
-    assert found.reached == "scaled"
-    assert found.steps == ()
-    assert found.trees is None
-    mean, length = TERMS.index("mean"), TERMS.index("length")
-    assert set(np.flatnonzero(found.weights)) <= {mean, length}
-    assert found.weights[length] == found.weights[mean] / 2
-    assert made.fit().reached == WITH_TREES
 
 
 def test_features_without_the_terms_are_refused() -> None:

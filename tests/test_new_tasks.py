@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from conftest import made_up
 
 from metaprobe.cli import main
-from metaprobe.eval.audits import AuditInputs, domains_of, run_audits
+from metaprobe.eval.audits import AuditInputs, run_audits
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.quality import QualityPredictor
@@ -101,13 +101,3 @@ def test_the_command_line_names_what_does_not_go_with_new_tasks(
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 2
     assert named in result.output
-
-
-def test_a_task_of_a_few_answers_is_no_domain_and_dimensions_tell_them_apart_then(several: Evidence) -> None:
-    n = len(several.table)
-    tasks = np.where(np.arange(n) < 5, "odd", "sums")
-    dimensions = np.array([f"dimension {i % 3}" for i in range(n)])
-    table = replace(several.table, tasks=tasks, dimensions=dimensions)
-    by, rows = domains_of(table)
-    assert by == "dimension"
-    assert list(rows) == ["dimension 0", "dimension 1", "dimension 2"]

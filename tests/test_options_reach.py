@@ -12,9 +12,6 @@ from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training.options import (
-    CompareOptions,
-)
 
 NOVEMBER = 1_764_460_800.0  # 2025-11-30, midnight in UTC
 
@@ -79,61 +76,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "some.jsonl"
 
 
-def test_a_sheet_is_drawn_and_labelled_as_was_said(
-    reach: Any, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.time", lambda: 1e9 + 50)
-    said = ["--budget", 9, "--days", 0.0001, "--model", "m", "--tag", "a=b=c", "--floor", 0.5, "--seed", 3]
-    sample = ["sample", "--log", log, "--out", tmp_path / "sheet.jsonl"]
-    given, named = reach("metaprobe.monitoring.sampling.draw_sheet", *sample, *said)
-    assert given[1] == 9
-    since = pytest.approx(1e9 + 50 - 8.64, rel=0, abs=0.01)
-    chosen = {"model": "m", "checkpoint": None, "tags": {"a": "b=c"}}
-    assert named == {"since": since, **chosen, "floor": 0.5, "seed": 3}
-    _, named = reach("metaprobe.monitoring.sampling.draw_sheet", *sample, "--since", "2025-11-30")
-    assert named == {"since": NOVEMBER, **chosen, "model": None, "tags": {}, "floor": 0.25, "seed": None}
-    monkeypatch.undo()
-    page = ["sample", "--log", log, "--budget", 4, "--page", "--port", 8123, "--who", "ada"]
-    given, named = reach("metaprobe.serving.labelling.page.label_on_page", *page)
-    assert len(given[1]) == 4
-    assert (named["who"], named["port"]) == ("ada", 8123)
-
-
-def test_a_log_is_read_from_the_day_and_for_the_model_that_were_named(reach: Any, log: Path, tmp_path: Path) -> None:
-    said = ["--since", "2025-11-30", "--model", "m"]
-    _, named = reach("metaprobe.monitoring.log.ScoreLog.columns", "estimate", "--log", log, *said)
-    assert named == {"since": NOVEMBER, "model": "m", "checkpoint": None, "ids": False}
-    given, named = reach("metaprobe.monitoring.estimates.estimate_log", "estimate", "--log", log, "--by", "week")
-    assert (len(given[0]), named["by"], named["group"]) == (40, "week", None)
-    said = ["--state", tmp_path / "s.json", "--model", "m", "--within", "hour", "--batch", 4]
-    given, named = reach("metaprobe.monitoring.drift_of_log.open_watch", "drift", "--log", log, *said)
-    assert (given, named) == ((tmp_path / "s.json",), {"model": "m", "checkpoint": None, "within": "hour", "batch": 4})
-
-
-def test_old_answers_are_moved_and_taken_away_by_age(reach: Any, log: Path, runs: Path) -> None:
-    for more, sure in (((), False), (("--yes",), True)):
-        said = ["log", "prune", "--log", log, "--older-than", 2.5, *more]
-        assert reach("metaprobe.monitoring.log.ScoreLog.prune", *said) == ((2.5,), {"sure": sure})
-    said = ["log", "rotate", "--log", log, "--older-than", 0, "--out", runs]
-    given, named = reach("metaprobe.monitoring.log.ScoreLog.rotate", *said)
-    assert (given, named) == ((runs,), {"days": 0.0})
-    said = ["log", "delete", "r1", "--log", log, "--store", runs]
-    given, named = reach("metaprobe.monitoring.log.ScoreLog.delete_all", *said)
-    assert (given, named) == ((("r1",),), {"store": runs})
-
-
-def test_a_comparison_is_of_the_target_stage_and_files_that_were_named(
-    reach: Any, runs: Path, file: Path, tmp_path: Path
-) -> None:
-    said = ["--target", "t", "--scores", file, "--stage", "s", "--agent", "a", "--folds", 3, "--seed", 4]
-    name = "metaprobe.training.comparison.compare"
-    given, _ = reach(name, "compare", runs, "--out", tmp_path / "r", *said)
-    options = given[1]
-    assert isinstance(options, CompareOptions)
-    found = (options.target, options.scores, options.stage, options.agent, options.folds, options.seed)
-    assert found == ("t", (file,), "s", "a", 3, 4)
-
-
 def test_adapting_and_recalibrating_are_told_the_labels_and_the_seed(
     reach: Any, log: Path, file: Path, tmp_path: Path
 ) -> None:
@@ -145,16 +87,6 @@ def test_adapting_and_recalibrating_are_told_the_labels_and_the_seed(
     said = ["recalibrate", "bundled:quality", "--log", log, "--out", out, "--model", "m", "--since", "2025-11-30"]
     _, named = reach(name, *said)
     assert (named["model"], named["since"]) == ("m", NOVEMBER)
-
-
-def test_retraining_is_told_how_much_to_hold_back_and_what_the_log_holds(
-    reach: Any, log: Path, runs: Path, tmp_path: Path
-) -> None:
-    said = ["--hold-back", 0.5, "--logprobs-mode", "raw", "--folds", 3, "--seed", 4, "--model", "m"]
-    name = "metaprobe.training.recipes.retrain.retrain_quality"
-    given, named = reach(name, "retrain", runs, "--log", log, "--out", tmp_path / "c", *said)
-    assert named == {"model": "m", "since": None, "held_back": 0.5, "logprobs_mode": "raw"}
-    assert (given[0], given[2].folds, given[2].seed, given[2].out) == ((runs,), 3, 4, tmp_path / "c")
 
 
 def test_extraction_is_told_by_whom_what_and_how_much_at_once(reach: Any, runs: Path, tmp_path: Path) -> None:
@@ -199,19 +131,6 @@ def test_an_import_is_told_its_format_and_what_to_do_with_bad_lines(reach: Any, 
     assert (given, named) == ((file, "inspect"), {"stated": None, "correct": "exact", "requests": None, "plain": False})
 
 
-def test_outcomes_are_joined_with_the_signals_and_prices_that_were_named(
-    reach: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("metaprobe.collecting.joining.read_prices", lambda path: {"read": path}, raising=False)
-    source = "metaprobe.probes.source.SignalSource.load"
-    asked: list[Any] = []
-    monkeypatch.setattr(source, lambda signals: asked.append(tuple(signals)) or "source")
-    said = ["outcomes", file, "--out", tmp_path / "o.jsonl", "--signal", "confidence=bundled:quality"]
-    given, named = reach("metaprobe.collecting.joining.join_outcomes", *said)
-    assert given == ((file,),)
-    assert (asked, named["signals"], named["prices"]) == ([("confidence=bundled:quality",)], "source", None)
-
-
 def test_the_server_is_told_every_limit(reach: Any) -> None:
     numbers = {"timeout": 9.5, "max-concurrency": 7, "max-connections": 8, "max-scored-tokens": 99, "grace": 3}
     numbers |= {"header-timeout": 1.5, "body-timeout": 2.5, "send-timeout": 3.5, "workers": 2}
@@ -226,22 +145,3 @@ def test_the_server_is_told_every_limit(reach: Any) -> None:
     found = {name: getattr(settings, name.replace("-", "_") + "_s" * (name in seconds)) for name in numbers}
     assert found == numbers
     assert (settings.on_mismatch, settings.otel) == ("refuse", True)
-
-
-def test_a_score_names_run_digest_and_what_to_do_with_other_models(reach: Any, file: Path) -> None:
-    name = "metaprobe.probes.quality.QualityPredictor.load"
-    module, _, attribute = name.rpartition(".")
-    assert module
-    assert attribute == "load"
-    from metaprobe.probes.quality import QualityPredictor
-
-    def load(*given: Any, **named: Any) -> None:
-        assert given == ("bundled:quality",)
-        assert named == {"sha256": "0" * 64, "run": "m|t|v", "on_mismatch": "ignore"}
-        raise Reached
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(QualityPredictor, "load", load)
-        said = ["--sha256", "0" * 64, "--on-mismatch", "ignore", "--run", "m|t|v"]
-        done = CliRunner().invoke(main, ["score", "bundled:quality", str(file), *said])
-    assert isinstance(done.exception, Reached), done.output

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from conftest import made_up
 
-import metaprobe
 from metaprobe.eval.compare import method_results
 from metaprobe.records.errors import RecordError
 from metaprobe.training.comparison import own_methods
@@ -75,14 +74,3 @@ def test_bytes_that_are_no_text_and_names_that_are_taken_are_refused(tmp_path: P
         own_methods([file], TABLE, IDS, ("length",))
     with pytest.raises(RecordError, match="a method is called 'length' already"):
         own_methods([file, file], TABLE, IDS, ())
-
-
-def test_rows_of_other_calls_of_the_runs_are_passed_over(tmp_path: Path) -> None:
-    file = written(tmp_path / "mine.csv", [*IDS, "unlabelled"], range(13))
-    [mine] = own_methods([file], TABLE, [*IDS, "unlabelled"], ())
-    assert mine.values(TABLE).tolist() == list(range(12))
-
-
-def test_a_missing_file_is_named_in_python_too(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        metaprobe.compare(RECORDED, stage="answer", scores=tmp_path / "nowhere.csv", out=tmp_path / "out")

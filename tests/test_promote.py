@@ -277,22 +277,6 @@ def test_answers_that_were_chosen_are_thinned_before_they_decide(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--rollback"], "--rollback takes --log URL"),
-        (["C", "--over", "C"], "with DATA or --log URL"),
-        (["C", "--over", "C", "tests", "--pins", "pyproject.toml"], "--pins goes with --log"),
-        (["C", "--over", "C", "--log", "nowhere.sqlite"], "there is no score log nowhere.sqlite"),
-        (["C", "--over", "C", "--log", "nowhere.sqlite", "--target", "critical"], "--target: not for a score log"),
-    ],
-)
-def test_what_was_not_understood_is_said(words: list[str], said: str, running: Path) -> None:
-    refused = run("promote", "--json", *(str(running) if word == "C" else word for word in words))
-    assert refused.exit_code == 2
-    assert said in refused.output
-
-
-@pytest.mark.parametrize(
     ("line", "becomes"),
     [
         ("out/c {old}  # promoted on Monday", "new/c {new}  # promoted on Monday"),

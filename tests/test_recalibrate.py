@@ -1,7 +1,6 @@
 """Recalibration from a score log: probabilities right again, thresholds that hold, and refusals that say why."""
 
 import dataclasses
-import gzip
 import json
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from logged_answers import WEEK_46, answers, stored, write_answers
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, read_labelled, thin
+from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, read_labelled
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
@@ -141,16 +140,6 @@ def test_labels_that_carry_no_threshold_give_none_and_the_card_says_so(base: Pat
         recalibrate_quality(base, several, out=tmp_path / "d", flags=FlagOptions(catch=0.5))
 
 
-def test_labels_are_thinned_to_a_plain_draw() -> None:
-    rng = np.random.default_rng(1)
-    propensity = rng.choice([0.1, 0.5, 1.0], 100_000)
-    drawn = propensity[rng.random(100_000) < propensity]
-    kept = drawn[thin(drawn)]
-    assert [np.mean(kept == p) for p in (0.1, 0.5, 1.0)] == pytest.approx([1 / 3] * 3, abs=0.02)
-    assert thin([np.nan, np.nan]).tolist() == [True, True]
-    assert thin([0.5, np.nan]).tolist() == [True, False]
-
-
 @pytest.mark.slow
 def test_models_keep_base_rates_of_their_own_and_what_was_added_before_is_taken_off(tmp_path: Path) -> None:
     train_quality(
@@ -263,14 +252,6 @@ def test_the_command_recalibrates_by_a_file(base: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert len(read_labelled(file)) == len(lines)
     assert read_labelled(file).propensity == pytest.approx(found.propensity)
-
-
-def test_a_file_of_scores_may_be_compressed_and_names_that_no_manifest_holds_are_written_out(tmp_path: Path) -> None:
-    lines = '{"score": 0.5, "label": 1, "model": null}\n{"score": 0.4, "label": 0, "model": "m\\ud800"}\n'
-    (tmp_path / "labels.jsonl.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + lines.encode()))
-    found = read_labelled(tmp_path / "labels.jsonl.gz")
-    assert found.model.tolist() == ["", "m\\ud800"]
-    assert found.label.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from metaprobe.probes.base_rates import CONTRACT, SEPARATOR
 from metaprobe.records.errors import RecordError
 from metaprobe.training import rescale as module
 from metaprobe.training.calibration import sigmoid
-from metaprobe.training.folds import group_folds
 from metaprobe.training.ladder import Fit, RunRates
-from metaprobe.training.rescale import FEWEST, FEWEST_OF_A_KIND, FOLDS, fit_scale
+from metaprobe.training.rescale import FEWEST, FEWEST_OF_A_KIND
 
 
 def labelled(n: int, *, models: tuple[str, ...] = ("a", "b"), seed: int = 0) -> LabelledScores:
@@ -40,22 +39,6 @@ def predictor(contract: dict[str, Any], *heads: str) -> Any:
 
 RUNS = {f"b{SEPARATOR}t{SEPARATOR}d": {"correct": 0.5}}
 KNOWN = {CONTRACT: {"between": {"correct": 0.7}, "average": {}, "scale": {}, "runs": RUNS}}
-
-
-def test_held_out_probabilities_are_those_of_fits_on_the_other_folds() -> None:
-    labels = labelled(120)
-    found = module.fit_again(predictor({}, "correct"), labels, seed=3)
-    before, y = np.log(labels.score / (1 - labels.score)), labels.y
-    fewer = min(int(y.sum()), int((1 - y).sum()))
-    for rest, part in group_folds(np.arange(120), labels.group.tolist(), y, min(FOLDS, fewer), 3):
-        fit = fit_scale(before[rest], y[rest], labels.model[rest], between=0.0, scales=0.0)
-        expected = sigmoid(fit.weights[0] * before[part] + fit.rates.of(labels.model[part]))
-        assert found.held_out[part] == pytest.approx(expected)
-    assert found.held_out.mean() == pytest.approx(y.mean(), abs=0.05)
-    assert found.plain.all()
-    whole = float(found.fit.weights[0]) * before + found.fit.rates.of(found.runs)
-    assert found.log_odds == pytest.approx(whole)
-    assert whole[labels.model == "b"].mean() - before[labels.model == "b"].mean() > 1.0
 
 
 @pytest.mark.parametrize(("n", "wrong", "carried"), [(20, 3, True), (19, 3, False), (20, 2, False)])

@@ -189,12 +189,6 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
         probe.read(replace(call, model="oth/other"))
 
 
-def test_a_contract_that_does_not_name_its_reader_is_refused(tmp_path: Path) -> None:
-    hidden_checkpoint(tmp_path / "probe", says={"reader": "oth/other"})
-    with pytest.raises(ContractMismatch, match="the contract's reader is 'oth/other'; expected model and revision"):
-        ConfidenceProbe.load(tmp_path / "probe")
-
-
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of a test
 def test_a_margin_below_nothing_and_a_kind_that_judges_no_answer_are_refused() -> None:
     with pytest.raises(ValueError, match=r"margin is -0\.1; expected at least 0"):
@@ -297,18 +291,6 @@ def test_states_that_are_no_numbers_are_named_by_file_before_anything_is_fitted(
     path.unlink()
     read(store, (2,), ["answer_last"], value=1)
     assert states(store, Wanted("2")).states.layers == (2,)
-
-
-def test_of_states_that_stay_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.training.states.IN_MEMORY", 0)
-    store = answers(tmp_path / "runs", layers=(1,))
-    read(store, (1,), ["before_exact"], value=2)
-    found = states(store).states
-    assert found.positions == ("prompt_last", "answer_last", "before_exact")
-    assert found.read(1, "before_exact").tolist() == [[3.0] * WIDTH] * 40
-    path = read(store, (1,), ["before_exact"], value=np.nan)
-    with pytest.raises(RecordError, match=path.name):
-        states(store)
 
 
 def test_answers_without_any_log_probabilities_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -146,26 +146,23 @@ class Joined:
 
     groups: NDArray[np.str_]
     """(n,): of those that were joined, the first name in sorted order stands for all."""
-    questions: int
-    """Questions that repeat under another group, each counted once for every given group that asks it."""
+    joined: int
+    """Given groups that ask a question of another one."""
     into: int
-    """Groups that hold them now."""
+    """Groups that stand for them now."""
 
     @property
     def note(self) -> str:
         """A clause that says which groups were joined; empty where none were."""
-        if not self.questions:
+        if not self.joined:
             return ""
-        return (
-            f"{self.questions} questions that repeat, or nearly do, under different groups were joined into "
-            f"{self.into} group{'s' * (self.into != 1)}"
-        )
+        return f"{self.joined} groups that ask the same questions, or nearly the same, were joined into {self.into}"
 
 
 def join_table(table: AnswerTable) -> tuple[AnswerTable, str]:
     """The table with its groups joined, and what was done to them (`Joined.note`)."""
     joined = join_groups(table.groups.tolist(), table.questions.tolist())
-    return (replace(table, groups=joined.groups), joined.note) if joined.questions else (table, "")
+    return (replace(table, groups=joined.groups), joined.note) if joined.joined else (table, "")
 
 
 def join_items(items: Sequence[Item]) -> Joined:
@@ -192,10 +189,8 @@ def join_groups(groups: Sequence[str], questions: Sequence[str]) -> Joined:
         linked = _link(len(names), len(texts), asked, links)
         label = np.where(np.bincount(linked)[linked] <= most, level * len(names) + linked, label)
     _, first, number, sizes = np.unique(label, return_index=True, return_inverse=True, return_counts=True)
-    standing, several = first[number], (sizes > 1)[number]  # by group: the first one it was joined with, if any
-    repeats = _repeating(len(texts), asked, near)
-    counted = asked[repeats[asked[:, 0]] & several[asked[:, 1]]]
-    return Joined(names[standing[group]], len(counted), len(np.unique(standing[counted[:, 1]])))
+    several = sizes > 1
+    return Joined(names[first[number][group]], int(sizes[several].sum()), int(several.sum()))
 
 
 def join_copies(table: AnswerTable) -> tuple[AnswerTable, str]:
@@ -223,15 +218,3 @@ def _link(groups: int, texts: int, asked: Numbers, near: Numbers) -> Numbers:
     graph = sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(groups + texts,) * 2)
     labels = require("scipy.sparse.csgraph", "fit").connected_components(graph, directed=False)[1][:groups]
     return np.unique(labels, return_inverse=True)[1]
-
-
-def _repeating(texts: int, asked: Numbers, near: Numbers) -> NDArray[np.bool_]:
-    """(texts,): whether another group asks the same, or nearly."""
-    held: list[list[int]] = [[] for _ in range(texts)]
-    for text, group in asked.tolist():
-        held[text].append(group)
-    numbers: dict[tuple[int, ...], int] = {}
-    kind = np.array([numbers.setdefault(tuple(groups), len(numbers)) for groups in held], dtype=np.intp)
-    repeats = np.array([len(groups) > 1 for groups in held], dtype=bool)
-    repeats[near[kind[near[:, 0]] != kind[near[:, 1]]].ravel()] = True
-    return repeats
