@@ -18,7 +18,7 @@ from metaprobe.eval.metrics.bootstrap import (
 from metaprobe.eval.metrics.calibration import reliability_table
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.ope import Logged, doubly_robust_gain, ips
-from metaprobe.training.calibration import _clustered_se
+from metaprobe.training.calibration import clustered_se
 
 HELD = (0.934, 0.972)
 """Of 1,200 intervals so many should hold the truth: 0.95, with 2.5 standard errors of 0.0063 below it and 3.5 above.
@@ -163,10 +163,10 @@ def test_off_policy_intervals_of_few_effective_groups_hold_the_truth_at_their_ra
 def test_five_copies_of_a_row_in_one_group_tell_as_much_as_one_row() -> None:
     many = np.repeat(np.arange(150), 5)
     values = np.random.default_rng(4).normal(size=150)[many]
-    assert _clustered_se(values, many) / _clustered_se(values, np.arange(750)) == pytest.approx(5**0.5, rel=0.01)
+    assert clustered_se(values, many) / clustered_se(values, np.arange(750)) == pytest.approx(5**0.5, rel=0.01)
 
 
 def test_the_clustered_standard_error_of_single_rows_is_the_usual_one_and_of_equal_values_nothing() -> None:
     values = np.random.default_rng(5).normal(3.0, 1.0, 40)
-    assert _clustered_se(values, np.arange(40)) == pytest.approx(values.std(ddof=1) / 40**0.5)
-    assert _clustered_se(np.full(40, 3.0), np.arange(40) // 3) == 0
+    assert clustered_se(values, np.arange(40)) == pytest.approx(values.std(ddof=1) / 40**0.5)
+    assert clustered_se(np.full(40, 3.0), np.arange(40) // 3) == 0

@@ -136,6 +136,8 @@ def sigmoid(logit: Floats) -> Floats:
 
 Labels = NDArray[np.int64]
 
+FOLDS = 5
+"""Folds by group in which calibrators are compared."""
 ISOTONIC_ROWS = 500
 """Calibration rows from which isotonic regression is worth comparing; below, it memorises them."""
 STEEPEST = 2.0
@@ -236,7 +238,6 @@ def choose_calibrator(
     groups: Sequence[str] | NDArray[np.str_],
     *,
     candidates: Sequence[str] = USUAL_CALIBRATORS,
-    folds: int = 5,
     seed: int = 0,
 ) -> Calibrator:
     """Returns the first of the candidates (simplest first) whose cross-fitted log loss is within a standard error of
@@ -259,7 +260,7 @@ def choose_calibrator(
         )
     order = np.lexsort((y, score, np.asarray(groups)))
     score, y, groups = score[order], y[order], np.asarray(groups)[order]
-    parts = _parts(y, groups, folds, seed) if len(offered) > 1 else []
+    parts = _parts(y, groups, seed) if len(offered) > 1 else []
     if not parts:
         return FITTERS[offered[0]](score, y)
     losses = np.empty((len(offered), len(y)))
@@ -272,24 +273,24 @@ def choose_calibrator(
     chosen = next(
         name
         for name, more in zip(offered, excess, strict=True)
-        if float(more.mean()) <= _clustered_se(more, cluster)  # the best itself has 0 <= 0
+        if float(more.mean()) <= clustered_se(more, cluster)  # the best itself has 0 <= 0
     )
     return FITTERS[chosen](score, y)
 
 
-def _parts(y: Labels, groups: NDArray[np.str_], folds: int, seed: int) -> list[tuple[Rows, Rows]]:
+def _parts(y: Labels, groups: NDArray[np.str_], seed: int) -> list[tuple[Rows, Rows]]:
     """(rows to fit on, rows to judge on) a fold; empty where a fold would be fitted on one class."""
-    folds = min(folds, *(len(np.unique(groups[y == label])) for label in (0, 1)))
+    folds = min(FOLDS, *(len(np.unique(groups[y == label])) for label in (0, 1)))
     if folds < 2:
         return []
     parts = [*group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed)]
     return parts if all(len(np.unique(y[rest])) == 2 for rest, _ in parts) else []
 
 
-def _clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
-    """Standard error of the mean of `values`, dependent within clusters (two at least)."""
+def clustered_se(values: Floats, cluster: NDArray[np.int64]) -> float:
+    """Returns the standard error of the mean of `values`, which are dependent within clusters; 0 for one cluster."""
     sums = np.bincount(cluster, weights=values - values.mean())
-    return float(np.sqrt(len(sums) / (len(sums) - 1) * np.square(sums).sum()) / len(values))
+    return float(np.sqrt(len(sums) / max(len(sums) - 1, 1) * np.square(sums).sum()) / len(values))
 
 
 def _targets(score: Floats, y: Labels) -> Floats:

@@ -18,7 +18,7 @@ from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.terms import FREE, SCALED, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.training.calibration import Floats, sigmoid
+from metaprobe.training.calibration import Floats, clustered_se, sigmoid
 from metaprobe.training.folds import Roles, Rows, group_folds
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.trees import Trees, fit_trees, refit_trees
@@ -360,10 +360,7 @@ class _Climb:
         """Gain, its standard error, and the number of clusters."""
         gain = self._losses(against, rows) - self._losses(scores, rows)
         cluster = np.unique(self._clusters[rows], return_inverse=True)[1]
-        sums = np.bincount(cluster, weights=gain - gain.mean())
-        count = len(sums)
-        se = float(np.sqrt(count / max(count - 1, 1) * np.square(sums).sum()) / len(gain))
-        return float(gain.mean()), se, count
+        return float(gain.mean()), clustered_se(gain, cluster), int(cluster.max()) + 1
 
     def _losses(self, scores: Floats, rows: Rows) -> Floats:
         """Log losses (m,) after each run got the base rate that suits it: what is compared is the evidence."""

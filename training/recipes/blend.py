@@ -125,15 +125,12 @@ class TasksLeftOut:
         return Interval(float(values.mean()), float(low), float(high), answers, len(set(task_of)))
 
 
-def judge_held_out(evidence: Evidence, states: States, parts: NDArray[np.int64] | None = None) -> TasksLeftOut:
-    """Returns the scores of all answers, each by a probe that was fitted, its layer chosen, on other tasks.
-
-    `parts` (n,): the numbers from 0 to 7 of other parts that are left out in turn, in place of whole tasks.
-    """
+def judge_held_out(evidence: Evidence, states: States) -> TasksLeftOut:
+    """Returns the scores of all answers, each by a probe that was fitted, its layer chosen, on other tasks."""
     table = evidence.table
     runs, y, tasks = runs_of(table), table.y, table.tasks
     inputs = centred_states(states, runs)
-    folds = parts_of(tasks, FOLDS) if parts is None else parts
+    folds = parts_of(tasks, FOLDS)
     probe, chosen = np.full(len(y), np.nan), []
     for fold in range(FOLDS):
         test, rest = folds == fold, np.flatnonzero(folds != fold)
