@@ -1,4 +1,4 @@
-"""What tests of calibration share: scores whose labels are drawn from known probabilities."""
+"""Shared by tests of calibration: scores whose labels are drawn from known probabilities."""
 
 from collections.abc import Callable
 

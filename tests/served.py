@@ -1,4 +1,4 @@
-"""What tests of the server share: a small trained checkpoint, servers in threads, and an upstream that does as told."""
+"""Shared by tests of the server: a small trained checkpoint, servers in threads, and an upstream that does as told."""
 
 import asyncio
 import json

@@ -15,12 +15,12 @@ AFTER = "adapter probe after the answer beats"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> AdapterData:
-    """Of 320 answers, "easy" in the question tells most and the answer itself all."""
+    """320 answers: "easy" in the question tells most and the answer itself all."""
     return load_adapter_data([stored(tmp_path_factory.mktemp("runs"))])
 
 
 def audited(data: AdapterData, *, noise: float = 0.3) -> AuditReport:
-    """Of a probe that knows the labels but for some noise."""
+    """Audits a probe that knows the labels but for some noise."""
     roles = adapter_roles(data.table)
     y = data.table.y[roles.test]
     scores = y + noise * np.random.default_rng(0).normal(size=len(y))

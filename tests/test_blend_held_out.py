@@ -7,7 +7,7 @@ from metaprobe.training.recipes.blend import TasksLeftOut, centred, choose_layer
 
 
 def left_out(*runs: tuple[str, str, list[int], list[float]]) -> TasksLeftOut:
-    """Of (run, task, labels, scores); the other score is the same for all answers."""
+    """Makes scores of tasks left out from (run, task, labels, scores); the other score is the same for all answers."""
     y = np.concatenate([labels for _, _, labels, _ in runs]).astype(np.int64)
     score = np.concatenate([scores for *_, scores in runs])
     names, tasks = (np.repeat([run[i] for run in runs], [len(run[2]) for run in runs]) for i in (0, 1))

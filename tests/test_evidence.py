@@ -1,4 +1,4 @@
-"""What the methods learn from: which answers of the stores, with what beside them, and what is said of the others."""
+"""Evidence: which answers of the stores are learned from, with what beside them, and which are left out."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from metaprobe.training.study import study, study_of
 
 @pytest.fixture
 def two_stages(tmp_path: Path) -> RunStore:
-    """Of each of 100 runs a draft and an answer, by two agents in turn; two answers hold no log-probabilities."""
+    """100 runs with a draft and an answer, by two agents in turn; two answers hold no log-probabilities."""
     rng, runs = np.random.default_rng(0), []
     for i in range(100):
         calls = [

@@ -1,4 +1,4 @@
-"""What is exported gives what was fitted; a verdict says what it is and what it does not know."""
+"""An exported checkpoint gives what was fitted, and its manifest and card say what it was made of."""
 
 import dataclasses
 from pathlib import Path

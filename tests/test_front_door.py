@@ -1,4 +1,4 @@
-"""What `import metaprobe` gives: few names, options shared with the command line, objects that show themselves."""
+"""`import metaprobe` gives few names, options shared with the command line, objects that show themselves."""
 
 import dataclasses
 import doctest

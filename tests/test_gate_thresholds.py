@@ -171,7 +171,7 @@ def test_figures_of_a_case_worked_by_hand() -> None:
 
 
 def test_what_is_promised_for_all_tasks_is_said_of_each() -> None:
-    """Of 200 good answers the gate stops 20 %: 6 % of one task, and 64 % of the other."""
+    """The gate stops 20 % of 200 good answers: 6 % of one task, and 64 % of the other."""
     table = made_up(300).table.rows(np.arange(230))
     gsm = np.arange(230) % 4 == 0
     tasks = np.where(np.arange(230) < 200, np.where(gsm, "gsm8k", "facts"), "rare")

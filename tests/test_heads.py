@@ -207,7 +207,7 @@ def test_every_kind_of_head_is_the_same_in_onnx_on_a_grid_with_holes(evidence: E
 
 
 def test_constraints_are_taken_where_they_hold_and_left_where_they_hurt(evidence: Evidence) -> None:
-    """Of columns that are all constrained, the wrong sign leaves nothing to learn. Terms are made of surprise."""
+    """Where all columns are constrained, the wrong sign leaves nothing to learn. Terms are made of surprise."""
     columns = [i for i, name in enumerate(evidence.feature_names) if name.endswith((".mean", ".min"))]
     names = [evidence.feature_names[i] for i in columns]
     X, y = evidence.features[:, columns], evidence.table.y

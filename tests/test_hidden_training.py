@@ -1,4 +1,4 @@
-"""What a probe cannot be trained for is refused before anything is read or fitted."""
+"""Options that no probe can be trained with are refused before anything is read or fitted."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is made for tasks that the runs do not hold stays the free number, and carries over more."""
+"""A predictor for tasks that the runs do not hold stays the free number, and carries over more."""
 
 from dataclasses import replace
 from pathlib import Path

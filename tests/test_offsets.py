@@ -96,7 +96,7 @@ def test_the_order_of_answers_does_not_matter() -> None:
     ("scales", "each", "low", "high"), [(0.4, 300, 0.25, 0.55), (0.4, 80, 0.2, 0.6), (0.0, 80, LEAST_BETWEEN, 0.2)]
 )
 def test_how_much_scales_of_runs_differ_is_recovered(scales: float, each: int, low: float, high: float) -> None:
-    """What few answers let each scale err by is no difference between runs."""
+    """The error of a scale that few answers show is not a difference between runs."""
     Z, y, runs, _ = planted(40, each, between=0.7, scales=scales, seed=2)
     assert low <= scales_between(Z @ WEIGHTS, y, runs) <= high
 

@@ -1,4 +1,4 @@
-"""What is typed on the command line reaches the function that does the work, every option of it."""
+"""Every option that is typed reaches the function that does the work."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -51,7 +51,7 @@ def reach(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[tuple[Any, ...
 
 @pytest.fixture(autouse=True)
 def typed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a checkpoint says that it was made by is what was typed."""
+    """Sets the words that a checkpoint records as its command."""
     monkeypatch.setattr("sys.argv", ["metaprobe", "train", "--seed", "4"])
 
 

@@ -28,7 +28,7 @@ LATER = WEEK_46 + 7 * 86_400.0
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a model that is right half of the time."""
+    """A predictor of a model that is right half of the time."""
     folder = tmp_path_factory.mktemp("running")
     train_quality([stored(folder / "runs", {"m": (400, 0.5)})], QualityOptions(out=folder / "c", folds=2))
     return folder / "c"

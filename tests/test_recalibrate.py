@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one model, `m`, that is right half of the time."""
+    """A predictor of one model, `m`, that is right half of the time."""
     folder = tmp_path_factory.mktemp("base")
     train_quality([stored(folder / "runs", {"m": (400, 0.5)})], QualityOptions(out=folder / "c", folds=2))
     return folder / "c"

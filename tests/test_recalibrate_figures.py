@@ -1,4 +1,4 @@
-"""What recalibrating measures and writes down, against a second calculation of it."""
+"""Figures that recalibrating writes down, against a second calculation of it."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from metaprobe.training.rescale import FEWEST, FEWEST_OF_A_KIND
 
 
 def labelled(n: int, *, models: tuple[str, ...] = ("a", "b"), seed: int = 0) -> LabelledScores:
-    """Of answers that are right more often than their score says, the second model's most of all."""
+    """Labels of answers that are right more often than their score says, the second model's most of all."""
     rng = np.random.default_rng(seed)
     model = np.array([models[i % len(models)] for i in range(n)])
     score = rng.uniform(0.1, 0.9, n)

@@ -1,4 +1,4 @@
-"""What a comparison says of the runs themselves: whose answers they are, and whether they are choices between two."""
+"""Answers and grades that a comparison takes from the runs themselves."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whose hidden states a probe is trained on, of which layers and positions, and that its checkpoint says so."""
+"""A probe says whose hidden states it was trained on, of which layers and positions."""
 
 import json
 import warnings
@@ -66,7 +66,7 @@ def answers(
 def read(
     store: RunStore, layers: Sequence[int], positions: Sequence[str], *, by: str = "", value: float = 0.0, width=WIDTH
 ) -> Path:
-    """As `metaprobe extract` leaves it: states of all calls, each layer's of the value `value` + layer."""
+    """Writes what `metaprobe extract` leaves: states of all calls, each layer's of the value `value` + layer."""
     each = np.full((len(layers), len(positions), width), value) + np.array(layers)[:, None, None]
     hidden = Hidden(each.astype(np.float16), tuple(layers), tuple(positions))
     path = store.path / f"states-{by.replace('/', '')}-{'-'.join(map(str, layers))}{positions[0]}.safetensors"

@@ -1,4 +1,4 @@
-"""What is fitted finds what was planted, and nothing where nothing was; roles never mix."""
+"""Fitted methods find what was planted, and nothing where nothing was planted; roles never mix."""
 
 import dataclasses
 from pathlib import Path
