@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from conftest import made_up
 
-from metaprobe.cli import main
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.probes.hidden import DifficultyProbe
 from metaprobe.records.activations import Activations
@@ -151,12 +149,3 @@ def test_sources_that_disagree_on_answers_are_told_of_a_success_rate_and_not_of_
     assert "judge:a and judge:b agree" in {audit.name for audit in rate.audits if not audit.passed}
     assert not any("agree" in audit.name for audit in level.audits)
     assert any("label noise" in line for line in level.skipped)
-
-
-@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # levels tell more than the probe
-def test_the_command_tells_where_it_stands_and_leaves_no_folds_behind(recorded_runs: Path, tmp_path: Path) -> None:
-    options = ["--target", "level", "--folds", "3", "--out", str(tmp_path / "level")]
-    done = CliRunner().invoke(main, ["train", "hidden", str(recorded_runs), *options])
-    assert done.exit_code == 0, done.output
-    assert "Spearman" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["level"]

@@ -1,4 +1,4 @@
-"""Shares that flagging catches and costs: measured on held-out answers, stored with the checkpoint, chosen by a rate."""
+"""Shares that flagging catches and costs: measured on held-out answers, stored in the checkpoint, chosen by a rate."""
 
 import dataclasses
 import json

@@ -70,7 +70,7 @@ def judged(n: int, seed: int) -> tuple[AnswerTable, np.ndarray]:
 @pytest.mark.parametrize("name", ["platt", "flat"])
 def test_promised_thresholds_hold_on_new_answers(name: str) -> None:
     missed, wrong, accepted = [], [], 0
-    for seed in range(40):
+    for seed in range(20):
         table, scores = judged(600, seed)
         rows = np.arange(300)
         calibrator: Calibrator = fit_platt(scores[rows], table.y[rows])
@@ -83,9 +83,9 @@ def test_promised_thresholds_hold_on_new_answers(name: str) -> None:
         if "risk" in found:
             accepted += 1
             wrong.append(float((y[p >= found["risk"]] == 0).mean()))
-    # In expectation over calibrations; 0.01 is about two standard errors of the mean of 40.
-    assert np.mean(missed) <= 0.1 + 0.01
-    assert accepted > 12, "with a confidence of 95 % half of so few answers carry none"
+    # In expectation over calibrations; 0.015 is about two standard errors of the mean of 20.
+    assert np.mean(missed) <= 0.1 + 0.015
+    assert accepted > 6, "with a confidence of 95 % half of so few answers carry none"
     # More than 10 % wrong in at most 10 % of calibrations, and three standard errors of that.
     assert np.mean(np.array(wrong) > 0.1 + 2 * np.sqrt(0.09 / 150)) <= 0.1 + 3 * np.sqrt(0.09 / accepted)
 

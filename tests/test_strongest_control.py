@@ -22,7 +22,7 @@ PROMPT = "prompt TF-IDF"
 
 
 def planted(evidence: Evidence) -> CrossFit:
-    """The learned method is better than the control that the folds chose (the prompt's words), and worse than the free mean."""
+    """The learned method beats the control that the folds chose (the prompt's words), and loses to the free mean."""
     table, rng = evidence.table, np.random.default_rng(0)
     mean = np.array([values.mean() for values in table.logprobs], dtype=np.float64)
     learned = mean + 0.6 * mean.std() * rng.normal(size=len(mean))
