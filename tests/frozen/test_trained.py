@@ -130,8 +130,12 @@ PARTS = {
     "choice": choice,
     "router": router,
 }
-WITHIN: dict[str, dict[str, float]] = {}
-"""Part -> beginning of a place -> share by which it may differ from one processor to another."""
+WITHIN: dict[str, dict[str, float]] = {"hidden": {"": 1e-4}, "difficulty": {"": 5e-3}}
+"""Part -> beginning of a place -> share by which it may differ from one processor to another.
+
+Processors that multiply bfloat16 take rounded steps on the way to a probe (`training.solve`). That moves its scores by
+3e-6, and ranks with them.
+"""
 
 
 @pytest.mark.parametrize("part", PARTS)
