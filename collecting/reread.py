@@ -20,12 +20,12 @@ SHARD_RUNS = 64
 
 @dataclass(frozen=True, slots=True)
 class RereadReport:
-    """What a reading did."""
+    """Says what a reading did."""
 
     calls: int
     """Read now."""
     tokens: int
-    """Of their prompts and answers, as the reader's tokenizer splits them."""
+    """Number of tokens of their prompts and answers, as the reader's tokenizer splits them."""
     runs: int
     """Stored now."""
     stored_before: int

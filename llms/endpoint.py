@@ -58,7 +58,7 @@ class EndpointError(LLMError):
         self.refused = refused
         """Whether the endpoint will not have the request as it is."""
         self.retry_after_s = retry_after_s
-        """How long the server asked to be left alone."""
+        """Seconds that the server asked to wait."""
         self.status = status
         """The HTTP status of the answer; None where no answer came."""
 
@@ -72,7 +72,7 @@ FAILURES = (
     json.JSONDecodeError,
     UnicodeDecodeError,
 )
-"""What making a request and reading its answer may raise."""
+"""Exceptions that making a request and reading its answer may raise."""
 
 
 class Redactor:
@@ -103,7 +103,7 @@ def endpoint_error(
     redact: Redactor,
     key_variable: str = KEY_VARIABLE,
 ) -> EndpointError:
-    """What an exception of the client, or of reading its answer, means."""
+    """Returns the `EndpointError` that stands for an exception of the client, or of reading its answer."""
     if isinstance(error, EndpointError):
         return error
     if isinstance(error, (TimeoutError, openai.APITimeoutError)):
@@ -125,13 +125,13 @@ def _status_error(
     error: openai.APIStatusError, address: str, max_wait_s: float, redact: Redactor, key_variable: str
 ) -> EndpointError:
     status = error.status_code
-    said = _message(error.body) or error.response.reason_phrase
+    message = _message(error.body) or error.response.reason_phrase
     # llama-cpp-python answers 500 to what it cannot accept.
-    refused = status in (400, 422) or (status == 500 and "validation error" in said)
+    refused = status in (400, 422) or (status == 500 and "validation error" in message)
     passing = not refused and (status >= 500 or status in _PASSING)
     if (told := error.response.headers.get("x-should-retry")) in ("true", "false"):  # of OpenAI's own servers
         passing = told == "true"
-    reason = f"{address} answered {status}: {said}"
+    reason = f"{address} answered {status}: {message}"
     remedy = _REMEDIES.get(status, "").format(key=key_variable)
     if error.code in _OUT_OF_MONEY:
         passing, remedy = False, "the account has no credit left"
@@ -143,7 +143,7 @@ def _status_error(
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The seconds that `Retry-After` (seconds, or a date; or `retry-after-ms`) asks for; None where it asks nothing."""
+    """Returns the seconds that `Retry-After` (seconds or a date) or `retry-after-ms` asks for, else None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
@@ -160,12 +160,12 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 def _message(body: object) -> str:
     """The server's own words: OpenAI's `message`, FastAPI's `detail`, or whatever else it sent."""
     if isinstance(body, Mapping):
-        said: Any = body.get("message") or body.get("detail") or body.get("error") or dict(body)
-        if isinstance(said, list):  # FastAPI names each field that is wrong
-            parts = [entry for entry in said if isinstance(entry, Mapping)]
+        message: Any = body.get("message") or body.get("detail") or body.get("error") or dict(body)
+        if isinstance(message, list):  # FastAPI names each field that is wrong
+            parts = [entry for entry in message if isinstance(entry, Mapping)]
             fields = [".".join(map(str, entry.get("loc", ()))) + ": " + str(entry.get("msg", "")) for entry in parts]
-            return "; ".join(fields) or str(said)
-        return str(said)
+            return "; ".join(fields) or str(message)
+        return str(message)
     return str(body or "").strip()
 
 
@@ -185,7 +185,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """What belongs to one event loop."""
+    """Holds the connections and slots of one event loop."""
 
     client: openai.AsyncOpenAI
     slots: asyncio.Semaphore
@@ -239,7 +239,7 @@ class Endpoint:
             yield door.client
 
     async def ask(self, request: Callable[[], Awaitable[Answer]], name: str) -> Answer:
-        """What `request` gives, after as many attempts as it takes and makes sense. Raises `EndpointError`."""
+        """Returns the answer of `request`, asked again where that may help. Raises `EndpointError`."""
         asked = 0
 
         async def attempt() -> Answer:
@@ -257,7 +257,10 @@ class Endpoint:
         return await retrying(attempt)
 
     async def once(self, answer: Awaitable[Answer], name: str, so_far: str = "") -> Answer:
-        """What comes within the time limit; else an `EndpointError`, which holds nothing of what was sent."""
+        """Returns the answer that comes within the time limit.
+
+        Raises `EndpointError`, which holds nothing of what was sent.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await answer

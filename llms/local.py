@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.forward import ScoredText, companions, score, shareable
-from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate, has_grammars
+from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate
 from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.weights import (
     DEFAULT_MODEL,
@@ -148,7 +148,7 @@ class _Job:
     request: Request
     prompt: list[int]
     continuation: tuple[str, list[int]] | None = None
-    """What is scored, where nothing is to be generated."""
+    """Text and token ids that are scored, where nothing is to be generated."""
     on_token: Callable[[Token], None] | None = None
     abandoned: Event = field(default_factory=Event)
 
@@ -177,14 +177,12 @@ class LocalLLM:
         self.revision = revision
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.capture = capture
-        """Which hidden states are kept of requests that ask for them."""
+        """The hidden states that are kept for requests that ask for them."""
         self.capabilities = Capabilities(
             logprobs=True,
             top_logprobs=top_logprobs,
             hidden=capture is not None,
-            json_schema=has_grammars(),
             stream=True,
-            loglikelihood=True,
         )
         self.model = model.eval()
         """The transformers model; `StateReplay` reads it too."""

@@ -191,9 +191,7 @@ class EngineLLM:
         self.name, self.revision = name, revision
         self.dtype = str(config.dtype).removeprefix("torch.")
         self.context: int = config.max_model_len
-        self.capabilities = Capabilities(
-            logprobs=True, top_logprobs=top_logprobs, json_schema=True, stream=False, loglikelihood=True
-        )
+        self.capabilities = Capabilities(logprobs=True, top_logprobs=top_logprobs)
         self._engine, self._tokenizer = engine, tokenizer
         self._steps = EngineSteps(engine.llm_engine)
 
