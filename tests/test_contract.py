@@ -15,7 +15,6 @@ from test_every_system import ITEM_OF, SUM
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.collecting.collect import collect
 from metaprobe.collecting.launch import launch
-from metaprobe.collecting.models import model_for
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
@@ -165,12 +164,8 @@ def test_what_a_variant_declares_is_what_it_asks_for(name: str, variant: str) ->
         ("essay-debate", [], "learned:bundled:router", r"is for assess, assign, and essay-debate .* decides at review"),
         ("metacrit", ["confidence=bundled:quality"], "paper", "it takes difficulty, quality"),
         ("metacrit", ["quality=bundled:quality"], "paper", r"nothing would read quality .* at regulate none"),
-        ("metacogagent", ["confidence=bundled:critical"], "paper", "not correct or quality"),
         ("monitor-generate-verify", ["quality=bundled:critical"], "paper", "not correct or quality"),
-        ("monitor-generate-verify", [], "learned:bundled:router", "decides at budget, iterate, select"),
         ("self-report", [], "learned:bundled:router", "decides nothing"),
-        ("self-report", ["confidence=bundled:quality"], "paper", "it takes none"),
-        ("self-verification", [], "exhaustive", "is for assess, regulate, iterate"),
         ("zero-shot-cot", [], "paper:theta=0.4", "it is for assess, assign, and zero-shot-cot"),
         ("essay-debate", [], "review", "deciding at review needs the signal critical or quality, and none is given"),
         (
@@ -196,20 +191,6 @@ def test_the_command_refuses_before_a_model_is_loaded(
     with pytest.raises((RecordError, ContractMismatch), match=said):
         launch(plan, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("agents", [("",), ("a", "a"), ("a", " b")])
-def test_agents_without_a_name_of_their_own_are_refused(tmp_path: Path, agents: tuple[str, ...]) -> None:
-    plan = CollectionPlan(system="metacogagent", task="arithmetic", llm=("no-such-model",), agent=agents)
-    with pytest.raises(RecordError, match="expected different names"):
-        launch(plan, tmp_path / "runs")
-
-
-def test_a_model_of_a_stage_is_the_one_that_a_signal_reads() -> None:
-    named = {"": "openai:large", "answer": "smollm2-135m", "beta": "openai:small"}
-    assert model_for(named, "answer") == "smollm2-135m"
-    assert model_for(named, "answer", "beta") == "openai:small"
-    assert model_for(named, "verify") == "openai:large"
 
 
 def test_a_collection_from_python_is_refused_before_the_first_call(tmp_path: Path) -> None:
@@ -240,7 +221,3 @@ def test_constants_of_the_review_are_three_probabilities(text: str) -> None:
     with pytest.raises(RecordError, match=f"policy constant '?{text.partition('=')[0]}"):
         ReviewRules.parse(text)
     assert ReviewRules.parse("critical=0.3,again=0.8") == ReviewRules(critical=0.3, again=0.8)
-
-
-def test_a_policy_that_says_nothing_of_itself_is_taken_to_read_everything() -> None:
-    check(SYSTEMS["metacrit"], [], Planted("quality"), Curious())

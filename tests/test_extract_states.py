@@ -10,8 +10,6 @@ import torch
 from read_again import LAYERS, answered, bare, close, read, stored
 
 from metaprobe.collecting.extract import extract
-from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import exact_start
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS
@@ -38,15 +36,6 @@ def test_replay_finds_what_the_hooks_kept_while_the_model_answered(llm, calls) -
     for call, states in zip(calls, read(llm, calls, positions=LIVE_POSITIONS), strict=True):
         assert (states.hidden.layers, states.hidden.positions) == (call.hidden.layers, call.hidden.positions)
         close(states.hidden.values, call.hidden.values)
-
-
-def test_first_last_and_mean_are_those_of_the_answer_tokens(llm, calls) -> None:
-    for call, states in zip(calls, read(llm, calls, positions=LIVE_POSITIONS, tokens=True), strict=True):
-        assert states.tokens.shape == (len(call.token_ids), len(LAYERS), 32)
-        each = states.tokens.astype(np.float32)
-        np.testing.assert_array_equal(states.hidden.values[:, 1], states.tokens[0])
-        np.testing.assert_array_equal(states.hidden.values[:, 2], states.tokens[-1])
-        close(states.hidden.values[:, 3], each.mean(0))
 
 
 def test_the_mean_alone_is_read_as_beside_other_positions(llm, calls) -> None:
@@ -112,11 +101,6 @@ def test_nothing_above_the_deepest_layer_is_computed(llm, calls) -> None:
     everything = read(llm, calls)
     for few, all_of_them in zip(shallow, everything, strict=True):
         np.testing.assert_array_equal(few.hidden.values, all_of_them.hidden.values[[0, 2]])
-
-
-def test_a_capture_of_what_is_not_known_yet_is_refused() -> None:
-    with pytest.raises(LLMError, match=r"\['before_exact'\] are not known while a model answers"):
-        Capture((1,), ("before_exact",))
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A probe from plain arrays: the project's folds and numbers, saved as a checkpoint, read in a model of one's own."""
 
-import gc
 import re
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import made_up
 from random_model import PROMPTS, answers, llm_of, network, request, tokenizer
 from test_hidden_probe import hidden_checkpoint
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -23,8 +21,6 @@ from metaprobe.llms.base import LLMError
 from metaprobe.llms.hidden_capture import Capture, text_states
 from metaprobe.probes.token_scores import TokenScores
 from metaprobe.records.errors import InvalidResponse, MissingExtra, RecordError
-from metaprobe.training.methods import AFTER, HiddenProbeMethod
-from metaprobe.training.study import crossfit
 
 __all__ = ["network", "tokenizer"]  # fixtures
 LAYERS = (4, 8, 12)
@@ -79,21 +75,6 @@ def test_what_only_knows_the_group_is_found_out_by_the_groups() -> None:
     assert "each row stands for itself" in training.regrouped
 
 
-def test_the_figure_is_the_one_that_a_training_on_a_run_store_gives() -> None:
-    evidence = made_up(300)
-    states = evidence.states
-    assert states is not None
-    X = np.stack([states.read(layer, "answer_last") for layer in states.layers], axis=1)
-    groups = evidence.table.groups.tolist()
-    fitted = ConfidenceProbe.fit(X, evidence.table.y, groups=groups, kind="ridge", folds=3)
-    method = HiddenProbeMethod(AFTER, ("answer_last",), "ridge")
-    ranking = crossfit(evidence, [method], folds=3)[AFTER].ranking
-    y = evidence.table.y
-    pairs = ranking[y == 1][:, None] - ranking[y == 0]
-    assert fitted.auroc is not None
-    assert fitted.auroc.estimate == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)), abs=1e-9)
-
-
 def test_a_saved_probe_is_a_checkpoint_like_any_other(probe: ConfidenceProbe, tmp_path: Path) -> None:
     X, _, _ = planted()
     probe.save(tmp_path / "probe")
@@ -103,25 +84,6 @@ def test_a_saved_probe_is_a_checkpoint_like_any_other(probe: ConfidenceProbe, tm
     result = CliRunner().invoke(main, ["verify", str(tmp_path / "probe")])
     assert result.exit_code == 0, result.output
     assert "controls: need log-probabilities" in (tmp_path / "probe" / "README.md").read_text()
-
-
-def test_a_probe_that_is_not_saved_leaves_nothing_behind() -> None:
-    X, y, groups = planted(200)
-    fitted = DifficultyProbe.fit(X[:, 1], y, groups=groups, kind="mass-mean", folds=2)
-    folder = fitted.checkpoint.path
-    assert (folder / "manifest.json").exists()
-    assert fitted.position == "prompt_last"
-    del fitted
-    gc.collect()
-    assert not folder.parent.exists()
-
-
-def test_tensors_of_a_model_are_taken_as_they_come(probe: ConfidenceProbe) -> None:
-    X, y, groups = planted()
-    tensor = torch.tensor(X, requires_grad=True)
-    fitted = ConfidenceProbe.fit(tensor, torch.tensor(y), groups=groups, layers=LAYERS, folds=3)
-    assert fitted.auroc == probe.auroc
-    assert DifficultyProbe.fit(tensor[:, 1].bfloat16(), y, groups=groups, kind="mass-mean", folds=2).width == 10
 
 
 @pytest.mark.parametrize(
