@@ -118,9 +118,13 @@ class CallSelection:
 class ExtractionWatch:
     """Callbacks that follow an extraction in this process."""
 
-    on_total: Callable[[int], None] = lambda calls: None
-    on_chunk: Callable[[int, int], None] = lambda calls, tokens: None
-    """Called for every chunk that is on the disk."""
+    on_total: Callable[[int], None] = lambda count: None
+    """Called once, with how many calls (or runs) are to be read."""
+    on_chunk: Callable[[int, int], None] = lambda count, tokens: None
+    """Called for every chunk that is on the disk, with how many calls (or runs) and tokens it holds."""
+
+
+UNWATCHED = ExtractionWatch()
 
 
 def extract(
@@ -136,7 +140,7 @@ def extract(
     shard_calls: int = CHUNK,
     other_model: bool = False,
     share: Share = Share(),
-    watch: ExtractionWatch = ExtractionWatch(),
+    watch: ExtractionWatch = UNWATCHED,
 ) -> ExtractReport:
     """Reads the calls of a store that lack these states, and writes the states beside the runs, float16.
 
@@ -208,7 +212,7 @@ def launch_extract(
     *,
     via: Literal["transformers", "vllm"] = "transformers",
     layers: str = "all",
-    watch: ExtractionWatch = ExtractionWatch(),
+    watch: ExtractionWatch = UNWATCHED,
     **options: object,
 ) -> tuple[ExtractReport | None, int]:
     """Runs `extract` by names, in each process that `accelerate launch` or `torchrun` started.

@@ -112,7 +112,6 @@ class Interviewer:
             raise LLMError("the model's name is empty; expected one that the endpoint knows: see its /models")
         self._endpoint = Endpoint(
             url,
-            None,
             concurrency=1,
             timeout_s=timeout_s,
             attempts=1,

@@ -198,7 +198,6 @@ class Endpoint:
     def __init__(
         self,
         url: str | None,
-        client: openai.AsyncOpenAI | None,
         *,
         concurrency: int,
         timeout_s: float,
@@ -208,16 +207,13 @@ class Endpoint:
         key_variable: str = KEY_VARIABLE,
     ) -> None:
         """`key_variable`: the environment variable that holds the key. The other arguments: see `OpenAILLM`."""
-        if client is not None and url is not None:
-            raise LLMError("a client has its own base_url: give one of the two")
         if concurrency < 1 or attempts < 1 or not timeout_s > 0:
             raise LLMError(
                 f"concurrency {concurrency}, attempts {attempts}, timeout_s {timeout_s}: "
                 "expected at least 1, at least 1, and more than 0"
             )
-        self._url = str(client.base_url) if client else url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        self._url = url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
         self.address, self.host = public_address(self._url)
-        self._given = client
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._attempts = attempts
@@ -225,8 +221,7 @@ class Endpoint:
         self._sleep = sleep
         self._key_variable = key_variable
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, _Door] = WeakKeyDictionary()
-        if client is None:
-            _own_key(self.host, key_variable)  # a missing one is reported now, and not once a request
+        _own_key(self.host, key_variable)  # a missing one is reported now, and not once a request
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[openai.AsyncOpenAI]:
@@ -278,9 +273,9 @@ class Endpoint:
         raise failed
 
     async def aclose(self) -> None:
-        """Close the connections that this event loop has opened. A client that was given stays open."""
+        """Closes the connections that this event loop has opened."""
         door = self._doors.pop(asyncio.get_running_loop(), None)
-        if door is not None and self._given is None:
+        if door is not None:
             await door.client.close()
 
     def _door(self) -> _Door:
@@ -288,9 +283,15 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         door = self._doors.get(loop)
         if door is None:
-            client = self._given or _own_client(self._url, self.host, self._key_variable)
-            # A copy: it shares the connections, and changes nothing of the client it was made from.
-            client = client.with_options(max_retries=0, timeout=self._timeout_s)
+            # A proxy of the environment cannot know this machine's own ports.
+            http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if _is_here(self.host) else None
+            client = openai.AsyncOpenAI(
+                api_key=_own_key(self.host, self._key_variable),
+                base_url=self._url,
+                http_client=http_client,
+                max_retries=0,
+                timeout=self._timeout_s,
+            )
             door = _Door(client, asyncio.Semaphore(self._concurrency), Redactor(client, harmless=[NO_KEY]))
             self._doors[loop] = door
         return door
@@ -330,12 +331,6 @@ def _own_key(host: str, variable: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise LLMError(f"{variable} holds characters that no key has: export it again")
     return key or NO_KEY
-
-
-def _own_client(url: str, host: str, variable: str) -> openai.AsyncOpenAI:
-    # A proxy of the environment cannot know this machine's own ports.
-    http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if _is_here(host) else None
-    return openai.AsyncOpenAI(api_key=_own_key(host, variable), base_url=url, http_client=http_client)
 
 
 def _is_here(host: str) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import openai
-from openai import AsyncOpenAI
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.endpoint import Endpoint, EndpointError, Sleep
@@ -190,14 +189,13 @@ class OpenAILLM:
     random one. The client's own retries are off: they see neither an unreadable answer nor a cut stream, and give up on
     a `Retry-After` above two minutes.
 
-    `base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`, or the `client`'s own.
+    `base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`.
 
-    `client` is copied, never changed or closed; its retries and timeout do not count here.
     `logprobs=False`: for models that refuse to be asked for them.
     `logprobs_mode`: what the endpoint's log-probabilities are; vLLM (by default) and llama.cpp give `raw` ones.
     `schema_form`: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
-    (llama-cpp-python), `none` (not at all), or `auto`: the first, and the second from the
-    moment the endpoint refuses the first and takes the second, which is logged.
+    (llama-cpp-python), `none` (not at all), or `auto`: the first, and the second from the moment the endpoint refuses
+    the first and takes the second, which is logged.
     `render`: the prompt as text, for `loglikelihood` alone; give the model's own chat template where you have it.
     `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
     taken from an answer; what the server says of itself stands in each `Call.model_revision`.
@@ -212,7 +210,6 @@ class OpenAILLM:
         model: str,
         *,
         base_url: str | None = None,
-        client: AsyncOpenAI | None = None,
         top_logprobs: int = 0,
         logprobs: bool = True,
         logprobs_mode: LogprobsMode = "unknown",
@@ -239,7 +236,6 @@ class OpenAILLM:
         """Form in which a JSON Schema is sent; `auto` until the endpoint has taken one."""
         self._endpoint = Endpoint(
             base_url,
-            client,
             concurrency=concurrency,
             timeout_s=timeout_s,
             attempts=attempts,
@@ -293,7 +289,7 @@ class OpenAILLM:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections that this event loop has opened. A client that was given stays open."""
+        """Closes the connections that this event loop has opened."""
         await self._endpoint.aclose()
 
     async def complete(self, request: Request) -> Call:

@@ -1,6 +1,5 @@
 """Every system refuses, before anything is asked, what it could not use: signals, checkpoints, policies, constants."""
 
-import asyncio
 import dataclasses
 import json
 import os
@@ -13,16 +12,14 @@ from scripted import ScriptedLLM, run_once
 from test_every_system import ITEM_OF, SUM
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.collecting.collect import collect
 from metaprobe.collecting.launch import launch
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Request
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.suitability import check
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.learned_policy import load_policy
@@ -191,29 +188,6 @@ def test_the_command_refuses_before_a_model_is_loaded(
     with pytest.raises((RecordError, ContractMismatch), match=said):
         launch(plan, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_collection_from_python_is_refused_before_the_first_call(tmp_path: Path) -> None:
-    system, llm = SYSTEMS["monitor-generate-verify"], ScriptedLLM({"*": "Answer: 7"})
-    policy: Policy = load_policy("bundled:router")
-    setup = Setup(Models(llm), Prompts.load(system.name, system.prompts), policy=policy)
-    with pytest.raises(RecordError, match="is for assess, assign"):
-        asyncio.run(collect(system, [SUM], setup, RunStore(tmp_path / "runs")))
-    assert not llm.asked
-    assert not (tmp_path / "runs").exists()
-
-
-def test_what_each_system_can_use_is_not_refused() -> None:
-    critical = SignalSource.load(["critical=bundled:critical"])
-    debate, agents = SYSTEMS["essay-debate"], SYSTEMS["metacogagent"]
-    for policy in (PaperRules(), ReviewRules(critical=0.2), EpsilonGreedy(ReviewRules(), epsilon=0.1)):
-        check(debate, [], critical, policy)
-    confident = SignalSource.load(["confidence@alpha=bundled:quality", "confidence=stated+bundled:quality"])
-    for chosen in (PaperRules(theta=0.4, rate=0), Exhaustive(), load_policy("bundled:router")):
-        check(agents, ["algorithm", "every-agent"], confident, chosen)
-    quality = SignalSource.load(["quality=bundled:quality"])
-    for name in ("monitor-generate-verify", "self-refine", "self-verification"):
-        check(SYSTEMS[name], [], quality, PaperRules())
 
 
 @pytest.mark.parametrize("text", ["again", "again=x", "sure=0.5", "critical=nan", "keep=1.5"])

@@ -11,7 +11,6 @@ from read_again import LAYERS, answered, bare, close, read, stored
 
 from metaprobe.collecting.extract import extract
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import exact_start
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS
 
 llm = read_again.llm
@@ -55,22 +54,6 @@ def test_before_exact_is_the_token_before_the_exact_answer(llm, calls) -> None:
     for nowhere in ("k", ""):
         [states] = read(llm, [call], nowhere, **options)
         np.testing.assert_array_equal(states.hidden.values[:, 2], states.hidden.values[:, 1])
-
-
-@pytest.mark.parametrize(
-    ("text", "exact", "start"),
-    [
-        ("It is 5, not 59.", "5", 6),
-        ("A or B? The answer: A", "A", 20),
-        ("A is right. An apple.", "A", 0),
-        ("US$5", "$5", 2),
-        ("59", "5", 0),
-        ("nothing", "else", None),
-        ("nothing", "", None),
-    ],
-)
-def test_the_exact_answer_is_found_as_a_word_of_its_own_before_it_is_found_anywhere(text, exact, start) -> None:
-    assert exact_start(text, exact) == start
 
 
 def test_an_empty_answer_has_the_state_of_the_prompt_everywhere(llm, calls) -> None:

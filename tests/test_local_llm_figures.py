@@ -83,11 +83,6 @@ def test_hidden_states_agree_with_transformers_own(network, tokenizer) -> None:
                 np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)  # float16: 11 bits
 
 
-@pytest.mark.parametrize(("choice", "layers"), [("all", (0, 1, 2, 3)), ("every:2", (0, 2)), ("3, 1", (1, 3))])
-def test_layers_are_chosen_by_name_step_or_number(network, choice: str, layers: tuple[int, ...]) -> None:
-    assert chosen_layers(choice, network.config) == layers
-
-
 @pytest.mark.parametrize("choice", ["", "4", "every:0", "-1", "some", "1;2"])
 def test_layers_that_do_not_exist_are_refused_with_the_range(network, choice: str) -> None:
     with pytest.raises(LLMError, match="0 to 3"):

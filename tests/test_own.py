@@ -261,14 +261,3 @@ def test_labels_say_which_runs_are_of_a_system_that_is_not_known(own: Path, monk
     listed = CliRunner().invoke(main, ["label", str(own / "runs")])
     assert (listed.exit_code, listed.stdout) == (0, "")
     assert listed.stderr == "runs passed over, whose system 'two-looks' is not known here (docs/own.md): 2\n"
-
-
-def test_the_command_finds_a_module_in_the_folder_where_it_starts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # the folder is on no path but the command's own
-    monkeypatch.chdir(own)
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    names = plan(own)
-    command = ["collect", names.system, "--task", names.task, "--llm", "no-such-model", "--out", str(own / "runs")]
-    result = CliRunner().invoke(main, command)
-    assert "no-such-model" in result.output
-    assert result.exit_code == 1

@@ -1,7 +1,6 @@
 """Hidden states of a model that thinks: the answer's positions are the answer's, live, read again, and in a probe."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,17 +70,6 @@ def test_thinking_and_answer_have_positions_of_their_own_live_and_read_again(tho
     for position, value in expected.items():
         close(again[position], value)
         close(call.hidden.values[:, call.hidden.positions.index(position)], value)
-
-
-def test_without_segments_the_answer_is_all_of_it_and_the_thinking_has_the_prompts_state(
-    thought: tuple[LocalLLM, Call],
-) -> None:
-    llm, call = thought
-    again, tokens = states(llm, replace(call, segments=()))
-    close(again["answer_first"], tokens[0])
-    close(again["answer_mean"], tokens.astype(np.float32).mean(axis=0))
-    for position in ("thinking_first", "thinking_last", "thinking_mean"):
-        close(again[position], again["prompt_last"])
 
 
 # ---- what a real model said when it was asked to think first

@@ -14,8 +14,8 @@ from tiny import tiny_quality
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.cli import main
-from metaprobe.collecting.extract import extract
-from metaprobe.collecting.reread import RereadWatch, reread
+from metaprobe.collecting.extract import ExtractionWatch, extract
+from metaprobe.collecting.reread import reread
 from metaprobe.llms import forward as passes
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import NO_MESSAGES, NO_TEXT, StateReplay, read_answers
@@ -102,7 +102,9 @@ def test_a_second_store_holds_the_runs_with_labels_and_who_read_them(reader, sto
     labelled.append(dataclasses.replace(run, labels=(Label(run.calls[0].id, "correct", 1.0, "h"),)) for run in store)
     told: list[tuple[int, int]] = []
     out = RunStore(tmp_path / "read")
-    report = reread(labelled, reader, out, shard_runs=3, watch=RereadWatch(on_runs=lambda *counts: told.append(counts)))
+    report = reread(
+        labelled, reader, out, shard_runs=3, watch=ExtractionWatch(on_chunk=lambda *counts: told.append(counts))
+    )
     assert (report.calls, report.runs, report.stored_before, report.unread) == (7, 7, 0, {})
     assert [runs for runs, _ in told] == [3, 3, 1]
     assert sum(tokens for _, tokens in told) == report.tokens
@@ -126,7 +128,7 @@ def test_a_killed_reading_goes_on_and_gives_what_one_reading_gives(reader, store
 
     out, whole = RunStore(tmp_path / "read"), RunStore(tmp_path / "whole")
     with pytest.raises(Killed):
-        reread(store, reader, out, shard_runs=3, watch=RereadWatch(on_runs=kill))
+        reread(store, reader, out, shard_runs=3, watch=ExtractionWatch(on_chunk=kill))
     assert len(out) == 3
     again = reread(store, reader, out, shard_runs=3)
     assert (again.runs, again.stored_before) == (4, 3)

@@ -38,15 +38,6 @@ def test_the_answer_from_which_the_conditions_follow_wins_over_the_majority() ->
     assert found.decisions[-1].scores == {"0": 0.0, "1": 1.0}
 
 
-def test_candidates_are_drawn_apart_at_the_papers_temperature_and_length() -> None:
-    _, llm = run(["Answer: 7", "Answer: 12", "Answer: 8"], knows("12"))
-    drawn = [request.sampling for request in llm.asked[:3]]
-    assert {(sampling.temperature, sampling.max_tokens) for sampling in drawn} == {(0.3, 800)}
-    assert len({sampling.seed for sampling in drawn}) == 3
-    assert all(request.hidden for request in llm.asked[:3])
-    assert {request.sampling.temperature for request in llm.asked[3:]} == {0.3}
-
-
 def test_of_equally_verified_answers_the_majority_wins() -> None:
     found, _ = run(["Answer: 7", "Answer: 12", "Answer: 12"], knows())
     assert found.final_answer == "12"

@@ -248,10 +248,11 @@ def extract(
 
 
 def _logprobs(runs: Path, llm: str, out: Path, **options: Any) -> None:
-    from metaprobe.collecting.reread import RereadWatch, launch_reread
+    from metaprobe.collecting.extract import ExtractionWatch
+    from metaprobe.collecting.reread import launch_reread
 
     with progress_bar("extract", " runs", ends=True) as bar:
-        report = launch_reread(runs, llm, out, watch=RereadWatch(*_counters(bar)), **options)
+        report = launch_reread(runs, llm, out, watch=ExtractionWatch(*_counters(bar)), **options)
     for reason, count in report.unread.items():
         click.echo(f"without log-probabilities: {count} x {reason}", err=True)
     click.echo(json.dumps(dataclasses.asdict(report)))
