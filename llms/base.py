@@ -1,8 +1,10 @@
 """The protocol that every language model here follows, and its requests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, FloatArray, Message, Sampling
@@ -50,6 +52,17 @@ class Request:
             parent=self.parent,
             messages=self.messages,
             sampling=self.sampling,
+            **answer,
+        )
+
+    def local_call(self, llm: Any, prompt: Sequence[int], **answer: Any) -> Call:
+        """Returns the call by which a model of this machine answers; `llm` has `name`, `revision` and `dtype`."""
+        return self.call(
+            model=llm.name,
+            model_revision=llm.revision,
+            model_dtype=llm.dtype,
+            prompt_token_ids=np.asarray(prompt, dtype=np.int32),
+            logprobs_mode="raw",
             **answer,
         )
 

@@ -208,7 +208,7 @@ class Interviewer:
         self._interview.requests += 1
         try:
             async with self._endpoint.slot() as client:
-                # As text: what comes is read by `records`, and a stream's [DONE] is seen.
+                # The answer is taken as text: `records` reads it, and a stream's [DONE] is seen.
                 sent = client.get(path, cast_to=str) if body is None else client.post(path, body=body, cast_to=str)
                 came = await self._endpoint.once(sent, name)
             streamed = bool(body and body.get("stream"))

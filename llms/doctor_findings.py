@@ -374,7 +374,7 @@ def _all(asked: Interview, looks: dict[str, Look | None]) -> Iterator[tuple[str,
     plain, cut, hot = looks["plain"], looks["cut"], looks["hot"]
     yield "given", _given(asked, plain)
     if plain is not None and plain.entries:
-        # Of a model that thinks, the short answers are cut within the thinking.
+        # The short answers of a model that thinks are cut within the thinking.
         answers = [one for one in (plain, *((cut, hot) if not asked.thinks else ())) if one is not None]
         for name, check in CHECKS.items():  # the worst finding; of equals, the first
             yield name, min((check(one) for one in answers), key=lambda one: ("fault", "unknown", "ok").index(one[0]))

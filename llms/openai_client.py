@@ -425,7 +425,7 @@ class OpenAILLM:
                 usage = Usage(completion_tokens=len(tokens))
         if top_logprobs is not None:  # some give one more, or some though none were asked for
             top_logprobs = top_logprobs[:, : self._top_logprobs] if self._top_logprobs else None
-        # What the server says it is: the model served, where that is another name, and the fingerprint.
+        # The server names itself: the model served, where that is another name, and the fingerprint.
         model = answer.get("model")
         served = (model if model != self.name else None, answer.get("system_fingerprint"))
         # Without a count of what was read, the cost would be too low.

@@ -143,7 +143,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     except (OSError, ValueError, KeyError, RuntimeError, struct.error) as error:
         cut = f"; {CUT}" if _seems_cut(gguf) else ""
         raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{cut}: {error}") from error
-    # What is saved is an ordinary dense model; transformers would otherwise look for packed weights in it.
+    # An ordinary dense model is saved; transformers would otherwise look for packed weights in it.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None

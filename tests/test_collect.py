@@ -92,8 +92,8 @@ def test_a_store_is_not_continued_with_anything_else_than_it_was_begun_with(tmp_
     other.name = "subtractor"
     with pytest.raises(StoreMismatch, match="'adder', now 'subtractor'"):
         gather(RunStore(tmp_path), other)
+    going = collect(SYSTEM, ITEMS[:1], setup(Adder()), RunStore(tmp_path), settings={"capture": "all"})
     with pytest.raises(StoreMismatch, match="capture None, now 'all'"):
-        going = collect(SYSTEM, ITEMS[:1], setup(Adder()), RunStore(tmp_path), settings={"capture": "all"})
         asyncio.run(going)
     (tmp_path / "collection.json").write_text("{")
     with pytest.raises(StoreMismatch, match=r"collection\.json is damaged"):

@@ -497,7 +497,7 @@ def test_what_a_server_says_is_one_line_without_the_key(monkeypatch: pytest.Monk
 ODD: Any = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just([]), st.just({}), st.just([[]])
 )
-"""What may stand at any place of an answer whose server is broken."""
+"""Values that may come at any place of an answer, where the server is broken."""
 
 
 def spoilt(value: Any, data: st.DataObject) -> Any:

@@ -22,7 +22,7 @@ from metaprobe.collecting.extract import Share, extract
 from metaprobe.llms.local import LocalLLM
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import LIVE_POSITIONS, POSITIONS, Item, Run
+from metaprobe.records.types import LIVE_POSITIONS, POSITIONS, Call, Item, Run
 
 llm = read_again.llm
 calls = read_again.calls
