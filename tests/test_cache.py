@@ -65,7 +65,7 @@ calls = st.builds(
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(call=calls)
 def test_a_call_goes_through_the_cache_unchanged(cache: CallCache, call: Call) -> None:
     key = os.urandom(8).hex()

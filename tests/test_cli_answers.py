@@ -10,7 +10,6 @@ import click
 import pytest
 from asked_library import SAID, Asked, run
 
-import metaprobe
 from metaprobe.checkpoints import CheckpointError
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.records.errors import RecordError
@@ -144,11 +143,3 @@ def test_a_fault_of_ours_is_not_hidden(store: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("metaprobe.collecting.collection_summary.summarize_stores", failing)
     assert isinstance(run("summarize", store).exception, OSError)
-
-
-def test_names_that_are_imported_later_are_all_there_and_another_one_is_named() -> None:
-    for name in metaprobe.__all__:
-        assert getattr(metaprobe, name) is not None
-    assert {*metaprobe.__all__, "__version__"} <= set(dir(metaprobe))
-    with pytest.raises(AttributeError, match=r"no attribute 'nosuch'; it has .*QualityPredictor"):
-        metaprobe.nosuch  # noqa: B018
