@@ -34,7 +34,7 @@ OnRun = Callable[[Run | None, str], None]
 
 @dataclass(frozen=True, slots=True)
 class CollectReport:
-    """What a collection did."""
+    """Says what a collection did."""
 
     done: int
     """Runs collected now."""
@@ -102,7 +102,7 @@ async def collect(
 
 @contextmanager
 def say_what_is_stored(store: RunStore) -> Iterator[None]:
-    """What cannot be written goes out with how many runs are stored, and how to go on."""
+    """Adds to an `Unwritable` how many runs are stored, and how to go on."""
     try:
         yield
     except Unwritable as error:
@@ -137,7 +137,7 @@ class _Collecting:
         self._gate = asyncio.Semaphore(concurrency)
 
     def report(self) -> CollectReport:
-        """What was done."""
+        """Returns what was done."""
         cut = {stage: (count, self.answers[stage]) for stage, count in self.cut.items()}
         return CollectReport(self.done, self.stored_before, tuple(self.failed), dict(self.unread), cut)
 
@@ -157,10 +157,10 @@ class _Collecting:
                     self._writer.add(ended[identity])
                 if run := ended.get(identity) or before.get(identity):
                     report_outcomes(self.setup.policy, run)
-                    found = observations(self.system, run, self.setup, place)
-                    for observation in found:
+                    seen = observations(self.system, run, self.setup, place)
+                    for observation in seen:
                         known.learn(observation)
-                    learned += found
+                    learned += seen
         return learned
 
     async def together(self, pairs: Sequence[tuple[Item, str]], setup: Setup | None = None) -> list[Run]:
@@ -228,7 +228,7 @@ def carry(setup: Setup, folder: Path, profiles: ProfileStore) -> Setup:
 
 
 def observations(system: System, run: Run, setup: Setup, place: int) -> list[Observation]:
-    """What the agents' profiles learn from a run; `place`: of its item among the items."""
+    """Returns what the agents' profiles learn from a run; `place`: the item's place among the items."""
     if system.experiences is None:
         return []
     time = place + (setup.carried.before if setup.carried else 0.0)
@@ -278,7 +278,7 @@ def label(run: Run, system: System) -> Run:
 
 
 def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
-    """What a store's runs have in common."""
+    """Returns the settings that a store's runs have in common."""
     models = setup.models
     return {
         "system": system.name,
@@ -314,14 +314,14 @@ def unsaid(system: System) -> dict[str, Any]:
 
 
 def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
-    """Which threshold each number that a checkpoint gives meets at each point, as the papers' rules have it.
+    """Returns the threshold that each number of a checkpoint meets at each point, as the papers' rules have it.
 
     Nothing where no checkpoint gives one that is held against a threshold.
     """
     rules = setup.policy if isinstance(setup.policy, PaperRules) else getattr(setup.policy, "rules", None)
     if not isinstance(rules, PaperRules):
         return {}
-    found = {}
+    points = {}
     for key in setup.signals.description:
         name, _, agent = key.partition("@")
         replacement = setup.signals.replacement(name, agent)
@@ -336,8 +336,8 @@ def _operating_points(system: System, setup: Setup) -> dict[str, Any]:
                 source = STATED * replacement.with_stated + replacement.digest
                 number = Signal(0.0, source, replacement.thresholds)
                 value, whose = rules.threshold_of(number, point, constant)
-                found[f"{point}: {key}"] = f"{value:.6g}{whose}"
-    return {"operating points": found} if found else {}
+                points[f"{point}: {key}"] = f"{value:.6g}{whose}"
+    return {"operating points": points} if points else {}
 
 
 def note_failures(folder: Path, failed: Sequence[str]) -> None:
@@ -385,13 +385,13 @@ def pin_settings(folder: Path, settings: dict[str, Any], unsaid: Mapping[str, An
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:
-    """What a store says it is collected with; None where it says nothing."""
+    """Returns what a store says it is collected with; None where it says nothing."""
     if not path.is_file():
         return None
     try:
-        found = dict(json.loads(path.read_text(encoding="utf-8")))
+        settings = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreMismatch(
             f"{path} is damaged ({error}), so it is not known what was collected here: collect into another folder"
         ) from error
-    return found
+    return settings

@@ -31,12 +31,12 @@ def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> l
         by_variant.setdefault((run.system, run.variant), []).append(run)
     if not by_variant:
         raise RecordError("no runs to summarise: collect some first")
-    found = []
+    summaries = []
     for (system, variant), members in sorted(by_variant.items()):
         (cost,) = metacrit.cost_table(members, resamples=resamples, seed=seed)
         stages = metacrit.stage_accuracy(members, resamples=resamples, seed=seed)
         own = ANALYSES[system](members, resamples, seed) if system in ANALYSES else {}
-        found.append(
+        summaries.append(
             {
                 "system": system,
                 "variant": variant,
@@ -48,7 +48,7 @@ def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> l
                 **{name: plain(value) for name, value in own.items()},
             }
         )
-    return found
+    return summaries
 
 
 def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -56,15 +56,15 @@ def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
     None of items that were stored without their texts, nor of metrics that need a classifier of your own.
     """
-    found = {}
+    scores = {}
     for name in dict.fromkeys(run.item.task for run in runs):
         told = [run for run in runs if run.item.task == name and run.item.question]
         task = TASKS.get(name)
         if task is None or task.needs or not told:
             continue
         items = [run.item for run in told]
-        found[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
-    return found
+        scores[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}
+    return scores
 
 
 def _metacrit(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
@@ -113,17 +113,17 @@ ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
 
 def summarize_stores(folders: Sequence[Path], *, resamples: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
     """For each store and each system and variant in it, its numbers beside what it was collected with."""
-    found = []
+    summaries_of_all = []
     for folder in folders:
         settings = read_settings(folder / SETTINGS_FILE) or {}
         with_ = {name: settings[key] for key, name in SHOWN.items() if key in settings}
         summaries = summarize(RunStore(folder), resamples=resamples, seed=seed)
-        found += [{"store": str(folder), **with_, **summary} for summary in summaries]
-    return found
+        summaries_of_all += [{"store": str(folder), **with_, **summary} for summary in summaries]
+    return summaries_of_all
 
 
 WIDTH = 12
-"""Of the column of names."""
+"""Width of the column of names, in characters."""
 
 
 def describe_store(path: Path) -> str:
@@ -153,31 +153,31 @@ def describe_store(path: Path) -> str:
 SUBJECTS = ("systems", "tasks", "models", "calls", "agents", "labels", "stated", "outcomes", "not there")
 
 
-def _count(run: Run, found: Counter[tuple[str, str]]) -> None:
+def _count(run: Run, total: Counter[tuple[str, str]]) -> None:
     """Adds what a run holds: (subject, name) -> how often."""
-    found["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
-    found["tasks", run.item.task or "(unnamed)"] += 1
-    found["outcomes", "known" if run.outcome is not None else "not known"] += 1
+    total["systems", f"{run.system} ({run.variant})" if run.variant else run.system] += 1
+    total["tasks", run.item.task or "(unnamed)"] += 1
+    total["outcomes", "known" if run.outcome is not None else "not known"] += 1
     for call in run.calls:
-        found["models", call.model or "(unnamed)"] += 1
-        found["calls", call.stage or "(no stage)"] += 1
-        found["agents", call.agent] += bool(call.agent)
-        found["not there", "log-probabilities"] += call.logprobs is None or not len(call.logprobs)
-        found["not there", "texts"] += not call.text
+        total["models", call.model or "(unnamed)"] += 1
+        total["calls", call.stage or "(no stage)"] += 1
+        total["agents", call.agent] += bool(call.agent)
+        total["not there", "log-probabilities"] += call.logprobs is None or not len(call.logprobs)
+        total["not there", "texts"] += not call.text
     for label in run.labels:
-        found["labels", f"{label.name} by {label.source}"] += 1
+        total["labels", f"{label.name} by {label.source}"] += 1
     for statement in run.statements:
-        found["stated", statement.kind] += statement.value is not None
+        total["stated", statement.kind] += statement.value is not None
 
 
 def _list(total: Counter[tuple[str, str]], subject: str) -> str:
     """`name count` of a subject, the most first; empty where there is nothing."""
-    found = [(name, count) for (of, name), count in total.most_common() if of == subject and count]
-    return ", ".join(f"{name} {count:,}" for name, count in found)
+    counts = [(name, count) for (of, name), count in total.most_common() if of == subject and count]
+    return ", ".join(f"{name} {count:,}" for name, count in counts)
 
 
 def _hidden(store: RunStore) -> Iterable[tuple[str, str]]:
-    """Hidden states, a line a kind: whose, and which."""
+    """Returns a line for each kind of hidden states: who read them, and which they are."""
     kinds: Counter[str] = Counter()
     for file in store.activation_files():
         kinds[f"{file.layout}{f', read by {file.model}' if file.model else ''}"] += len(file.call_ids)
@@ -188,20 +188,20 @@ def _hidden(store: RunStore) -> Iterable[tuple[str, str]]:
 
 
 def _settings(path: Path) -> Iterable[tuple[str, str]]:
-    """How it was collected, as far as the store says so, and what failed."""
-    found = []
+    """Returns how the store was collected, as far as it says so, and what failed."""
+    lines = []
     for name, title in ((SETTINGS_FILE, "collected"), (FAILURES_FILE, "failed")):
         file = path / name
         if not file.is_file():
             continue
         text = file.read_text(encoding="utf-8", errors="replace")
         if name == FAILURES_FILE:
-            found.append((title, f"{len(text.splitlines()):,} runs, whose reasons stand in {name}"))
+            lines.append((title, f"{len(text.splitlines()):,} runs, whose reasons stand in {name}"))
             continue
         try:
             settings = {key: value for key, value in json.loads(text).items() if key in ("policy", "signals", "seed")}
         except (ValueError, AttributeError, RecursionError):
-            found.append((title, f"{name} is damaged, so that collecting cannot go on here"))
+            lines.append((title, f"{name} is damaged, so that collecting cannot go on here"))
         else:
-            found.append((title, ", ".join(f"{key} {value}" for key, value in settings.items() if value != {})))
-    return found
+            lines.append((title, ", ".join(f"{key} {value}" for key, value in settings.items() if value != {})))
+    return lines

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -32,12 +32,12 @@ TOLERANCE = 0.2
 """Nats a token, mean absolute, over the checked calls. SmolLM2-135M in bfloat16 is 0.02 to 0.03 off what it recorded in
 other batches; with another chat template it is 1.3 to 1.8 off."""
 LONGEST = timedelta(days=30)
-"""So long does a process wait for the others, which may have had longer calls."""
+"""How long a process waits for the others, which may have longer calls to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of the work is this process's: chunks `index`, `index + count`, ..."""
+    """Names this process's part of the work: chunks `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
@@ -47,12 +47,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ExtractReport:
-    """What an extraction did."""
+    """Says what an extraction did."""
 
     calls: int
-    """Read now."""
+    """Number of calls read now."""
     tokens: int
-    """Of their prompts and answers."""
+    """Number of tokens in the prompts and answers of these calls."""
     stored_before: int
     """Calls that had the states asked for, and were not read again."""
     failed_calls: int
@@ -62,21 +62,23 @@ class ExtractReport:
     without_exact: int
     """Calls read whose answer does not hold the run's final answer; there `before_exact` is `answer_last`."""
     disagreement: float | None
-    """Mean absolute difference from the recorded log-probabilities, nats a token, of a few calls. None: none to hold
-    against."""
+    """Mean absolute difference from the recorded log-probabilities, nats a token, of a few calls. None: no call holds
+    any."""
 
     def __add__(self, other: "ExtractReport") -> "ExtractReport":
-        """Of two processes of one extraction."""
-        own = {name: getattr(self, name) + getattr(other, name) for name in _OWN}
-        return ExtractReport(**{**{f.name: getattr(self, f.name) for f in fields(self)}, **own})
-
-
-_OWN = ("calls", "tokens", "rebuilt", "without_exact")
+        """Returns the report of two processes, or two chunks, of one extraction."""
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            tokens=self.tokens + other.tokens,
+            rebuilt=self.rebuilt + other.rebuilt,
+            without_exact=self.without_exact + other.without_exact,
+        )
 
 
 @dataclass(slots=True)
 class CallSelection:
-    """Which calls are read, and which were met that are not."""
+    """Chooses the calls to read, and counts the calls that are not read."""
 
     stage: str | None
     agent: str | None
@@ -85,7 +87,7 @@ class CallSelection:
     stored: set[str] = field(default_factory=set)
     """Ids of the calls of this stage and agent that are done."""
     failed: int = 0
-    """How many calls of this stage and agent ended in an error, and hold nothing to read."""
+    """Number of calls of this stage and agent that ended in an error, and hold nothing to read."""
     seen: set[tuple[str, str]] = field(default_factory=set)
     """Stage and agent of every call that was met."""
 
@@ -116,9 +118,13 @@ class CallSelection:
 class ExtractionWatch:
     """Callbacks that follow an extraction in this process."""
 
-    on_total: Callable[[int], None] = lambda calls: None
-    on_chunk: Callable[[int, int], None] = lambda calls, tokens: None
-    """Called for every chunk that is on the disk."""
+    on_total: Callable[[int], None] = lambda count: None
+    """Called once, with how many calls (or runs) are to be read."""
+    on_chunk: Callable[[int, int], None] = lambda count, tokens: None
+    """Called for every chunk that is on the disk, with how many calls (or runs) and tokens it holds."""
+
+
+UNWATCHED = ExtractionWatch()
 
 
 def extract(
@@ -134,7 +140,7 @@ def extract(
     shard_calls: int = CHUNK,
     other_model: bool = False,
     share: Share = Share(),
-    watch: ExtractionWatch = ExtractionWatch(),
+    watch: ExtractionWatch = UNWATCHED,
 ) -> ExtractReport:
     """Reads the calls of a store that lack these states, and writes the states beside the runs, float16.
 
@@ -152,23 +158,27 @@ def extract(
         raise RecordError(f"batch size {batch_size}, {shard_calls} calls a file: expected at least 1")
     replay = replay_of(llm, layers, positions, every_token)
     model = f"{llm.name}@{llm.revision}" if other_model else ""
-    todo, sample, stored, failed = _plan(store, llm, replay, stage, agent, model, every_token, other_model, shard_calls)
-    disagreement = check_model(replay, llm, sample, other_model=other_model)
+    selection = CallSelection(stage, agent, _stored_calls(store, replay, model, every_token))
+    todo, sample = _plan(store, llm, replay, selection, other_model, shard_calls)
+    disagreement = _check_model(replay, llm, sample, other_model)
     share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
     watch.on_total(_own_calls(len(todo), shard_calls, share))
-    report = ExtractReport(0, 0, stored, failed, 0, 0, disagreement)
+    report = ExtractReport(0, 0, len(selection.stored), selection.failed, 0, 0, disagreement)
+    request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
     for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
-        read = read_chunk(store.path, replay, llm, readings, model=model, tokens=every_token, batch_size=batch_size)
-        report += read
-        watch.on_chunk(read.calls, read.tokens)
+        states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
+        _check_finite(states, llm)
+        _write(store.path, request, replay, states, model)
+        tokens = sum(r.tokens for r in readings)
+        rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
+        report += ExtractReport(len(readings), tokens, 0, 0, rebuilt, without, None)
+        watch.on_chunk(len(readings), tokens)
     share.wait()
     return report
 
 
-def check_model(
-    replay: Readings, llm: CallReader, sample: Sequence[Reading], *, other_model: bool = False
-) -> float | None:
-    """How far the model's log-probabilities are from the recorded ones, nats a token; None where there are none.
+def _check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], other_model: bool) -> float | None:
+    """Returns how far the model's log-probabilities are from the recorded ones, nats a token; None where none are.
 
     Raises `RecordError` where they are no numbers, and `StoreMismatch` where they are not those of the model that
     answered, unless `other_model` says that they need not be.
@@ -185,30 +195,10 @@ def check_model(
     return disagreement
 
 
-def read_chunk(
-    folder: Path,
-    replay: Readings,
-    llm: CallReader,
-    readings: Sequence[Reading],
-    *,
-    model: str,
-    tokens: bool,
-    batch_size: int,
-) -> ExtractReport:
-    """Reads these calls, sorted by id, and writes their states into one file, which holds the same whoever wrote it."""
-    states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
-    _check_finite(states, llm)
-    request = _digest(replay.layers, replay.positions, llm.name, llm.revision, llm.dtype, model)
-    _write(folder, request, replay, states, model=model, tokens=tokens)
-    read = sum(r.tokens for r in readings)
-    rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
-    return ExtractReport(len(readings), read, 0, 0, rebuilt, without, None)
-
-
 def replay_of(
     llm: LocalLLM | StatesEngine, layers: str, positions: Sequence[str] | None, every_token: bool
 ) -> Readings:
-    """What reads calls in this model, for these layers and positions."""
+    """Returns the object that reads calls in this model, for these layers and positions."""
     if isinstance(llm, LocalLLM):
         return StateReplay(llm, layers=layers, positions=positions, tokens=every_token)
     if chosen_layers(layers, llm.config) != llm.layers:
@@ -222,10 +212,12 @@ def launch_extract(
     *,
     via: Literal["transformers", "vllm"] = "transformers",
     layers: str = "all",
-    watch: ExtractionWatch = ExtractionWatch(),
+    watch: ExtractionWatch = UNWATCHED,
     **options: object,
 ) -> tuple[ExtractReport | None, int]:
-    """`extract` by names, in each process that `accelerate launch` or `torchrun` started; and how many there are.
+    """Runs `extract` by names, in each process that `accelerate launch` or `torchrun` started.
+
+    Returns the report and the number of processes.
 
     `via` vllm: through vLLM's engine, which shares the work among its own processes. The report is of all processes
     together, in the first of them, and None in the others.
@@ -246,28 +238,19 @@ def launch_extract(
 
 
 def _plan(
-    store: RunStore,
-    llm: CallReader,
-    replay: Readings,
-    stage: str | None,
-    agent: str | None,
-    model: str,
-    tokens: bool,
-    other_model: bool,
-    chunk: int,
-) -> tuple[set[str], list[Reading], int, int]:
-    """Ids of the calls to read, a few that can be checked, how many were stored before, how many had failed.
+    store: RunStore, llm: CallReader, replay: Readings, selection: CallSelection, other_model: bool, chunk: int
+) -> tuple[set[str], list[Reading]]:
+    """Returns the ids of the calls to read, and a few calls that can be checked.
 
     Every call is looked at, so that what cannot be read is said before hours have gone.
     """
-    selection = CallSelection(stage, agent, stored_calls(store, replay.layers, replay.positions, model, tokens))
     todo: set[str] = set()
     sample: list[Reading] = []
     others: Counter[str] = Counter()
     for run, call in _calls(store):
         if not selection.takes(call) or call.id in todo:
             continue
-        if other := other_model_of(call, llm):
+        if other := _other_model_of(call, llm):
             others[other] += 1
         if not others or other_model:
             reading = replay.reading(call, run.final_answer)
@@ -283,28 +266,29 @@ def _plan(
     if not todo and not selection.stored:
         raise selection.nothing()
     sample.sort(key=lambda r: (-len(r.answer), r.call_id))
-    return todo, sample[:CHECKED_CALLS], len(selection.stored), selection.failed
+    return todo, sample[:CHECKED_CALLS]
 
 
-def stored_calls(
-    store: RunStore, layers: Collection[int], positions: Collection[str], model: str, tokens: bool
-) -> set[str]:
-    """Ids of the calls that have all that is asked for. `model`: empty for the states of the model that answered."""
-    layers, positions = set(layers), set(positions)
+def _stored_calls(store: RunStore, replay: Readings, model: str, every_token: bool) -> set[str]:
+    """Returns the ids of the calls that have all that is asked for.
+
+    `model`: the reader's name, empty for the states of the model that answered.
+    """
+    layers, positions = set(replay.layers), set(replay.positions)
     done = {
         call_id
         for file in store.activation_files()
         if layers <= set(file.layout.layers) and positions <= set(file.layout.positions) and file.model == model
         for call_id in file.call_ids
     }
-    if tokens:
+    if every_token:
         files = [file for file in store.token_files() if layers <= set(file.layers) and file.model == model]
         done &= {call_id for file in files for call_id in file.call_ids}
     return done
 
 
-def other_model_of(call: Call, llm: CallReader) -> str:
-    """The call's model where it is known to be another than the loaded one, else nothing."""
+def _other_model_of(call: Call, llm: CallReader) -> str:
+    """Returns the call's model where it is known to be another than the loaded one, else nothing."""
     if call.model and call.model != llm.name:
         return call.model
     unknown = ("", "unknown")
@@ -318,7 +302,7 @@ def _calls(store: RunStore) -> Iterator[tuple[Run, Call]]:
 
 
 def _readings(store: RunStore, replay: Readings, todo: set[str]) -> Iterator[Callable[[], Reading]]:
-    """Each call to read, once, made into token ids only when it is this process's turn to read it."""
+    """Yields each call to read, once; a call becomes token ids only when it is this process's turn to read it."""
     left = set(todo)
     for run, call in _calls(store):
         if call.id in left:
@@ -360,18 +344,11 @@ def _remedy(llm: CallReader) -> str:
     return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
 
 
-def _write(
-    folder: Path,
-    request: str,
-    replay: Readings,
-    states: Mapping[str, ReadStates],
-    *,
-    model: str,
-    tokens: bool,
-) -> None:
+def _write(folder: Path, request: str, replay: Readings, states: Mapping[str, ReadStates], model: str) -> None:
+    """Writes the states of a chunk into one file, and the states of every token, where they were kept, into another."""
     name = f"{request}-{_digest(list(states))}{SUFFIX}"
-    if tokens:
-        each = {call_id: read.tokens for call_id, read in states.items() if read.tokens is not None}
+    each = {call_id: read.tokens for call_id, read in states.items() if read.tokens is not None}
+    if each:
         with atomic_write(folder / f"{TOKENS}{name}") as file:
             file.write(token_bytes(each, replay.layers, model=model))
     with atomic_write(folder / f"{STATES}{name}") as file:

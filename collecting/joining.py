@@ -45,7 +45,7 @@ class _Answered:
 
 @dataclass(frozen=True, slots=True)
 class JoinedOutcomes:
-    """What came of joining files."""
+    """Result of joining files."""
 
     questions: list[QuestionOutcomes]
     """Those that every agent answered with a label, in the order of the first file."""
@@ -63,20 +63,20 @@ class JoinedOutcomes:
     @property
     def notes(self) -> list[str]:
         """Returns what a user should know, a sentence each."""
-        found = [f"questions left out because {agent} did not answer them: {n}" for agent, n in self.missing.items()]
-        found += [
+        notes = [f"questions left out because {agent} did not answer them: {n}" for agent, n in self.missing.items()]
+        notes += [
             f'questions left out because the answer of {agent} has no "labels": {{"correct": 0 or 1}}: {n}'
             for agent, n in self.unlabelled.items()
         ]
         for agent in self.questions[0].agents:
             if unpriced := sum(question.agents[agent].cost_usd is None for question in self.questions):
-                found.append(
+                notes.append(
                     f"the cost of {unpriced} of {len(self.questions)} answers of {agent} is not known, and a router "
                     'needs it: give the agent\'s price (--prices), or "cost_usd" in its lines'
                 )
         if self.differing:
-            found.append(f"questions whose text differs between files (do the ids mean the same?): {self.differing}")
-        return found
+            notes.append(f"questions whose text differs between files (do the ids mean the same?): {self.differing}")
+        return notes
 
 
 def join_outcomes(
@@ -130,31 +130,31 @@ def join_outcomes(
 
 def _read(path: Path, prices: Mapping[str, Price]) -> tuple[str, dict[str, _Answered]]:
     """The agent of a file, and its lines by id."""
-    found: dict[str, _Answered] = {}
+    answers: dict[str, _Answered] = {}
     agents: dict[str, None] = {}
     for number, record in iter_json_lines(path):
         try:
             run = run_of_line(record, "")
             if not run.item.id:
                 raise ImportFileError('"id" is missing; expected the id that the question has in the other files')
-            if run.item.id in found:
+            if run.item.id in answers:
                 raise ImportFileError(
-                    f"id {run.item.id!r} stands on line {found[run.item.id].line} too; expected one answer a question"
+                    f"id {run.item.id!r} stands on line {answers[run.item.id].line} too; expected one answer a question"
                 )
             own = {key: _measure(record, key) for key in ("cost_usd", "latency_ms")}
         except (ImportFileError, InvalidResponse) as error:
             located = ImportFileError(f"{path}:{number}: {error}")
             located.line = number
             raise located from error
-        found[run.item.id] = _Answered(number, run, own["cost_usd"], own["latency_ms"])
+        answers[run.item.id] = _Answered(number, run, own["cost_usd"], own["latency_ms"])
         if run.calls[0].agent:
             agents[run.calls[0].agent] = None
-    if not found:
+    if not answers:
         raise ImportFileError(f"{path} holds no lines; expected one answer a line, as `metaprobe import` takes them")
     if len(agents) > 1:
         raise ImportFileError(f"{path} holds answers of {', '.join(agents)}; expected a file for each agent")
     agent = next(iter(agents), path.name.removesuffix(".gz").removesuffix(".jsonl"))
-    return agent, {name: _price(one, agent, prices) for name, one in found.items()}
+    return agent, {name: _price(one, agent, prices) for name, one in answers.items()}
 
 
 def _measure(record: Mapping[str, Any], key: str) -> float | None:

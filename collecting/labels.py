@@ -44,7 +44,7 @@ def read_labels(path: Path) -> dict[str, Label]:
 
     The source is `human` unless a line says `judge:NAME`. Raises `RecordError`, naming the line, for anything else.
     """
-    found: dict[str, Label] = {}
+    labels: dict[str, Label] = {}
     for number, line in iter_json_lines(path):
         if not isinstance(line.get("call"), str) or "correct" not in line:
             raise at_line(path, number, FORM)
@@ -55,8 +55,8 @@ def read_labels(path: Path) -> dict[str, Label]:
             raise at_line(path, number, f"correct is {value!r}; {FORM}")
         if source != HUMAN and not str(source).startswith("judge:"):
             raise at_line(path, number, f"source is {source!r}; {FORM}")
-        found[line["call"]] = Label(line["call"], "correct", float(value), str(source))
-    return found
+        labels[line["call"]] = Label(line["call"], "correct", float(value), str(source))
+    return labels
 
 
 def add_labels(store: RunStore, labels: Mapping[str, Label]) -> int:
@@ -106,14 +106,14 @@ def fold_profiles(stores: Sequence[Path], out: Path, *, every: bool = False) -> 
     What comes back: how many outcomes were read, how many of them the file did not hold as they are now, and each
     agent's rate by dimension (the paper's moving average). Raises `RecordError` where the runs name no agent.
     """
-    found: list[Observation] = []
+    outcomes: list[Observation] = []
     seen: set[str] = set()
     for place, run in enumerate(run for store in stores for run in RunStore(store)):
         system = known_system(run.system)
         if system is not None and system.experiences is not None and not (every and run.item.id in seen):
-            found += run_observations(run, every_answer if every else system.experiences, time=place)
+            outcomes += run_observations(run, every_answer if every else system.experiences, time=place)
             seen.add(run.item.id)
-    if not found:
+    if not outcomes:
         names = ", ".join(name for name, system in SYSTEMS.items() if system.experiences is not None)
         raise RecordError(
             f"{', '.join(map(str, stores))}: no outcome of an agent; expected runs of {names} whose answers are "
@@ -121,9 +121,9 @@ def fold_profiles(stores: Sequence[Path], out: Path, *, every: bool = False) -> 
         )
     with ProfileStore(out) as file:
         after = file.next_time
-        added = file.add(replace(one, time=after + one.time) for one in found)
+        added = file.add(replace(one, time=after + one.time) for one in outcomes)
         known = file.observations()
     learned = Profiles(known)
     pairs = sorted({(one.agent, one.dimension) for one in known})
     rates = {agent: {d: learned.rate_of(agent, d) for a, d in pairs if a == agent} for agent, _ in pairs}
-    return {"outcomes": len(found), "new": added, "profiles": rates}
+    return {"outcomes": len(outcomes), "new": added, "profiles": rates}

@@ -53,7 +53,7 @@ POLICIES = "metaprobe.policies"
 """Group of entry points in which an installed package gives policies of its own."""
 LEARNED = "learned"
 LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "seconds", "per_second", "assessment")}
-"""Of `--policy learned:`, beside those of the papers' rules: as they are given -> argument of `load_policy`."""
+"""Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `load_policy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 
 
@@ -64,13 +64,13 @@ def _items_seed(plan: CollectionPlan) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TimeEstimate:
-    """What a collection will about take."""
+    """Estimates how long a collection will take."""
 
     runs: int
     tokens_per_run: int
     """At most; a stage without a limit counts with that of its default."""
     tokens_per_second: float
-    """Of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
+    """Rate of the slowest model, in a warm-up of a few tokens; long prompts come on top."""
     warm_up: int
     """Calls of that warm-up, over all models."""
     unlimited: tuple[str, ...] = ()
@@ -224,12 +224,12 @@ def policy_of(plan: CollectionPlan) -> tuple[Policy, PaperRules]:
         policy = rules if name == "paper" else Exhaustive(rules)
     elif name == ReviewRules.label:
         policy, rules = ReviewRules.parse(rest), PaperRules()
-    elif (found := load_plugin(plan.policy, POLICIES, Policy, "policy")) is not None:  # type: ignore[type-abstract]
-        if isinstance(found, type):  # a class has the methods as well
+    elif (plugin := load_plugin(plan.policy, POLICIES, Policy, "policy")) is not None:  # type: ignore[type-abstract]
+        if isinstance(plugin, type):  # a class has the methods as well
             raise RecordError(
-                f"policy {plan.policy!r} is the class itself; give an object of it: NAME = {found.__name__}()"
+                f"policy {plan.policy!r} is the class itself; give an object of it: NAME = {plugin.__name__}()"
             )
-        policy, rules = found, PaperRules()
+        policy, rules = plugin, PaperRules()
     else:
         raise RecordError(
             f"policy {plan.policy!r}: expected paper, exhaustive, review or learned:CHECKPOINT, with constants as in "
@@ -243,10 +243,10 @@ def checkpoint_and_constants(text: str) -> tuple[Path, str]:
 
     Where a longer beginning is the name of a folder, that is the path: it may hold commas, colons and `=`.
     """
-    found = CONSTANTS.search(text)
+    constants = CONSTANTS.search(text)
     ends = [len(text)]
-    if found is not None:
-        ends += [at for at in range(len(text) - 1, found.start() - 1, -1) if text[at] == ","]
+    if constants is not None:
+        ends += [at for at in range(len(text) - 1, constants.start() - 1, -1) if text[at] == ","]
     at = next((end for end in ends if text[:end] and Path(text[:end]).is_dir()), ends[-1])
     if not text[:at]:
         raise RecordError(f"policy learned:{text}: expected a checkpoint folder, as in learned:CHECKPOINT,budget=0.5")
@@ -294,7 +294,7 @@ def _cache_around(setup: Setup, cache: CallCache, on_call: OnCall) -> Setup:
 
 @contextmanager
 def _said_when_full(cache: CallCache) -> Iterator[None]:
-    """What cannot be written goes out with how many calls are kept."""
+    """Adds to an `Unwritable` how many calls are kept."""
     try:
         yield
     except Unwritable as error:

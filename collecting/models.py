@@ -45,7 +45,7 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
     Raises `RecordError` for a stage or agent that the system does not have, and for two models for one.
     """
     known = (*system.stages, *system.roles, *agents)
-    found: dict[str, str] = {}
+    models: dict[str, str] = {}
     for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
         match = None if Path(spec).exists() or spec.startswith(API) else _NAMED.fullmatch(spec)
         name, model = match.groups() if match else ("", spec)
@@ -54,11 +54,11 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
                 f"model {spec!r} is for {name!r}, and {system.name} has no such stage or agent; it has "
                 f"{', '.join(known)}"
             )
-        if name in found:
-            raise RecordError(f"two models for {name or 'the default'}: {found[name]!r} and {model!r}; give one")
-        found[name] = model
+        if name in models:
+            raise RecordError(f"two models for {name or 'the default'}: {models[name]!r} and {model!r}; give one")
+        models[name] = model
     # Where every model is named, whatever is left is asked of the first.
-    return {"": next(iter(found.values())), **found}
+    return {"": next(iter(models.values())), **models}
 
 
 def model_for(named: Mapping[str, str], stage: str, agent: str = "") -> str:
@@ -124,7 +124,10 @@ def readings(system: System, signals: SignalSource, agents: Sequence[str]) -> It
 async def tokens_per_second(
     models: Models, *, at_once: int, tokens: int = 16, on_call: Callable[[Call], None] = lambda call: None
 ) -> float:
-    """Of the slowest model, from `at_once` short requests to each and one before them; `on_call` is called for each."""
+    """Returns the rate of the slowest model, from `at_once` short requests to each model and one before them.
+
+    `on_call` is called for each of these calls.
+    """
     messages = (Message("user", "Count slowly upwards from one, one number a line."),)
 
     async def ask(llm: LLM, number: int) -> int:
@@ -146,13 +149,13 @@ def api_options(given: Sequence[str], prices: str | Path | None = None) -> dict[
     """`KEY=VALUE` texts, and a file of prices, as options of `OpenAILLM`. Raises `RecordError` for one that is none."""
     options: dict[str, Any] = {}
     for text in given:
-        key, separator, said = text.partition("=")
+        key, separator, value_text = text.partition("=")
         if not separator or key not in API_OPTIONS:
             raise RecordError(f"api option {text!r}: expected KEY=VALUE with KEY one of {', '.join(API_OPTIONS)}")
         fits, expected = API_OPTIONS[key]
         if key in options:
             raise RecordError(f"api option {text!r}: {key} is {options[key]!r} already; give one value")
-        value = _json_or_text(said)
+        value = _json_or_text(value_text)
         if not fits(value):
             raise RecordError(f"api option {text!r}: expected {expected}")
         options[key] = value

@@ -1,4 +1,4 @@
-"""What is collected, by names: the options of `metaprobe collect`. Nothing heavy is imported here."""
+"""The options of `metaprobe collect`: what is collected, by names. Nothing heavy is imported here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TopLogprobs = Annotated[int, Option("Alternatives kept a token.", low=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionPlan:
-    """What is collected, by names."""
+    """Names what is collected."""
 
     system: Annotated[str, Option(kind="system", argument=True)]
     """A name, or `MODULE:NAME` of one of your own (`metaprobe.pipelines.load_system`)."""
@@ -26,7 +26,7 @@ class CollectionPlan:
         Option("Folder that holds the task's data, or 'hf:OWNER/NAME'; METAPROBE_DATA by default."),
     ] = None
     split: Annotated[str | None, Option("Split of the task set.")] = None
-    """By default its first."""
+    """The default is the first split."""
     task_seed: Annotated[int | None, Option("Seed of a task whose items are drawn.")] = None
     llm: Annotated[
         Sequence[str],
@@ -69,7 +69,7 @@ class CollectionPlan:
     agent: Annotated[Sequence[str], Option("Name of an agent, in place of the system's own; repeatable.")] = ()
     limit: Annotated[int | None, Option("Only so many items, spread evenly over dimensions and levels.", low=1)] = None
     variant: Annotated[Sequence[str], Option("This variant of the system; repeatable.")] = ()
-    """By default those that the system names itself."""
+    """The default is the variants that the system names itself."""
     prompts: Annotated[
         Path | None,
         Option("Folder with your own prompt files, in place of the shipped ones.", kind="folder to read"),
@@ -103,5 +103,5 @@ class CollectionPlan:
     wave: Annotated[int, Option("Items at once where agents learn; the next ones see what came of them.", low=1)] = 8
     text: Annotated[bool, Option("Keep texts and token ids, or only numbers, labels and ids.")] = True
     cache: Annotated[Path | None, Option("File of calls shared by collections.", kind="new file")] = None
-    """By default one in the store, which goes when all runs are stored."""
+    """The default is a file in the store, which goes when all runs are stored."""
     seed: Annotated[int, Option("Seed of sampled answers and exploration.", low=0, high=2**32 - 1)] = 0

@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from metaprobe.collecting.extract import CallSelection
+from metaprobe.collecting.extract import UNWATCHED, CallSelection, ExtractionWatch
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import ReadAnswer, read_answers, reader_name
 from metaprobe.records.errors import RecordError, StoreMismatch
@@ -20,28 +20,18 @@ SHARD_RUNS = 64
 
 @dataclass(frozen=True, slots=True)
 class RereadReport:
-    """What a reading did."""
+    """Says what a reading did."""
 
     calls: int
     """Read now."""
     tokens: int
-    """Of their prompts and answers, as the reader's tokenizer splits them."""
+    """Number of tokens of their prompts and answers, as the reader's tokenizer splits them."""
     runs: int
     """Stored now."""
     stored_before: int
     """Runs that the store held before, and that were not read again."""
     unread: Mapping[str, int] = field(default_factory=dict)
     """Why calls are there without log-probabilities: reason -> calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class RereadWatch:
-    """Callbacks that follow a reading."""
-
-    on_total: Callable[[int], None] = lambda runs: None
-    """Told how many runs are to be read."""
-    on_runs: Callable[[int, int], None] = lambda runs, tokens: None
-    """Called for every shard that is on the disk."""
 
 
 def reread(
@@ -54,14 +44,14 @@ def reread(
     batch_size: int = 32,
     top_logprobs: int = 0,
     shard_runs: int = SHARD_RUNS,
-    watch: RereadWatch = RereadWatch(),
+    watch: ExtractionWatch = UNWATCHED,
 ) -> RereadReport:
     """Writes the runs of `store` into `out`, with log-probabilities that `llm` gives to what was answered.
 
     Ids, labels, statements and outcomes stay as they are, and so do calls of another stage or agent than is asked for.
-    Of a call that was read, `Call.reader` says by whom. Runs that `out` holds already are passed over: that is how a
-    killed reading goes on. Raises `RecordError` where both stores are one folder, where no call is chosen or none can
-    be read, and `StoreMismatch` where `out` holds calls that another model read.
+    `watch` counts runs, a shard at a time. `Call.reader` says by whom a call was read. Runs that `out` holds already
+    are passed over: that is how a killed reading goes on. Raises `RecordError` where both stores are one folder, where
+    no call is chosen or none can be read, and `StoreMismatch` where `out` holds calls that another model read.
     """
     if min(batch_size, shard_runs) < 1 or top_logprobs < 0:
         raise RecordError(
@@ -83,7 +73,7 @@ def reread(
                 calls = [call for run in runs for call in run.calls if chosen.holds(call)]
                 read = read_answers(llm, calls, batch_size=batch_size, top_logprobs=top_logprobs)
                 report = _store(runs, read, writer, report)
-                watch.on_runs(len(runs), sum(one.tokens for one in read))
+                watch.on_chunk(len(runs), sum(one.tokens for one in read))
     if report.unread and not report.calls:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in report.unread.items())
         raise RecordError(
@@ -118,7 +108,7 @@ def _store(runs: Sequence[Run], read: Sequence[ReadAnswer], writer: RunWriter, r
 
 
 def launch_reread(
-    runs: Path, model: str, out: Path, *, watch: RereadWatch = RereadWatch(), **options: object
+    runs: Path, model: str, out: Path, *, watch: ExtractionWatch = UNWATCHED, **options: object
 ) -> RereadReport:
     """`reread` by names: what `LocalLLM.load` finds, and the folders of two run stores."""
     return reread(RunStore(runs), LocalLLM.load(model), RunStore(out), watch=watch, **options)  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""Who is asked: a local model, an endpoint, or recorded calls."""
+"""Language models that answer requests: a local model, an endpoint, or recorded calls."""

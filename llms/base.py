@@ -1,8 +1,10 @@
-"""Who is asked: the one protocol that every language model here follows."""
+"""The protocol that every language model here follows, and its requests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, FloatArray, Message, Sampling
@@ -14,23 +16,21 @@ class LLMError(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a model gives beside its text."""
+    """Says what a model gives beside its text."""
 
     logprobs: bool = False
-    """Of every generated token."""
+    """Whether every generated token comes with its log-probability."""
     top_logprobs: int = 0
-    """Alternatives a token that it was asked to keep."""
+    """How many alternatives a token are kept."""
     hidden: bool = False
-    """Hidden states, of requests that ask for them."""
-    json_schema: bool = False
-    """Text held to `Sampling.json_schema`."""
+    """Whether requests that ask for hidden states get them."""
     stream: bool = False
-    loglikelihood: bool = False
+    """Whether tokens come one after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked, and where in a run it stands; the answering `Call` carries the same id, stage and parent."""
+    """Holds what is asked, and the place in a run; the answering `Call` carries the same id, stage and parent."""
 
     id: str
     messages: tuple[Message, ...]
@@ -55,6 +55,17 @@ class Request:
             **answer,
         )
 
+    def local_call(self, llm: Any, prompt: Sequence[int], **answer: Any) -> Call:
+        """Returns the call by which a model of this machine answers; `llm` has `name`, `revision` and `dtype`."""
+        return self.call(
+            model=llm.name,
+            model_revision=llm.revision,
+            model_dtype=llm.dtype,
+            prompt_token_ids=np.asarray(prompt, dtype=np.int32),
+            logprobs_mode="raw",
+            **answer,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Token:
@@ -76,20 +87,20 @@ class LLM(Protocol):
 
     @property
     def revision(self) -> str:
-        """Which weights these are: a commit, or a fingerprint of the files."""
+        """Name of the weights: a commit, or a fingerprint of the files."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it gives beside its text."""
+        """Says what the model gives beside its text."""
 
     async def complete(self, request: Request) -> Call:
-        """The finished call. Raises `LLMError` where the model cannot answer this request."""
+        """Returns the finished call. Raises `LLMError` where the model cannot answer this request."""
 
     def stream(self, request: Request) -> AsyncIterator[Token | Call]:
-        """The tokens as they come, then the finished call, which is the last thing yielded."""
+        """Yields the tokens as they come, and last the finished call."""
 
     async def loglikelihood(self, request: Request, continuation: str) -> Call:
-        """The call whose answer would be `continuation`, with its tokens' log-probabilities; nothing is generated.
+        """Returns the call whose answer would be `continuation`, with log-probabilities; nothing is generated.
 
         A request without messages is plain text from its beginning, without a chat template. Raises `LLMError` where
         the model cannot say.
@@ -97,7 +108,7 @@ class LLM(Protocol):
 
 
 class WrappedLLM:
-    """The same model; a class made from this one does something before or after its calls."""
+    """Passes every call on to a model; a class made from this one does something before or after the calls."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm

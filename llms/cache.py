@@ -45,7 +45,7 @@ class CallCache:
         )
 
     def get(self, key: str) -> Call | None:
-        """The call kept under this key; None where there is none, or only a damaged one, which is dropped."""
+        """Returns the call kept under this key; None where no call is kept. A damaged one is dropped."""
         with self._db.named():
             row = self._db.execute("SELECT call, arrays, sha256 FROM calls WHERE key = ?", (key,)).fetchone()
             if row is None:
@@ -98,7 +98,7 @@ class CachedLLM(WrappedLLM):
 
     @property
     def asked_how(self) -> str:
-        """Where and how an endpoint is asked; empty for a model of this machine."""
+        """Address and settings by which an endpoint is asked; empty for a model of this machine."""
         return str(getattr(self._llm, "asked_how", ""))
 
     async def complete(self, request: Request) -> Call:
@@ -180,7 +180,7 @@ def _pack(call: Call) -> tuple[str, bytes, str]:
 
 
 def _unpack(text: Any, data: Any, digest: Any) -> Call | None:
-    """The call, or None where the row is not what was written."""
+    """Returns the call, or None where the row differs from what was written."""
     if not isinstance(text, str) or not isinstance(data, bytes) or _digest(text, data) != digest:
         return None
     try:

@@ -23,9 +23,9 @@ from metaprobe.records.response import ParsedText
 from metaprobe.records.segments import CLOSINGS, OPENINGS
 
 MOST_REQUESTS = 12
-"""How many requests are made at most; what is then left over is unknown."""
+"""Most requests that are made. Checks that would need more are reported as unknown."""
 ALTERNATIVES = 5
-"""How many likeliest tokens are asked for: as many as text completions of most servers allow."""
+"""Likeliest tokens asked for at each place: as many as most servers allow for text completions."""
 HOT = 1.5
 """The higher temperature. Far enough from 1 to be seen, low enough that the answer stays one of words."""
 CUT_AT = 4
@@ -49,15 +49,15 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class EndpointReply:
-    """What came back for one request."""
+    """Holds the answer to one request."""
 
     body: Any = None
     """The JSON object, or the list of a stream's chunks; None where the request failed."""
     failure: EndpointError | None = None
     ends: int = 0
-    """How many `[DONE]` a stream had."""
+    """Number of `[DONE]` lines of a stream."""
     late: int = 0
-    """How many chunks came after the first `[DONE]`."""
+    """Number of chunks after the first `[DONE]`."""
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ class Interview:
     endpoint: str
     model: str
     replies: dict[str, EndpointReply] = field(default_factory=dict)
-    """Of `models`, `plain`, `without`, `alone`, `streamed`, `cut`, `hot`, `two`, `tool`, `forced`, `thinking`, `text`,
-    `responses`; a question that was not asked has none."""
+    """Replies to `models`, `plain`, `without`, `alone`, `streamed`, `cut`, `hot`, `two`, `tool`, `forced`, `thinking`,
+    `text`, `responses`; a question that was not asked has no reply."""
     first_failure: EndpointError | None = None
     """Why the first question failed, where asking anew in another way helped."""
     has_alternatives: bool = True
@@ -81,12 +81,12 @@ class Interview:
     seconds: float = 0.0
 
     def body(self, name: str) -> Any:
-        """What came for that question; None where it was not asked or failed."""
+        """Returns the body of that reply; None where the question was not asked or failed."""
         reply = self.replies.get(name)
         return reply.body if reply else None
 
     def failure(self, name: str) -> EndpointError | None:
-        """Why that question has no answer; None where it has one."""
+        """Returns why that question has no answer; None where it has one."""
         reply = self.replies.get(name)
         return reply.failure if reply else EndpointError("it was not asked", passing=False)
 
@@ -112,7 +112,6 @@ class Interviewer:
             raise LLMError("the model's name is empty; expected one that the endpoint knows: see its /models")
         self._endpoint = Endpoint(
             url,
-            None,
             concurrency=1,
             timeout_s=timeout_s,
             attempts=1,
@@ -127,7 +126,7 @@ class Interviewer:
         self._interview = Interview(self._endpoint.address, model)
 
     async def ask_all(self) -> Interview:
-        """All replies. Raises `LLMError` where the endpoint answers no question at all."""
+        """Returns all replies. Raises `LLMError` where the endpoint answers no question at all."""
         started = time.perf_counter()
         try:
             await self._ask("models", "/models", None)
@@ -176,7 +175,7 @@ class Interviewer:
             await self._chat("thinking", THINK, LONG)
 
     async def _others(self) -> None:
-        """The two other ways to ask."""
+        """Asks for a text completion, and by the Responses API."""
         body: dict[str, Any] = {"model": self._interview.model, "prompt": PREFIX, "max_tokens": 8, "temperature": 0.0}
         await self._ask("text", TEXT, body | {"logprobs": ALTERNATIVES} | self._extra)
         body = {"model": self._interview.model, "input": PLAIN, "max_output_tokens": SHORT + self._room, "store": False}
@@ -201,7 +200,7 @@ class Interviewer:
         return await self._ask(name, CHAT, {key: value for key, value in body.items() if value is not None})
 
     async def _ask(self, name: str, path: str, body: Mapping[str, Any] | None) -> EndpointReply:
-        """One request, or none where all are spent."""
+        """Makes one request, unless all requests are spent."""
         if self._interview.requests >= MOST_REQUESTS:
             failure = EndpointError(f"not asked: {MOST_REQUESTS} requests are spent", passing=False)
             self._interview.replies[name] = EndpointReply(failure=failure)
@@ -209,7 +208,7 @@ class Interviewer:
         self._interview.requests += 1
         try:
             async with self._endpoint.slot() as client:
-                # As text: what comes is read by `records`, and a stream's [DONE] is seen.
+                # The answer is taken as text: `records` reads it, and a stream's [DONE] is seen.
                 sent = client.get(path, cast_to=str) if body is None else client.post(path, body=body, cast_to=str)
                 came = await self._endpoint.once(sent, name)
             streamed = bool(body and body.get("stream"))
@@ -231,7 +230,7 @@ class Interviewer:
 
 
 def read_stream(came: str) -> EndpointReply:
-    """The chunks of a stream's text. Raises `InvalidResponse` where one is not JSON."""
+    """Returns the chunks of a stream's text. Raises `InvalidResponse` where one is not JSON."""
     chunks: list[Any] = []
     ends = late = 0
     # Not by splitlines: JSON may hold U+2028 as it is.
@@ -258,7 +257,7 @@ def _object(came: str) -> Mapping[str, Any]:
 
 
 def _has_logprobs(answer: Any) -> bool:
-    """Whether the first choice came with any, be they right or wrong."""
+    """Returns whether the first choice came with log-probabilities, right or wrong."""
     choices = as_list((fields(answer) or {}).get("choices")) or ()
     given = fields((fields(choices[0]) or {}).get("logprobs")) if choices else None
     return any((given or {}).get(name) for name in ("content", "reasoning_content", "token_logprobs"))

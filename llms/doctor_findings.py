@@ -1,4 +1,4 @@
-"""What an endpoint's answers say about its log-probabilities: a finding for each check, with a way on.
+"""Judges an endpoint's answers: a finding for each check of its log-probabilities, with a remedy.
 
 An answer is read by `parse_response`, as `predict` reads it, and judged by what `records` says of tokens, numbers and
 alternatives. What to set about a fault depends on the engine: vLLM, SGLang, llama.cpp and others have options for it.
@@ -29,7 +29,7 @@ _OWNERS = {
     "me": "llama-cpp-python",
     "library": "Ollama",
 }
-"""What an engine's /models calls the owner of its models -> the engine."""
+"""Owner of the models, as /models states it -> the engine."""
 
 _ANY = ""
 _SPECULATION = "switch speculative decoding off"
@@ -132,7 +132,7 @@ _REMEDIES: Mapping[str, Mapping[str, str]] = {
 
 
 def engine_of(asked: Interview) -> str:
-    """The engine by what it says of itself; empty where it is not known."""
+    """Returns the engine's name, by what it says of itself; empty where it is not known."""
     models = as_list((fields(asked.body("models")) or {}).get("data")) or ()
     owners = [text((fields(model) or {}).get("owned_by")) for model in models]
     fingerprint = text((fields(asked.body("plain")) or {}).get("system_fingerprint"))
@@ -142,7 +142,7 @@ def engine_of(asked: Interview) -> str:
 
 
 def remedy(name: str, engine: str) -> str:
-    """What to do about a fault of this name; empty for no name."""
+    """Returns what to do about a fault of this name; empty for no name."""
     if not name:
         return ""
     by_engine = _REMEDIES[name]
@@ -151,7 +151,7 @@ def remedy(name: str, engine: str) -> str:
 
 Verdict = Literal["ok", "unknown", "fault"]
 Finding = tuple[Verdict, str, str]
-"""What a check found: the verdict, the words of the report, and the name of the remedy, empty where there is none."""
+"""Result of a check: the verdict, the words of the report, and the name of the remedy, empty for none."""
 HOT_ANSWER = "hot"
 _STYLES = {"Ġ": "[ĠĊ]", "▁": "▁", "bytes": r"bytes:|<0x[0-9A-F]{2}>|\ufffd", "##": "##."}
 _HARMLESS = (ONLY_ANSWER, first_of(2, 0))
@@ -166,7 +166,7 @@ class Sign:
     verdict: Verdict
     found: str
     do: str = ""
-    """What to set or to do; empty where there is nothing to do."""
+    """The remedy; empty where there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,12 @@ class Look:
     """One answer: as `predict` reads it, and its numbers as they came."""
 
     name: str
-    said: ParsedText
+    parsed_text: ParsedText
     entries: Sequence[Mapping[str, Any]]
     """{token, logprob, top_logprobs} of every token, thinking included, whatever shape they came in."""
     parsed: ParsedResponse | None
     refusal: str
-    """Why `parse_response` refuses the answer; empty where it does not."""
+    """Reason why `parse_response` refuses the answer; empty where it takes the answer."""
     has_none: bool
     """Whether it refuses the answer because its numbers stand for no log-probabilities."""
     counted: int
@@ -215,7 +215,7 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
             for chunk in body:
                 joined.add(chunk)
             whole = joined.response()
-        said = parse_text(whole, choice=choice)
+        parsed_text = parse_text(whole, choice=choice)
     except InvalidResponse:
         return None
     parsed, refusal, has_none = None, "", False
@@ -226,15 +226,15 @@ def look(name: str, body: Any, choice: int = 0) -> Look | None:
     entries = _entries((fields(whole["choices"][choice]) or {}).get("logprobs"))
     details = fields((fields(whole.get("usage")) or {}).get("completion_tokens_details")) or {}
     hidden = details.get("reasoning_tokens")
-    counted = said.usage.completion_tokens if len(whole["choices"]) == 1 else 0
+    counted = parsed_text.usage.completion_tokens if len(whole["choices"]) == 1 else 0
     if type(hidden) is int and len(entries) <= counted - hidden + 1:  # counted, and never given
         counted -= hidden
-    return Look(name, said, entries, parsed, refusal, has_none, counted)
+    return Look(name, parsed_text, entries, parsed, refusal, has_none, counted)
 
 
 def spelling(one: Look) -> Finding:
     """Whether the tokens spell the text, and how they are spelled."""
-    if PLAIN in one.said.text:
+    if PLAIN in one.parsed_text.text:
         return "fault", f"{one.name}: the answer repeats the question", "echo"
     if not names_tokens(one.tokens):
         return "unknown", "the tokens do not say their texts, so nothing tells whose numbers they have", "ids"
@@ -254,9 +254,9 @@ def spelling(one: Look) -> Finding:
 
 def _cause(one: Look) -> str:
     """The name of the remedy, by what the tokens are instead of the text's."""
-    if one.said.thinking is not None:
+    if one.parsed_text.thinking is not None:
         return "thinking"
-    bare, whole = ["".join(token.split()) for token in one.tokens], "".join(one.said.text.split())
+    bare, whole = ["".join(token.split()) for token in one.tokens], "".join(one.parsed_text.text.split())
     if one.name == HOT_ANSWER and all(token in row and row[token] == _most(row) for token, row in _places(one)):
         return "likeliest"
     return "shifted" if len(bare) > 1 and whole.endswith("".join(bare[:-1])) else "part"
@@ -267,9 +267,9 @@ def count(one: Look) -> Finding:
     came = len(one.entries)
     if not one.counted:
         return "unknown", f"{one.name}: {came} numbers, and the usage counts no tokens", "usage"
-    if came < one.counted - 1 and one.said.thinking is not None:
-        found = f"{one.name}: {came} numbers, and {one.counted} tokens by the usage, which counts the thinking too"
-        return "unknown", found, "thinking"
+    if came < one.counted - 1 and one.parsed_text.thinking is not None:
+        words = f"{one.name}: {came} numbers, and {one.counted} tokens by the usage, which counts the thinking too"
+        return "unknown", words, "thinking"
     if abs(came - one.counted) > 1:  # an end token may be counted and not given, or the reverse
         return "fault", f"{one.name}: {came} numbers, and {one.counted} tokens by the usage", "part"
     return "ok", f"one number a token: {came}, and {one.counted} tokens by the usage", ""
@@ -364,7 +364,7 @@ _NOT_THERE = (404, 405, 501)
 
 
 def diagnose(asked: Interview) -> tuple[Sign, ...]:
-    """All findings, in the order of the report."""
+    """Returns all findings, in the order of the report."""
     looks = {name: look(name, asked.body(name)) for name in ("plain", "cut", "hot", "streamed", "thinking")}
     engine = engine_of(asked)
     return tuple(Sign(check, verdict, words, remedy(do, engine)) for check, (verdict, words, do) in _all(asked, looks))
@@ -374,7 +374,7 @@ def _all(asked: Interview, looks: dict[str, Look | None]) -> Iterator[tuple[str,
     plain, cut, hot = looks["plain"], looks["cut"], looks["hot"]
     yield "given", _given(asked, plain)
     if plain is not None and plain.entries:
-        # Of a model that thinks, the short answers are cut within the thinking.
+        # The short answers of a model that thinks are cut within the thinking.
         answers = [one for one in (plain, *((cut, hot) if not asked.thinks else ())) if one is not None]
         for name, check in CHECKS.items():  # the worst finding; of equals, the first
             yield name, min((check(one) for one in answers), key=lambda one: ("fault", "unknown", "ok").index(one[0]))
@@ -422,11 +422,11 @@ def _temperature(asked: Interview, cold: Look | None, hot: Look | None) -> Findi
         return "unknown", f"{len(shared)} shared alternatives are too few or too close", "mode"
     x, y = x - x.mean(), y - y.mean()
     ratio = float(x @ y / (x @ x))
-    found = f"from temperature 0 to {HOT:g} the differences of alternatives become {ratio:.2f} times as large"
+    change = f"from temperature 0 to {HOT:g} the differences of alternatives become {ratio:.2f} times as large"
     if abs(ratio - 1 / HOT) < 0.1:
-        return "fault", f"processed: {found}", "processed"
+        return "fault", f"processed: {change}", "processed"
     if abs(ratio - 1) > 0.15:
-        return "unknown", f"neither raw nor processed: {found}", "mode"
+        return "unknown", f"neither raw nor processed: {change}", "mode"
     if is_likeliest(hot):
         return "unknown", f"the same at {HOT:g}, which may be ignored: only likeliest tokens were drawn", "mode"
     return "ok", f"raw: the same at temperature 0 and {HOT:g}", "raw"
@@ -436,7 +436,11 @@ def _finish(plain: Look, cut: Look | None) -> Finding:
     """Whether an answer that the model ended and one that the limit cut say so."""
     if cut is None:
         return "unknown", "no answer came that the limit should have cut", "finish"
-    whole, short, came = plain.said.finish_reason, cut.said.finish_reason, max(len(cut.entries), cut.counted)
+    whole, short, came = (
+        plain.parsed_text.finish_reason,
+        cut.parsed_text.finish_reason,
+        max(len(cut.entries), cut.counted),
+    )
     words = f"the whole answer says {whole!r}, the cut one {short!r}"
     if came > CUT_AT + 1:
         return "fault", f"max_tokens {CUT_AT} gave {came} tokens", "limit"
@@ -457,7 +461,7 @@ def _streamed(asked: Interview, plain: Look | None, one: Look | None) -> Finding
         return "fault", f"the stream holds an error: {errors or reply.body[:1]}"[:200], "stream"
     if not one.entries:
         return "fault", "the chunks hold no log-probabilities", "stream"
-    if not one.said.finish_reason:
+    if not one.parsed_text.finish_reason:
         return "fault", "no chunk says how the answer ended", "finish"
     if wrong := _first_fault(one):
         check, words, do = wrong
@@ -466,14 +470,14 @@ def _streamed(asked: Interview, plain: Look | None, one: Look | None) -> Finding
         return differing
     if reply.ends != 1 or reply.late:
         return "unknown", f"{reply.ends} times [DONE]; expected it once, at the end", "done"
-    if not one.said.usage.completion_tokens:
+    if not one.parsed_text.usage.completion_tokens:
         return "unknown", "the same numbers, and no usage, though it was asked for", "usage"
     return "ok", f"the same numbers in {len(reply.body)} chunks; end, usage and [DONE]", ""
 
 
 def _differing(plain: Look, one: Look) -> Finding | None:
-    """How the streamed answer differs from the whole one, to the same question at temperature 0."""
-    if plain.said.text != one.said.text:
+    """Returns how the streamed answer differs from the whole one, to the same question at temperature 0."""
+    if plain.parsed_text.text != one.parsed_text.text:
         return "unknown", "at temperature 0 another answer came than without streaming, so nothing to compare", "again"
     if plain.tokens != one.tokens:
         return "fault", f"{len(one.entries)} tokens for a text of {len(plain.entries)} tokens", "stream"
@@ -501,7 +505,7 @@ def _two(asked: Interview) -> Finding:
         return "fault", "an answer came without log-probabilities", "once"
     if wrong := _first_fault(first) or _first_fault(second):
         return "fault", wrong[1], "once"
-    if first.said.text == second.said.text:
+    if first.parsed_text.text == second.parsed_text.text:
         return "unknown", "both answers are the same, so their numbers cannot be told apart", "again"
     if first.numbers == second.numbers:
         return "fault", "two answers came with the same numbers", "once"
@@ -511,16 +515,18 @@ def _two(asked: Interview) -> Finding:
 def _tool(asked: Interview) -> Finding:
     for name, where in (("tool", ""), ("forced", ", where it is forced")):
         one = look(name, asked.body(name))
-        if one is not None and TOOL_NAME in one.said.text and "{" in one.said.text:
-            return "fault", f"a call came as words: {one.said.text[:60]!r}", "tool"
-        if one is not None and one.said.finish_reason == TOOL_CALL:
+        if one is not None and TOOL_NAME in one.parsed_text.text and "{" in one.parsed_text.text:
+            return "fault", f"a call came as words: {one.parsed_text.text[:60]!r}", "tool"
+        if one is not None and one.parsed_text.finish_reason == TOOL_CALL:
             return "ok", f"a call is marked as such{where}", ""
     return "unknown", f"no call came: {asked.failure('forced') or asked.failure('tool')}", "tool"
 
 
 def _thinking(asked: Interview, one: Look | None) -> Finding:
-    if one is None or (one.said.thinking is None and not (one.parsed and one.parsed.segments) and not asked.thinks):
-        cut = " before the answer was cut" if one is not None and one.said.finish_reason == LENGTH else ""
+    if one is None or (
+        one.parsed_text.thinking is None and not (one.parsed and one.parsed.segments) and not asked.thinks
+    ):
+        cut = " before the answer was cut" if one is not None and one.parsed_text.finish_reason == LENGTH else ""
         return "unknown", f"no thinking came{cut}", "think"
     if one.parsed is None:
         return "fault", one.refusal, "thinking"
@@ -548,8 +554,8 @@ def _other_api(body: Any, failure: str) -> Finding:
         return "fault", wrong, "placeholder"
     choices = as_list(body.get("choices")) or [None]
     echoed = text((fields(choices[0]) or {}).get("text")).startswith(PREFIX)
-    found = f"{len(parsed.logprobs)} log-probabilities, and their tokens spell the text"
-    return "unknown" if echoed else "ok", found + "; the prompt is echoed" * echoed, "echo" * echoed
+    words = f"{len(parsed.logprobs)} log-probabilities, and their tokens spell the text"
+    return "unknown" if echoed else "ok", words + "; the prompt is echoed" * echoed, "echo" * echoed
 
 
 def _first_fault(one: Look) -> tuple[str, str, str] | None:

@@ -58,7 +58,7 @@ class EndpointError(LLMError):
         self.refused = refused
         """Whether the endpoint will not have the request as it is."""
         self.retry_after_s = retry_after_s
-        """How long the server asked to be left alone."""
+        """Seconds that the server asked to wait."""
         self.status = status
         """The HTTP status of the answer; None where no answer came."""
 
@@ -72,7 +72,7 @@ FAILURES = (
     json.JSONDecodeError,
     UnicodeDecodeError,
 )
-"""What making a request and reading its answer may raise."""
+"""Exceptions that making a request and reading its answer may raise."""
 
 
 class Redactor:
@@ -103,7 +103,7 @@ def endpoint_error(
     redact: Redactor,
     key_variable: str = KEY_VARIABLE,
 ) -> EndpointError:
-    """What an exception of the client, or of reading its answer, means."""
+    """Returns the `EndpointError` that stands for an exception of the client, or of reading its answer."""
     if isinstance(error, EndpointError):
         return error
     if isinstance(error, (TimeoutError, openai.APITimeoutError)):
@@ -125,13 +125,13 @@ def _status_error(
     error: openai.APIStatusError, address: str, max_wait_s: float, redact: Redactor, key_variable: str
 ) -> EndpointError:
     status = error.status_code
-    said = _message(error.body) or error.response.reason_phrase
+    message = _message(error.body) or error.response.reason_phrase
     # llama-cpp-python answers 500 to what it cannot accept.
-    refused = status in (400, 422) or (status == 500 and "validation error" in said)
+    refused = status in (400, 422) or (status == 500 and "validation error" in message)
     passing = not refused and (status >= 500 or status in _PASSING)
     if (told := error.response.headers.get("x-should-retry")) in ("true", "false"):  # of OpenAI's own servers
         passing = told == "true"
-    reason = f"{address} answered {status}: {said}"
+    reason = f"{address} answered {status}: {message}"
     remedy = _REMEDIES.get(status, "").format(key=key_variable)
     if error.code in _OUT_OF_MONEY:
         passing, remedy = False, "the account has no credit left"
@@ -143,7 +143,7 @@ def _status_error(
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The seconds that `Retry-After` (seconds, or a date; or `retry-after-ms`) asks for; None where it asks nothing."""
+    """Returns the seconds that `Retry-After` (seconds or a date) or `retry-after-ms` asks for, else None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
@@ -160,12 +160,12 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 def _message(body: object) -> str:
     """The server's own words: OpenAI's `message`, FastAPI's `detail`, or whatever else it sent."""
     if isinstance(body, Mapping):
-        said: Any = body.get("message") or body.get("detail") or body.get("error") or dict(body)
-        if isinstance(said, list):  # FastAPI names each field that is wrong
-            parts = [entry for entry in said if isinstance(entry, Mapping)]
+        message: Any = body.get("message") or body.get("detail") or body.get("error") or dict(body)
+        if isinstance(message, list):  # FastAPI names each field that is wrong
+            parts = [entry for entry in message if isinstance(entry, Mapping)]
             fields = [".".join(map(str, entry.get("loc", ()))) + ": " + str(entry.get("msg", "")) for entry in parts]
-            return "; ".join(fields) or str(said)
-        return str(said)
+            return "; ".join(fields) or str(message)
+        return str(message)
     return str(body or "").strip()
 
 
@@ -185,7 +185,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """What belongs to one event loop."""
+    """Holds the connections and slots of one event loop."""
 
     client: openai.AsyncOpenAI
     slots: asyncio.Semaphore
@@ -198,7 +198,6 @@ class Endpoint:
     def __init__(
         self,
         url: str | None,
-        client: openai.AsyncOpenAI | None,
         *,
         concurrency: int,
         timeout_s: float,
@@ -208,16 +207,13 @@ class Endpoint:
         key_variable: str = KEY_VARIABLE,
     ) -> None:
         """`key_variable`: the environment variable that holds the key. The other arguments: see `OpenAILLM`."""
-        if client is not None and url is not None:
-            raise LLMError("a client has its own base_url: give one of the two")
         if concurrency < 1 or attempts < 1 or not timeout_s > 0:
             raise LLMError(
                 f"concurrency {concurrency}, attempts {attempts}, timeout_s {timeout_s}: "
                 "expected at least 1, at least 1, and more than 0"
             )
-        self._url = str(client.base_url) if client else url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        self._url = url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
         self.address, self.host = public_address(self._url)
-        self._given = client
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._attempts = attempts
@@ -225,8 +221,7 @@ class Endpoint:
         self._sleep = sleep
         self._key_variable = key_variable
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, _Door] = WeakKeyDictionary()
-        if client is None:
-            _own_key(self.host, key_variable)  # a missing one is reported now, and not once a request
+        _own_key(self.host, key_variable)  # a missing one is reported now, and not once a request
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[openai.AsyncOpenAI]:
@@ -239,7 +234,7 @@ class Endpoint:
             yield door.client
 
     async def ask(self, request: Callable[[], Awaitable[Answer]], name: str) -> Answer:
-        """What `request` gives, after as many attempts as it takes and makes sense. Raises `EndpointError`."""
+        """Returns the answer of `request`, asked again where that may help. Raises `EndpointError`."""
         asked = 0
 
         async def attempt() -> Answer:
@@ -257,7 +252,10 @@ class Endpoint:
         return await retrying(attempt)
 
     async def once(self, answer: Awaitable[Answer], name: str, so_far: str = "") -> Answer:
-        """What comes within the time limit; else an `EndpointError`, which holds nothing of what was sent."""
+        """Returns the answer that comes within the time limit.
+
+        Raises `EndpointError`, which holds nothing of what was sent.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await answer
@@ -275,9 +273,9 @@ class Endpoint:
         raise failed
 
     async def aclose(self) -> None:
-        """Close the connections that this event loop has opened. A client that was given stays open."""
+        """Closes the connections that this event loop has opened."""
         door = self._doors.pop(asyncio.get_running_loop(), None)
-        if door is not None and self._given is None:
+        if door is not None:
             await door.client.close()
 
     def _door(self) -> _Door:
@@ -285,9 +283,15 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         door = self._doors.get(loop)
         if door is None:
-            client = self._given or _own_client(self._url, self.host, self._key_variable)
-            # A copy: it shares the connections, and changes nothing of the client it was made from.
-            client = client.with_options(max_retries=0, timeout=self._timeout_s)
+            # A proxy of the environment cannot know this machine's own ports.
+            http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if _is_here(self.host) else None
+            client = openai.AsyncOpenAI(
+                api_key=_own_key(self.host, self._key_variable),
+                base_url=self._url,
+                http_client=http_client,
+                max_retries=0,
+                timeout=self._timeout_s,
+            )
             door = _Door(client, asyncio.Semaphore(self._concurrency), Redactor(client, harmless=[NO_KEY]))
             self._doors[loop] = door
         return door
@@ -327,12 +331,6 @@ def _own_key(host: str, variable: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise LLMError(f"{variable} holds characters that no key has: export it again")
     return key or NO_KEY
-
-
-def _own_client(url: str, host: str, variable: str) -> openai.AsyncOpenAI:
-    # A proxy of the environment cannot know this machine's own ports.
-    http_client = openai.DefaultAsyncHttpxClient(trust_env=False) if _is_here(host) else None
-    return openai.AsyncOpenAI(api_key=_own_key(host, variable), base_url=url, http_client=http_client)
 
 
 def _is_here(host: str) -> bool:

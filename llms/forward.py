@@ -13,7 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
-"""What transformers calls the keys and values of the tokens read so far; it was renamed in 5.24."""
+"""Name that transformers gives to the keys and values of the tokens read so far; it changed in 5.24."""
 
 WORTHWHILE = 16
 """Shared tokens below which a pass of their own does not pay."""
@@ -36,14 +36,14 @@ def count_shared(prompts: Sequence[Sequence[int]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """What the prompts of a batch begin with, in groups that share a beginning."""
+    """Groups of the prompts of a batch that share a beginning."""
 
     lengths: tuple[int, ...]
-    """Of each prompt: tokens that are read with its group, less than all of it. All 0: nothing is read apart."""
+    """Number of tokens of each prompt that are read with its group, fewer than it has. All 0: nothing is read apart."""
     group: tuple[int, ...]
-    """Of each prompt."""
+    """Number of each prompt's group."""
     first: tuple[int, ...]
-    """A prompt of each group."""
+    """Place of one prompt of each group."""
 
 
 def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
@@ -74,11 +74,11 @@ def prefixes(prompts: Sequence[Sequence[int]]) -> Prefixes:
             lengths[row] = length if len(chain) > 1 else max(len(prompts[row]) - rest, 0)
             group[row] = number
     apart = Prefixes(tuple(lengths), tuple(group), tuple(chain[0] for chain in chains))
-    return min(together, apart, key=lambda found: _to_read(prompts, found))
+    return min(together, apart, key=lambda grouping: _to_read(prompts, grouping))
 
 
 def companions(prompts: Sequence[Sequence[int]], size: int) -> list[int]:
-    """Which `size` of these prompts, given in the order of their lengths, to read together.
+    """Returns the places of `size` prompts to read together; the prompts are given in the order of their lengths.
 
     The longest, as they need least padding, or the first in the order of their tokens, where prompts about one text
     stand side by side: whichever have more of their tokens read for them by others.
@@ -99,34 +99,34 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((i for i in range(shortest) if one[i] != other[i]), shortest)
 
 
-def _to_read(prompts: Sequence[Sequence[int]], found: Prefixes) -> int:
-    rests = max(len(prompt) - length for prompt, length in zip(prompts, found.lengths, strict=True))
-    return len(found.first) * max(found.lengths) + len(prompts) * rests
+def _to_read(prompts: Sequence[Sequence[int]], grouping: Prefixes) -> int:
+    rests = max(len(prompt) - length for prompt, length in zip(prompts, grouping.lengths, strict=True))
+    return len(grouping.first) * max(grouping.lengths) + len(prompts) * rests
 
 
-def pad_rows(prompts: Sequence[list[int]], pad: int, found: Prefixes, device: torch.device) -> tuple[Tensor, Tensor]:
+def pad_rows(prompts: Sequence[list[int]], pad: int, grouping: Prefixes, device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and attention mask, (B, longest prefix + longest rest): padding stands before each prefix and rest."""
-    before = max(found.lengths)
-    after = max(len(prompt) - length for prompt, length in zip(prompts, found.lengths, strict=True))
+    before = max(grouping.lengths)
+    after = max(len(prompt) - length for prompt, length in zip(prompts, grouping.lengths, strict=True))
     ids, mask = [], []
-    for prompt, length in zip(prompts, found.lengths, strict=True):
+    for prompt, length in zip(prompts, grouping.lengths, strict=True):
         first, second = before - length, after - (len(prompt) - length)
         ids.append([pad] * first + prompt[:length] + [pad] * second + prompt[length:])
         mask.append([0] * first + [1] * length + [0] * second + [1] * (len(prompt) - length))
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, found: Prefixes) -> Any:
+def build_group_cache(model: PreTrainedModel, ids: Tensor, mask: Tensor, grouping: Prefixes) -> Any:
     """Keys and values of each group's prefix, computed once and copied to its rows; None where there is none."""
-    length = max(found.lengths)
+    length = max(grouping.lengths)
     if not length:
         return None
-    first = torch.tensor(found.first, device=ids.device)
+    first = torch.tensor(grouping.first, device=ids.device)
     read, seen = ids[first, :length], mask[first, :length]
     cache = DynamicCache(config=model.config)
     positions = (seen.cumsum(dim=1) - 1).clamp_min(0)
     model(read, attention_mask=seen, position_ids=positions, **{CACHE: cache}, use_cache=True, logits_to_keep=1)
-    cache.batch_select_indices(torch.tensor(found.group, device=ids.device))
+    cache.batch_select_indices(torch.tensor(grouping.group, device=ids.device))
     return cache
 
 
@@ -144,7 +144,7 @@ LOGITS_AT_ONCE = 1 << 27
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredText:
-    """What the model says of one continuation of T tokens."""
+    """Log-probabilities of one continuation of T tokens."""
 
     logprobs: Tensor
     """float32, (T,), nats, raw."""
@@ -198,7 +198,7 @@ def _read(
     # Padding stands at the end, where no token sees it.
     ids = torch.tensor([s + [pad] * (longest - len(s)) for s in sequences], device=model.device)
     mask = torch.tensor([[1] * len(s) + [0] * (longest - len(s)) for s in sequences], device=model.device)
-    said: list[list[ScoredText]] = [[] for _ in pairs]
+    parts_of: list[list[ScoredText]] = [[] for _ in pairs]
     begun = shared
     for start in range(first, longest, tokens):
         end = min(start + tokens, longest)
@@ -214,9 +214,9 @@ def _read(
             low, high = max(len(prompt) - 1, start), min(len(prompt) + len(rest) - 1, end)
             if low < high:
                 targets = rest[low + 1 - len(prompt) : high + 1 - len(prompt)]
-                said[row].append(_scored(logits[row, low - start : high - start], targets, k))
+                parts_of[row].append(_scored(logits[row, low - start : high - start], targets, k))
         begun = end
-    return [_joined(parts, k) for parts in said]
+    return [_joined(parts, k) for parts in parts_of]
 
 
 def _scored(logits: Tensor, targets: list[int], k: int) -> ScoredText:

@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from threading import Event
 from typing import Any
 
@@ -58,7 +57,7 @@ class StopTexts:
         return text[: min(places)], self._needed(tokens, text[: min(places)])
 
     def safe(self, tokens: Sequence[int]) -> int:
-        """How many of the tokens stay, whatever comes: the others may turn out to be the beginning of a stop text."""
+        """Returns how many tokens stay whatever comes: the others may turn out to begin a stop text."""
         window = tokens[-self.window :]
         newest = self._decode(window)
         whole = newest.rstrip("\ufffd")  # a character whose last bytes are still to come
@@ -75,11 +74,6 @@ class StopTexts:
 
 # One way to set spaces, that of Python's json module: a small model that may write any amount of them never ends.
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
-
-def has_grammars() -> bool:
-    """Whether llguidance is installed."""
-    return find_spec("llguidance") is not None
 
 
 class Grammars:
@@ -121,7 +115,7 @@ class Grammars:
 
 
 class Matcher:
-    """What may come next in one answer."""
+    """Tells which tokens may come next in one answer."""
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
         self._matcher = matcher
@@ -163,7 +157,7 @@ class BatchRow:
     logprobs: list[float] = field(default_factory=list)
     top: list[FloatArray] = field(default_factory=list)
     text: str | None = None
-    """What comes before the stop text, where one ended the answer."""
+    """The text before the stop text, where one ended the answer."""
     finish_reason: str = ""
     """`stop` for an answer that ended by itself or at a stop text, `length` for one that max_tokens cut."""
     error: LLMError | None = None
@@ -281,7 +275,7 @@ class BatchRecorder(LogitsProcessor):
 
     @property
     def remaining(self) -> int:
-        """How many more tokens the rows may need, with the one that is drawn and dropped."""
+        """Most tokens that the rows still need, with the one that is drawn and dropped."""
         limits = [row.limit for row in self._rows if row.ended is None]
         return max(limits, default=0) + 1 - self._steps
 
@@ -357,9 +351,9 @@ def generate(
     tokens, generation takes half the time when finished rows leave.
     """
     nothing = Prefixes((0,) * len(prompts), (0,) * len(prompts), (0,))
-    found = prefixes(prompts) if share_prefix else nothing
-    ids, mask = pad_rows(prompts, pad, found, model.device)
-    past = build_group_cache(model, ids, mask, found)
+    grouping = prefixes(prompts) if share_prefix else nothing
+    ids, mask = pad_rows(prompts, pad, grouping, model.device)
+    past = build_group_cache(model, ids, mask, grouping)
     while True:
         # A model's own generation defaults (repetition penalty, top-k) would change what is recorded as raw.
         config = GenerationConfig(  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from metaprobe.records.types import LIVE_POSITIONS, FloatArray, Hidden
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Which hidden states to keep. Layer 0 is the input of the first block, layer i the output of block i.
+    """Names the hidden states to keep. Layer 0 is the input of the first block, layer i the output of block i.
 
     That is transformers' `hidden_states[i]`, except for the last layer: transformers applies the final norm there, and
     we do not. An empty answer has, at the answer positions, the state of the last prompt token.
@@ -122,7 +122,7 @@ class RowStates:
 
     @property
     def count(self) -> int | None:
-        """How many tokens of the answer have been added; None before the prompt's state is there."""
+        """Number of answer tokens added; None before the prompt's state is there."""
         return None if self._prompt is None else self._count
 
     def add(self, state: Tensor, token: int) -> None:
@@ -180,10 +180,10 @@ class RowStates:
 def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """The transformer blocks, in order: the module list as long as the configuration's number of layers."""
     count = model.config.get_text_config().num_hidden_layers
-    found = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    if not found:
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    if not lists:
         raise LLMError(f"no list of {count} decoder blocks found in {type(model).__name__}: hidden states unavailable")
-    return found[0]
+    return lists[0]
 
 
 def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ def chosen_layers(choice: str, config: PretrainedConfig) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextStates:
-    """What was read of a prompt and an answer of T tokens, float32."""
+    """States of a prompt and an answer of T tokens, float32."""
 
     tokens: tuple[str, ...]
     """The T tokens of the answer as text."""
@@ -235,16 +235,16 @@ def text_states(
     after = encode_text(tokenizer, answer)
     if not before:
         raise LLMError("the prompt has no tokens: there is no state before the answer; give a prompt")
-    found: dict[int, Tensor] = {}
+    read: dict[int, Tensor] = {}
 
     def keep(layer: int, hidden: Tensor) -> None:
-        found[layer] = hidden[0, len(before) - 1 :].float().cpu()
+        read[layer] = hidden[0, len(before) - 1 :].float().cpu()
 
     ids = torch.tensor([[*before, *after]], device=model.device)
     inner = getattr(model, "base_model", model)  # without the head, which would compute logits
     with layer_hooks(model, sorted(layers), keep):
         inner(input_ids=ids, use_cache=False)
-    states = torch.stack([found[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
+    states = torch.stack([read[layer] for layer in layers], dim=1).numpy()  # (1 + T, layers, D)
     tokens = tuple(str(tokenizer.decode([token])) for token in after)
     return TextStates(tokens, np.asarray(states[0]), np.asarray(states[1:]))
 

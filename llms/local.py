@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Event, Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.forward import ScoredText, companions, score, shareable
-from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate, has_grammars
+from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled, Grammars, StopTexts, generate
 from metaprobe.llms.hidden_capture import Capture, RowStates, StateReader, chosen_layers
 from metaprobe.llms.weights import (
     DEFAULT_MODEL,
@@ -32,20 +32,17 @@ from metaprobe.llms.weights import (
 from metaprobe.records.segments import marked
 from metaprobe.records.types import Call, Message, Usage
 
-Asked = TypeVar("Asked")
-Answered = TypeVar("Answered")
-
 
 @dataclass(slots=True, eq=False)
-class _Waiting(Generic[Asked, Answered]):
-    asked: Asked
+class _Waiting:
+    asked: "_Job"
     kind: int
     """Only requests of one kind share a batch: here those that may generate about as many tokens."""
     length: int
-    answer: "asyncio.Future[Answered]"
+    answer: "asyncio.Future[Call]"
 
 
-class BatchQueue(Generic[Asked, Answered]):
+class BatchQueue:
     """`await queue.submit(request)` from many tasks; `run` answers them in batches, in a worker thread.
 
     A batch is taken when every task that can submit has done so. It holds requests of one kind, the kind with most
@@ -54,10 +51,10 @@ class BatchQueue(Generic[Asked, Answered]):
 
     def __init__(
         self,
-        run: Callable[[Sequence[Asked], Event], Sequence[Answered | Exception]],
+        run: Callable[[Sequence["_Job"], Event], Sequence[Call | Exception]],
         *,
         batch_size: int,
-        choose: Callable[[Sequence[Asked], int], Sequence[int]] | None = None,
+        choose: Callable[[Sequence["_Job"], int], Sequence[int]] | None = None,
     ) -> None:
         """`run` gets an event beside the batch, which is set when nobody waits for the batch any more: it may stop.
 
@@ -66,22 +63,21 @@ class BatchQueue(Generic[Asked, Answered]):
         self._run = run
         self._batch_size = batch_size
         self._choose = choose
-        self._waiting: list[_Waiting[Asked, Answered]] = []
+        self._waiting: list[_Waiting] = []
         self._worker: asyncio.Task[None] | None = None
         # One thread, always the same: each new one would keep memory of its own for tensors it has long freed.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metaprobe-llm")
 
-    async def submit(self, asked: Asked, *, kind: int, length: int) -> Answered:
+    async def submit(self, asked: "_Job", *, kind: int, length: int) -> Call:
         """The answer to one request; raises what `run` returned for it as an exception."""
         waiting = _Waiting(asked, kind, length, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        answer: Answered = await waiting.answer
-        return answer
+        return await waiting.answer
 
     async def _work(self) -> None:
-        batch: list[_Waiting[Asked, Answered]] = []
+        batch: list[_Waiting] = []
         abandoned = Event()
         try:
             while self._waiting:
@@ -114,7 +110,7 @@ class BatchQueue(Generic[Asked, Answered]):
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
-    def _take(self) -> list[_Waiting[Asked, Answered]]:
+    def _take(self) -> list[_Waiting]:
         self._waiting = [waiting for waiting in self._waiting if not waiting.answer.done()]
         if not self._waiting:
             return []
@@ -148,7 +144,7 @@ class _Job:
     request: Request
     prompt: list[int]
     continuation: tuple[str, list[int]] | None = None
-    """What is scored, where nothing is to be generated."""
+    """Text and token ids that are scored, where nothing is to be generated."""
     on_token: Callable[[Token], None] | None = None
     abandoned: Event = field(default_factory=Event)
 
@@ -177,14 +173,12 @@ class LocalLLM:
         self.revision = revision
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.capture = capture
-        """Which hidden states are kept of requests that ask for them."""
+        """The hidden states that are kept for requests that ask for them."""
         self.capabilities = Capabilities(
             logprobs=True,
             top_logprobs=top_logprobs,
             hidden=capture is not None,
-            json_schema=has_grammars(),
             stream=True,
-            loglikelihood=True,
         )
         self.model = model.eval()
         """The transformers model; `StateReplay` reads it too."""
@@ -195,9 +189,7 @@ class LocalLLM:
         def companions_of(jobs: Sequence[_Job], size: int) -> Sequence[int]:
             return companions([job.prompt for job in jobs], size)
 
-        self._queue = BatchQueue[_Job, Call](
-            self._answer, batch_size=batch_size, choose=companions_of if self.shareable else None
-        )
+        self._queue = BatchQueue(self._answer, batch_size=batch_size, choose=companions_of if self.shareable else None)
         self._computing = _computing(str(model.device))
         self._eos_ids = _eos_ids(model, tokenizer)
         text_config = model.config.get_text_config()
@@ -432,16 +424,9 @@ class LocalLLM:
         )
 
     def _make_call(self, job: _Job, ids: Sequence[int], **answer: Any) -> Call:
-        request = job.request
-        return request.call(
-            model=self.name,
-            model_revision=self.revision,
-            model_dtype=self.dtype,
-            prompt_token_ids=np.asarray(job.prompt, dtype=np.int32),
-            tokens=tuple(self.piece(token) for token in ids),
-            token_ids=np.asarray(ids, dtype=np.int32),
-            logprobs_mode="raw",
-            **answer,
+        tokens = tuple(self.piece(token) for token in ids)
+        return job.request.local_call(
+            self, job.prompt, tokens=tokens, token_ids=np.asarray(ids, dtype=np.int32), **answer
         )
 
 

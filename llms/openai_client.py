@@ -11,7 +11,6 @@ from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import openai
-from openai import AsyncOpenAI
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.endpoint import Endpoint, EndpointError, Sleep
@@ -114,14 +113,14 @@ def read_echo(answer: Mapping[str, Any], prompt: str, continuation: str) -> Mapp
         raise EndpointError("the echoed prompt came without tokens, log-probabilities or usage", passing=False)
     tokens = [str(token) for token in tokens]
     end = len(tokens) - drawn
-    start, found = end, ""
-    while start > 0 and len(found) < len(continuation):
+    start, ending = end, ""
+    while start > 0 and len(ending) < len(continuation):
         start -= 1
-        found = tokens[start] + found
+        ending = tokens[start] + ending
     # llama-cpp-python gives each token the log-probability of the next place where a prompt begins without the
     # beginning-of-sequence token: then one entry too few remains for what was drawn, or none is left out at the front.
     shifted = text[len(prompt) :] not in ("", "".join(tokens[end:])) or (drawn == 0 and len(tokens) >= read)
-    if found != continuation or len(tokens) != len(logprobs) or shifted:
+    if ending != continuation or len(tokens) != len(logprobs) or shifted:
         raise EndpointError(
             f"the echoed tokens do not line up with the continuation {continuation[:40]!r}: one of them spans its "
             "beginning, or the prompt needs a beginning-of-sequence token (see `render`)",
@@ -134,8 +133,8 @@ def read_echo(answer: Mapping[str, Any], prompt: str, continuation: str) -> Mapp
     except InvalidResponse as error:
         raise EndpointError(f"no log-likelihood: {error}", passing=False) from None
     entries = [{"token": t, "logprob": x} for t, x in zip(tokens[start:end], logprobs[start:end], strict=True)]
-    said = "".join(tokens[start:end])
-    completion = {"message": {"content": said}, "logprobs": {"content": entries}, "finish_reason": "stop"}
+    kept = "".join(tokens[start:end])
+    completion = {"message": {"content": kept}, "logprobs": {"content": entries}, "finish_reason": "stop"}
     return {**answer, "choices": [completion], "usage": {"prompt_tokens": read, "completion_tokens": 0}}
 
 
@@ -164,7 +163,7 @@ SchemaForm = Literal["auto", "json_schema", "json_object", "none"]
 Answer = TypeVar("Answer")
 
 PLAIN_SAMPLING: Mapping[str, float] = {"repeat_penalty": 1.0, "repetition_penalty": 1.0, "min_p": 0.0, "top_k": 0}
-"""As `extra_body`: switches off what vLLM and llama.cpp put between a model and its tokens unasked.
+"""An `extra_body` that switches off what vLLM and llama.cpp put between a model and its tokens unasked.
 
 Without it llama-cpp-python punishes repetition (1.1) even at temperature 0, so that the tokens are not the likeliest
 ones, and vLLM takes such settings from the model's own folder. OpenAI does not know these fields and refuses them.
@@ -190,14 +189,13 @@ class OpenAILLM:
     random one. The client's own retries are off: they see neither an unreadable answer nor a cut stream, and give up on
     a `Retry-After` above two minutes.
 
-    `base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`, or the `client`'s own.
+    `base_url`: by default `OPENAI_BASE_URL`, else OpenAI. The key is `OPENAI_API_KEY`.
 
-    `client` is copied, never changed or closed; its retries and timeout do not count here.
     `logprobs=False`: for models that refuse to be asked for them.
     `logprobs_mode`: what the endpoint's log-probabilities are; vLLM (by default) and llama.cpp give `raw` ones.
     `schema_form`: how a JSON Schema is sent: `json_schema` (OpenAI, vLLM, SGLang), `json_object` with a schema
-    (llama-cpp-python), `none` (not at all; `capabilities` says so), or `auto`: the first, and the second from the
-    moment the endpoint refuses the first and takes the second, which is logged.
+    (llama-cpp-python), `none` (not at all), or `auto`: the first, and the second from the moment the endpoint refuses
+    the first and takes the second, which is logged.
     `render`: the prompt as text, for `loglikelihood` alone; give the model's own chat template where you have it.
     `revision`: which weights these are. It must not change while a store or a cache is filled, so it is never
     taken from an answer; what the server says of itself stands in each `Call.model_revision`.
@@ -212,7 +210,6 @@ class OpenAILLM:
         model: str,
         *,
         base_url: str | None = None,
-        client: AsyncOpenAI | None = None,
         top_logprobs: int = 0,
         logprobs: bool = True,
         logprobs_mode: LogprobsMode = "unknown",
@@ -236,10 +233,9 @@ class OpenAILLM:
         self.revision = revision
         self._given_form = schema_form
         self.schema_form: SchemaForm = schema_form
-        """How a JSON Schema is sent; `auto` until the endpoint has taken one."""
+        """Form in which a JSON Schema is sent; `auto` until the endpoint has taken one."""
         self._endpoint = Endpoint(
             base_url,
-            client,
             concurrency=concurrency,
             timeout_s=timeout_s,
             attempts=attempts,
@@ -273,19 +269,17 @@ class OpenAILLM:
 
     @property
     def asked_how(self) -> str:
-        """Where and how it is asked, as far as answers and their records depend on it; nothing secret."""
+        """Address and settings on which answers and their records depend; nothing secret."""
         how = [self.endpoint, self.extra_body, self._logprobs, self._logprobs_mode, self._given_form]
         return json.dumps(how, sort_keys=True)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What is asked of the endpoint. One that does not give it shows in the calls."""
+        """Says what the endpoint is asked for. Where it does not give that, the calls show it."""
         return Capabilities(
             logprobs=self._logprobs,
             top_logprobs=self._top_logprobs if self._logprobs else 0,
-            json_schema=self.schema_form != "none",
             stream=True,
-            loglikelihood=True,
         )
 
     async def __aenter__(self) -> Self:
@@ -295,7 +289,7 @@ class OpenAILLM:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections that this event loop has opened. A client that was given stays open."""
+        """Closes the connections that this event loop has opened."""
         await self._endpoint.aclose()
 
     async def complete(self, request: Request) -> Call:
@@ -359,7 +353,7 @@ class OpenAILLM:
             return await self._endpoint.ask(ask, _named(request))
 
     async def _answer(self, request: Request, ask: Callable[[dict[str, Any]], Awaitable[Answer]]) -> Answer:
-        """What `ask` gives for the request's body, in the form of JSON Schema that the endpoint takes."""
+        """Returns the answer of `ask` for the request's body, in the form of JSON Schema that the endpoint takes."""
         sampling = request.sampling
         if sampling.max_tokens is not None and sampling.max_tokens < 1:
             raise LLMError(f"{_named(request)}: max_tokens must be at least 1, got {sampling.max_tokens}")
@@ -412,8 +406,8 @@ class OpenAILLM:
         return body
 
     def _call(self, request: Request, answer: Mapping[str, Any], latency_ms: float) -> Call:
-        said = parse_text(answer)
-        usage = said.usage
+        parsed_text = parse_text(answer)
+        usage = parsed_text.usage
         tokens: tuple[str, ...] = ()
         segments: tuple[Segment, ...] = ()
         logprobs = top_logprobs = None
@@ -431,7 +425,7 @@ class OpenAILLM:
                 usage = Usage(completion_tokens=len(tokens))
         if top_logprobs is not None:  # some give one more, or some though none were asked for
             top_logprobs = top_logprobs[:, : self._top_logprobs] if self._top_logprobs else None
-        # What the server says it is: the model served, where that is another name, and the fingerprint.
+        # The server names itself: the model served, where that is another name, and the fingerprint.
         model = answer.get("model")
         served = (model if model != self.name else None, answer.get("system_fingerprint"))
         # Without a count of what was read, the cost would be too low.
@@ -440,14 +434,14 @@ class OpenAILLM:
             model=self.name,
             model_revision=" ".join(str(part) for part in served if part) or self.revision,
             prompt_token_ids=token_ids(answer.get("prompt_token_ids"), usage.prompt_tokens),
-            text=said.text,
+            text=parsed_text.text,
             tokens=tokens,
             token_ids=token_ids(answer["choices"][0].get("token_ids"), len(tokens), left_out=left_out),
             logprobs=logprobs,
             top_logprobs=top_logprobs,
             segments=segments,
             logprobs_mode=self._logprobs_mode,
-            finish_reason=said.finish_reason,
+            finish_reason=parsed_text.finish_reason,
             usage=usage,
             latency_ms=latency_ms,
             cost_usd=price.cost_usd(usage) if price else None,

@@ -1,4 +1,4 @@
-"""What calls cost, from a table of prices: it is an estimate, and the provider's bill is the truth."""
+"""Estimates what calls cost, from a table of prices. The provider's bill is the truth."""
 
 import json
 import re
@@ -21,7 +21,7 @@ class Price:
     completion: float
 
     def cost_usd(self, usage: Usage) -> float:
-        """What a call cost at most: prompt tokens that the provider had cached, and billed lower, count in full."""
+        """Returns the most a call cost: prompt tokens that the provider had cached, and billed lower, count in full."""
         return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
 
@@ -40,7 +40,7 @@ OPENAI_PRICES: Mapping[str, Price] = {
 
 
 def price_of(model: str, host: str, prices: Mapping[str, Price] | None = None) -> Price | None:
-    """The price of a model where it is known, else None. A dated snapshot costs what its model does.
+    """Returns the price of a model where it is known, else None. A dated snapshot costs what its model does.
 
     Without `prices`, only OpenAI's own endpoint is known: the same name costs something else elsewhere.
     """

@@ -26,7 +26,7 @@ from metaprobe.records.spelling import last_place
 from metaprobe.records.types import POSITIONS, Call, FloatArray, Hidden, Message
 
 CHECKED_TOKENS = 64
-"""So many tokens of an answer are compared with what was recorded: enough to see another model or template."""
+"""Tokens of an answer that are compared with what was recorded: enough to see another model or template."""
 
 
 class CallReader(Protocol):
@@ -58,10 +58,10 @@ class Reading:
     prompt: list[int]
     answer: list[int]
     answer_at: NDArray[np.intp]
-    """Where in prompt and answer the tokens of the answer stand, thinking and markers left out: (A,), at least one;
-    the last prompt token's place where there are none."""
+    """Places of the answer's tokens in prompt and answer, without thinking and markers: (A,), at least one place.
+    Where there are none, it is the last prompt token's place."""
     thinking_at: NDArray[np.intp]
-    """The same of the thinking."""
+    """Places of the thinking's tokens, found in the same way."""
     exact: int | None
     """Index of the answer token in which the exact answer begins; None where the answer does not hold it."""
     rebuilt: bool
@@ -71,13 +71,13 @@ class Reading:
 
     @property
     def tokens(self) -> int:
-        """Of prompt and answer."""
+        """Number of tokens of prompt and answer."""
         return len(self.prompt) + len(self.answer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadStates:
-    """What was kept of one call."""
+    """States that were kept of one call."""
 
     hidden: Hidden
     tokens: NDArray[np.float16] | None
@@ -152,7 +152,7 @@ class Readings(ABC):
         """The states of these calls, in this order."""
 
     @abstractmethod
-    def said(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
+    def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         """The log-probabilities, nats, of each continuation (T,) after its prompt; both are token ids."""
 
     def disagreement(self, readings: Sequence[Reading]) -> float | None:
@@ -163,7 +163,7 @@ class Readings(ABC):
         compared = [r for r in readings if r.logprobs is not None]
         if not compared:
             return None
-        here = np.concatenate(self.said([(r.prompt, r.answer[:CHECKED_TOKENS]) for r in compared]))
+        here = np.concatenate(self.logprobs_of([(r.prompt, r.answer[:CHECKED_TOKENS]) for r in compared]))
         recorded = np.concatenate([r.logprobs[:CHECKED_TOKENS] for r in compared if r.logprobs is not None])
         usable = np.isfinite(recorded) & (recorded > NO_LOGPROB)
         return float(np.abs(recorded - here)[usable].mean()) if usable.any() else None
@@ -210,7 +210,7 @@ LONGEST_WORD = 200
 
 
 def exact_start(text: str, exact: str) -> int | None:
-    """Where the exact answer stands in the text: its last occurrence as a word of its own, else the last one of all."""
+    """Returns where the exact answer begins in the text: its last occurrence as a whole word, else its last one."""
     if not exact:
         return None
     word = len(exact) <= LONGEST_WORD
@@ -220,12 +220,12 @@ def exact_start(text: str, exact: str) -> int | None:
 
 
 def span_of(reading: Reading, position: str) -> NDArray[np.intp]:
-    """Where the tokens stand that a position of a segment is of."""
+    """Returns the places of the tokens of the segment that a position belongs to."""
     return reading.thinking_at if position.startswith("thinking") else reading.answer_at
 
 
 def place_of(reading: Reading, position: str) -> int:
-    """Where the token stands that a position is, in prompt and answer."""
+    """Returns the place in prompt and answer of the token that a position names."""
     prompt = len(reading.prompt) - 1
     if position == "prompt_last":
         return prompt
@@ -246,7 +246,7 @@ class ReadAnswer:
     call: Call
     """With the reader's tokens and log-probabilities; with none where it could not be read."""
     tokens: int
-    """Of prompt and answer, as they were read; 0 where they were not."""
+    """Number of tokens of prompt and answer that were read; 0 where nothing was read."""
     unread: str
     """Why it could not be read; empty where it was."""
 
@@ -279,7 +279,7 @@ def read_answers(
             top_logprobs=top_logprobs,
             share_prefix=llm.shareable,
         )
-        done |= {i: _read(llm, calls[i], *pairs[i], said) for i, said in zip(rows, scored, strict=True)}
+        done |= {i: _read(llm, calls[i], *pairs[i], one) for i, one in zip(rows, scored, strict=True)}
     reader = reader_name(llm.name, llm.revision)
     return [
         done[i] if i in done else ReadAnswer(without_numbers(call, reader), 0, str(taken[i]))
@@ -287,8 +287,8 @@ def read_answers(
     ]
 
 
-def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], said: ScoredText) -> ReadAnswer:
-    logprobs = said.logprobs.numpy()
+def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], scored: ScoredText) -> ReadAnswer:
+    logprobs = scored.logprobs.numpy()
     if not np.isfinite(logprobs).all():
         raise LLMError(
             f"{llm.name} gives log-probabilities that are no numbers for call {call.id}: its weights are damaged, or "
@@ -301,7 +301,7 @@ def _read(llm: LocalLLM, call: Call, prompt: list[int], answer: list[int], said:
         tokens=tokens,
         token_ids=np.asarray(answer, dtype=np.int32),
         logprobs=logprobs,
-        top_logprobs=None if said.top is None else said.top.numpy(),
+        top_logprobs=None if scored.top is None else scored.top.numpy(),
         segments=marked(tokens),
         logprobs_mode="raw",
     )
@@ -364,13 +364,13 @@ class StateReplay(Readings):
         float16 shows, in bfloat16 by 0.6 % of its length, at most 1.4 % (SmolLM2-135M, alone against batches of 32).
         """
         order = sorted(range(len(readings)), key=lambda i: readings[i].tokens)
-        found: dict[int, ReadStates] = {}
+        states: dict[int, ReadStates] = {}
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
-            found.update(zip(batch, self._batch([readings[i] for i in batch]), strict=True))
-        return [found[i] for i in range(len(readings))]
+            states.update(zip(batch, self._batch([readings[i] for i in batch]), strict=True))
+        return [states[i] for i in range(len(readings))]
 
-    def said(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
+    def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
         pad = self._tokenizer.pad_token_id
         return [one.logprobs.numpy() for one in score(self._model, pairs, pad=pad, share_prefix=False)]
 

@@ -12,13 +12,13 @@ from metaprobe.records.types import Call, Message, Run, Sampling
 
 def question_key(messages: Sequence[Message], sampling: Sampling, *more: Any) -> str:
     """SHA-256 over what is asked, how tokens are drawn, and whatever else matters (as JSON)."""
-    said = [[message.role, message.content] for message in messages]
+    asked = [[message.role, message.content] for message in messages]
     # 1 and 1.0 draw alike, and a store gives back 1.0 for either.
     drawn = dataclasses.asdict(sampling) | {
         "temperature": float(sampling.temperature),
         "top_p": float(sampling.top_p),
     }
-    return hashlib.sha256(json.dumps([said, drawn, *more]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([asked, drawn, *more]).encode()).hexdigest()
 
 
 class ReplayLLM:
@@ -40,7 +40,6 @@ class ReplayLLM:
             logprobs=all(call.logprobs is not None for call in known),
             top_logprobs=min(0 if call.top_logprobs is None else call.top_logprobs.shape[1] for call in known),
             hidden=any(call.hidden is not None for call in known),
-            json_schema=True,  # a recorded call followed the schema it was asked to follow
             stream=True,
         )
 

@@ -191,9 +191,7 @@ class EngineLLM:
         self.name, self.revision = name, revision
         self.dtype = str(config.dtype).removeprefix("torch.")
         self.context: int = config.max_model_len
-        self.capabilities = Capabilities(
-            logprobs=True, top_logprobs=top_logprobs, json_schema=True, stream=False, loglikelihood=True
-        )
+        self.capabilities = Capabilities(logprobs=True, top_logprobs=top_logprobs)
         self._engine, self._tokenizer = engine, tokenizer
         self._steps = EngineSteps(engine.llm_engine)
 
@@ -254,8 +252,8 @@ class EngineLLM:
         # A place also holds the token that stands there, which may be none of the k likeliest.
         likeliest = [sorted((entry.logprob for entry in row.values()), reverse=True)[:k] for row in rows]
         top = np.array(likeliest, dtype=np.float32).reshape(-1, k) if k else None
-        return self._make_call(
-            request,
+        return request.local_call(
+            self,
             prompt,
             text=continuation,
             tokens=tuple(str(self._tokenizer.decode([token])) for token in ids),
@@ -317,16 +315,6 @@ class EngineLLM:
                 "top_logprobs": None if parsed.top_logprobs is None or not k else parsed.top_logprobs[:, :k],
                 "segments": parsed.segments,
             }
-        return self._make_call(
-            request, prompt, finish_reason=answer.finish_reason or "", usage=usage, latency_ms=latency_ms, **read
-        )
-
-    def _make_call(self, request: Request, prompt: Sequence[int], **answer: Any) -> Call:
-        return request.call(
-            model=self.name,
-            model_revision=self.revision,
-            model_dtype=self.dtype,
-            prompt_token_ids=np.asarray(prompt, dtype=np.int32),
-            logprobs_mode="raw",
-            **answer,
+        return request.local_call(
+            self, prompt, finish_reason=answer.finish_reason or "", usage=usage, latency_ms=latency_ms, **read
         )

@@ -85,14 +85,14 @@ class StatesEngine:
 
     def logprobs(self, sequences: Sequence[list[int]]) -> list[FloatArray]:
         """The log-probability, nats, of each token but the first of each sequence, (T - 1,)."""
-        found = []
+        rows_of = []
         for output, ids in zip(self._ask(sequences, prompt_logprobs=0), sequences, strict=True):
             for path in (_path(output), f"{_path(output)}.lock"):
                 Path(path).unlink(missing_ok=True)
             rows = output.prompt_logprobs[1 : len(ids)]
             numbers = [row[token].logprob for row, token in zip(rows, ids[1:], strict=True)]
-            found.append(np.array(numbers, dtype=np.float32))
-        return found
+            rows_of.append(np.array(numbers, dtype=np.float32))
+        return rows_of
 
     def _ask(self, sequences: Sequence[list[int]], **more: Any) -> list[Any]:
         params = self._vllm.SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, **more)
@@ -101,10 +101,10 @@ class StatesEngine:
 
     def _written(self, path: str, ids: list[int]) -> NDArray[np.float32]:
         stock = import_module(STOCK)
-        found = stock.load_hidden_states(path)
+        written = stock.load_hidden_states(path)
         stock.cleanup_hidden_states(path)
-        values = found["hidden_states"].float().numpy()
-        if found["token_ids"].tolist() != ids or values.shape[:2] != (len(ids), len(self.layers)):
+        values = written["hidden_states"].float().numpy()
+        if written["token_ids"].tolist() != ids or values.shape[:2] != (len(ids), len(self.layers)):
             raise LLMError(
                 f"vLLM wrote states of shape {values.shape} for {len(ids)} tokens and {len(self.layers)} layers, or of "
                 "other tokens than it was given: this version of vLLM numbers its connector's files otherwise; use the "
@@ -127,9 +127,9 @@ class EngineReplay(Readings):
         read = self._engine.states([reading.prompt + reading.answer for reading in readings])
         return [self._kept(reading, states) for reading, states in zip(readings, read, strict=True)]
 
-    def said(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
-        found = self._engine.logprobs([prompt + rest for prompt, rest in pairs])
-        return [numbers[len(prompt) - 1 :] for (prompt, _), numbers in zip(pairs, found, strict=True)]
+    def logprobs_of(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[FloatArray]:
+        numbers_of = self._engine.logprobs([prompt + rest for prompt, rest in pairs])
+        return [numbers[len(prompt) - 1 :] for (prompt, _), numbers in zip(pairs, numbers_of, strict=True)]
 
     def _kept(self, reading: Reading, states: NDArray[np.float32]) -> ReadStates:
         values = [

@@ -29,7 +29,7 @@ Stop = Callable[[int, Sequence[float]], bool]
 
 
 class TextEstimate(Protocol):
-    """What follows one answer, as the running estimate of a hidden-state probe does."""
+    """Follows one answer, as the running estimate of a hidden-state probe does."""
 
     def push(self, state: FloatArray, /) -> float:
         """The estimate now that the next answer token, of this state, has been read."""
@@ -69,17 +69,17 @@ class Watcher(StoppingCriteria):
 
     @property
     def confidence(self) -> list[list[float]]:
-        """Of each row: the estimate once answer token 0 had been read, token 1, and so on."""
+        """Estimates of each row: after answer token 0 was read, after token 1, and so on."""
         return [row.confidence for row in self._rows]
 
     @property
     def stopped(self) -> list[bool]:
-        """Of each row: whether it was ended here."""
+        """Whether each row was ended here."""
         return [row.stopped for row in self._rows]
 
     @property
     def lengths(self) -> list[int]:
-        """Of each row: how many tokens its answer has, without the end-of-sequence token.
+        """Number of answer tokens of each row, without the end-of-sequence token.
 
         What `generate` returns is as long as the longest row. Behind a row that ended stand padding tokens; where the
         model has no end-of-sequence token, `generate` goes on writing there until all rows have ended.
@@ -87,7 +87,7 @@ class Watcher(StoppingCriteria):
         return [row.length for row in self._rows]
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        """Which rows are to end, bool, (B,). `input_ids`: prompts and answers, (B, S)."""
+        """Returns whether each row is to end, bool, (B,). `input_ids`: prompts and answers, (B, S)."""
         states = self._states(input_ids)  # (B, layers * width): of the last token but one
         if not self._rows:
             self._check(states, "the last prompt token")
@@ -114,7 +114,7 @@ class Watcher(StoppingCriteria):
             row.confidence.append(float(row.estimate.push(states[number])))
 
     def _states(self, input_ids: Tensor) -> FloatArray:
-        """What the latest forward pass read last, (B, layers * width)."""
+        """Returns the states at the last position of the latest forward pass, (B, layers * width)."""
         rows, length = input_ids.shape
         try:
             latest = self._reader.latest()

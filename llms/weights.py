@@ -41,7 +41,7 @@ DEFAULT_MODEL = "smollm2-135m"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where transformers finds a model, and what it is called in records."""
+    """Place where transformers finds a model, and the model's name in records."""
 
     name: str
     location: str
@@ -102,10 +102,10 @@ def embedded_file(name: str) -> Path:
         files = distribution(package).files or []
     except PackageNotFoundError as error:
         raise LLMError(f"the weights of {name} are not installed: {remedy}") from error
-    found = next((file for file in files if file.suffix == ".gguf"), None)
-    if found is None:
+    file = next((file for file in files if file.suffix == ".gguf"), None)
+    if file is None:
         raise LLMError(f"{package} is installed but holds no .gguf file: {remedy} --force-reinstall")
-    return Path(str(found.locate()))
+    return Path(str(file.locate()))
 
 
 def _dense(name: str, gguf: Path, expected: str = "") -> Weights:
@@ -143,7 +143,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     except (OSError, ValueError, KeyError, RuntimeError, struct.error) as error:
         cut = f"; {CUT}" if _seems_cut(gguf) else ""
         raise LLMError(f"{gguf} cannot be read as a GGUF causal language model{cut}: {error}") from error
-    # What is saved is an ordinary dense model; transformers would otherwise look for packed weights in it.
+    # An ordinary dense model is saved; transformers would otherwise look for packed weights in it.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None

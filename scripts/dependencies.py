@@ -70,7 +70,6 @@ FOR = {
     "litellm": "callbacks there",
     "langchain-core": "callbacks there",
     "opentelemetry-api": "verdicts as events",
-    "ray": "extraction over a cluster",
     "zstandard": "reads logs that are compressed with Zstandard",
     "inspect-ai": "writes verdicts into logs of Inspect",
     "distributed": "training on several machines",

@@ -17,7 +17,7 @@ from metaprobe.tasks.task import Row, Task
 
 @dataclass(frozen=True, slots=True)
 class EssaySet:
-    """What the students were asked, and what the grades of each trait mean."""
+    """Holds the students' task, and the meaning of the grades of each trait."""
 
     prompt: str
     low: int

@@ -1,4 +1,4 @@
-"""What the sets of graded essays share: one item an essay and trait, and agreement with the human grade."""
+"""Shared by the sets of graded essays: one item an essay and trait, and agreement with the human grade."""
 
 from collections.abc import Sequence
 

@@ -28,8 +28,8 @@ class WordList:
         self._lengths = sorted({len(phrase) for phrase in self.phrases})
 
     def __call__(self, text: str, /) -> float:
-        found = words(text)
-        spans = (found[i : i + n] for n in self._lengths for i in range(len(found) - n + 1))
+        tokens = words(text)
+        spans = (tokens[i : i + n] for n in self._lengths for i in range(len(tokens) - n + 1))
         return float(any(span in self.phrases for span in spans))
 
     @classmethod

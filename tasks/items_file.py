@@ -4,11 +4,12 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.lines import is_csv, iter_csv, iter_json_lines
-from metaprobe.records.types import Check, Item
+from metaprobe.records.types import Item
+from metaprobe.tasks.task import check_item
 
 _LISTS = ("gold", "choices")
 _TEXTS = ("answer", "gold")
@@ -53,7 +54,7 @@ def _rows(path: Path, task: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _cell(path: Path, number: int, name: str, cell: str) -> Any:
-    """What the cell holds: JSON, or for an answer also a text, which may begin as JSON does."""
+    """Returns what the cell holds: JSON, or for an answer also a text, which may begin as JSON does."""
     try:
         held = json.loads(cell)
     except (ValueError, RecursionError):
@@ -96,8 +97,6 @@ def _item(record: dict[str, Any], *, task: str) -> Item:
             raise ImportFileError(f"{name} is {fields[name]!r}; expected a string")
     if not fields.get("id") or not fields.get("question"):
         raise ImportFileError(f"id and question are needed; the fields are {sorted(record)}")
-    if fields["check"] not in get_args(Check):
-        raise ImportFileError(f"check is {fields['check']!r}; expected one of {', '.join(get_args(Check))}")
-    if fields["check"] != "none" and not fields["gold"]:
-        raise ImportFileError(f"check is {fields['check']!r} but gold is empty; give the accepted answers")
-    return Item(**{**fields, "group": fields.get("group") or fields["id"]})
+    item = Item(**{**fields, "group": fields.get("group") or fields["id"]})
+    check_item(item, f"item {item.id!r}")
+    return item

@@ -13,7 +13,7 @@ from metaprobe.tasks.task import Row, Task
 
 ROWS = Path(__file__).parent / "rows" / "metacog-eval.jsonl"
 SEED = 20261121
-"""What the rows were drawn with."""
+"""Seed with which the rows were drawn."""
 
 
 def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""Where the rows of a task set lie: a folder of JSON lines, or a hub data set through `datasets`."""
+"""Reads the rows of a task set from a folder of JSON lines, or from a hub data set through `datasets`."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -35,9 +35,9 @@ def _file_rows(task: Task, data: str | Path | None, split: str) -> Iterator[Row]
 def _file(task: Task, data: str | Path | None, stem: str) -> Path:
     root = Path(data or os.environ.get(VARIABLE) or "")
     tried = [folder / f"{stem}{end}" for folder in (root / task.folder, root) for end in (".jsonl", ".jsonl.gz")]
-    found = next((path for path in tried if path.is_file()), None)
-    if found is not None and (data or os.environ.get(VARIABLE)):
-        return found
+    file = next((path for path in tried if path.is_file()), None)
+    if file is not None and (data or os.environ.get(VARIABLE)):
+        return file
     if data:
         problem = f"{data} holds no {stem}.jsonl or {stem}.jsonl.gz"
     elif os.environ.get(VARIABLE):

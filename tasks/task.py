@@ -1,4 +1,4 @@
-"""What a task set is: items from rows of data, how answers to them are measured, and what guessing reaches."""
+"""A task set: items from rows of data, the metrics of answers to them, and the figures that guessing reaches."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,20 +123,20 @@ class Task:
     items: Callable[[Sequence[Row], int], Iterable[Item]]
     """From the rows of one split, and a seed."""
     source: str = ""
-    """Where the data come from."""
+    """Address of the data."""
     licence: str = ""
     score: Callable[..., Scores] = accuracy
     """`(items, answers)`, and `needs` by name: every metric with its interval."""
     chance: Callable[[Sequence[Item]], dict[str, float]] = guess_accuracy
-    """What guessing reaches on these items, by the names of `score`."""
+    """Returns what guessing reaches on these items, by the names of `score`."""
     needs: tuple[str, ...] = ()
-    """What else `score` must be given: a `Classifier` that is not shipped."""
+    """Names of what `score` must be given besides: a `Classifier` that is not shipped."""
     folder: str = ""
     """Its folder within METAPROBE_DATA. Empty: the items are made from the seed alone."""
     files: Mapping[str, str] = field(default_factory=lambda: {"test": "data"})
     """Split -> name of the file within the folder, without `.jsonl` or `.jsonl.gz`. The first split is the default."""
     hub: str = ""
-    """Where a hub data set is known: `owner/name:config@split`, the split being the one for the default split."""
+    """The known hub data set as `owner/name:config@split`, the split being the one for the default split."""
     adapt: Callable[[Record], Iterable[Record]] = lambda record: (record,)
     """A record as its source or the hub has it -> records in the layout that `items` reads."""
 

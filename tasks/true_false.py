@@ -31,12 +31,12 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
 
 
 def subject(statement: str) -> str:
-    """What a statement is about: a quoted word, else the name it begins with, else its first two words.
+    """Returns the subject of a statement: a quoted word, else the name it begins with, else its first two words.
 
     A conjunction of two statements is grouped by the first.
     """
-    if found := _QUOTED.search(statement):
-        return found[1].casefold()
+    if quoted := _QUOTED.search(statement):
+        return quoted[1].casefold()
     rest = _OPENING.sub("", statement)
     name = _NAME.match(rest)
     return name[0].casefold() if name else " ".join(rest.split()[:2]).casefold()

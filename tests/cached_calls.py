@@ -19,7 +19,7 @@ QUESTION = Request(id="q1", messages=(Message("user", "six times seven?"),), sta
 class Counting:
     """Answers with the number of the request, after all tasks have had their turn."""
 
-    name, revision, capabilities = "counting", "1", Capabilities(stream=True, loglikelihood=True, hidden=True)
+    name, revision, capabilities = "counting", "1", Capabilities(stream=True, hidden=True)
 
     def __init__(self, *, failing: int = 0) -> None:
         self.asked: list[Request] = []

@@ -16,7 +16,7 @@ class ScriptedLLM:
     """Answers by stage, by `agent:stage`, or by a function of the request; a list is answered one after another."""
 
     revision = "1"
-    capabilities = Capabilities(logprobs=True, stream=True, loglikelihood=True, json_schema=True)
+    capabilities = Capabilities(logprobs=True, stream=True)
 
     def __init__(self, answers: Mapping[str, Answer], *, name: str = "scripted") -> None:
         self.name = name

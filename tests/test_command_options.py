@@ -1,11 +1,10 @@
 """The command line is made of the dataclasses and functions that Python has: one name for one thing."""
 
 import dataclasses
-import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import click
 import pytest
@@ -13,19 +12,14 @@ from click.testing import CliRunner
 
 from metaprobe.checkpoints.options import Option, from_environment, options_of
 from metaprobe.cli import main
-from metaprobe.collecting.extract import extract
-from metaprobe.collecting.joining import join_outcomes
 from metaprobe.option_commands import command as made_of
 from metaprobe.records.errors import RecordError
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training.ask_again.train import train_choice
 from metaprobe.training.options import Seed
 
 sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 
 import commands_page
-
-NOTHING = object()
 
 
 def commands() -> dict[str, click.Command]:
@@ -38,53 +32,6 @@ def commands() -> dict[str, click.Command]:
         return {name: one for part in found for name, one in part.items()}
 
     return inside(main, ())
-
-
-def arguments_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Name of each argument of a function -> its default, `NOTHING` where it has none."""
-    given = inspect.signature(function).parameters.values()
-    return {p.name: NOTHING if p.default is inspect.Parameter.empty else p.default for p in given}
-
-
-MADE_OF = {
-    "extract": arguments_of(extract),
-    "outcomes": arguments_of(join_outcomes),
-    "train choice": arguments_of(train_choice),
-}
-OTHERWISE = {
-    ("extract", "runs"),  # an open store in Python
-    ("extract", "llm"),
-    ("extract", "logprobs"),  # another function: `collecting.reread`
-    ("extract", "out"),
-    ("extract", "top_logprobs"),
-    ("extract", "via"),  # which class reads
-    ("extract", "workers"),  # another function: `collecting.extract_ray`
-    ("outcomes", "files"),
-    ("outcomes", "out"),  # what comes back in Python
-}
-"""(command, parameter) that is no argument of the function, for the reason given or because it is plain."""
-
-
-def same(shown: Any, known: Any) -> bool:
-    """Whether a command's default is that of Python: one label is a list of one, none is an empty list."""
-    return tuple(shown or ()) == tuple([known] if isinstance(known, str) else known or ())
-
-
-@pytest.mark.parametrize("name", MADE_OF)
-def test_options_have_the_names_and_defaults_that_python_has(name: str) -> None:
-    known = MADE_OF[name]
-    for parameter in commands()[name].params:
-        key = parameter.name or ""
-        if (name, key) in OTHERWISE or (isinstance(parameter, click.Argument) and key in ("runs", "outcomes")):
-            continue
-        assert key in known, f"{name}: {parameter.opts} is {key} in no place of Python; there are {', '.join(known)}"
-        if known[key] is NOTHING or known[key] is None or parameter.required:
-            continue
-        default = parameter.to_info_dict()["default"]
-        if getattr(parameter, "multiple", False):
-            assert same(default, known[key]), f"{name}: {parameter.opts} is {default!r}, and {known[key]!r} in Python"
-        else:
-            assert default == known[key], f"{name}: {parameter.opts} is {default!r}, and {known[key]!r} in Python"
 
 
 def test_an_option_means_the_same_in_every_command() -> None:

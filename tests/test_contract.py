@@ -1,6 +1,5 @@
 """Every system refuses, before anything is asked, what it could not use: signals, checkpoints, policies, constants."""
 
-import asyncio
 import dataclasses
 import json
 import os
@@ -13,17 +12,14 @@ from scripted import ScriptedLLM, run_once
 from test_every_system import ITEM_OF, SUM
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.collecting.collect import collect
 from metaprobe.collecting.launch import launch
-from metaprobe.collecting.models import model_for
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import Request
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.suitability import check
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.learned_policy import load_policy
@@ -165,12 +161,8 @@ def test_what_a_variant_declares_is_what_it_asks_for(name: str, variant: str) ->
         ("essay-debate", [], "learned:bundled:router", r"is for assess, assign, and essay-debate .* decides at review"),
         ("metacrit", ["confidence=bundled:quality"], "paper", "it takes difficulty, quality"),
         ("metacrit", ["quality=bundled:quality"], "paper", r"nothing would read quality .* at regulate none"),
-        ("metacogagent", ["confidence=bundled:critical"], "paper", "not correct or quality"),
         ("monitor-generate-verify", ["quality=bundled:critical"], "paper", "not correct or quality"),
-        ("monitor-generate-verify", [], "learned:bundled:router", "decides at budget, iterate, select"),
         ("self-report", [], "learned:bundled:router", "decides nothing"),
-        ("self-report", ["confidence=bundled:quality"], "paper", "it takes none"),
-        ("self-verification", [], "exhaustive", "is for assess, regulate, iterate"),
         ("zero-shot-cot", [], "paper:theta=0.4", "it is for assess, assign, and zero-shot-cot"),
         ("essay-debate", [], "review", "deciding at review needs the signal critical or quality, and none is given"),
         (
@@ -198,49 +190,8 @@ def test_the_command_refuses_before_a_model_is_loaded(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("agents", [("",), ("a", "a"), ("a", " b")])
-def test_agents_without_a_name_of_their_own_are_refused(tmp_path: Path, agents: tuple[str, ...]) -> None:
-    plan = CollectionPlan(system="metacogagent", task="arithmetic", llm=("no-such-model",), agent=agents)
-    with pytest.raises(RecordError, match="expected different names"):
-        launch(plan, tmp_path / "runs")
-
-
-def test_a_model_of_a_stage_is_the_one_that_a_signal_reads() -> None:
-    named = {"": "openai:large", "answer": "smollm2-135m", "beta": "openai:small"}
-    assert model_for(named, "answer") == "smollm2-135m"
-    assert model_for(named, "answer", "beta") == "openai:small"
-    assert model_for(named, "verify") == "openai:large"
-
-
-def test_a_collection_from_python_is_refused_before_the_first_call(tmp_path: Path) -> None:
-    system, llm = SYSTEMS["monitor-generate-verify"], ScriptedLLM({"*": "Answer: 7"})
-    policy: Policy = load_policy("bundled:router")
-    setup = Setup(Models(llm), Prompts.load(system.name, system.prompts), policy=policy)
-    with pytest.raises(RecordError, match="is for assess, assign"):
-        asyncio.run(collect(system, [SUM], setup, RunStore(tmp_path / "runs")))
-    assert not llm.asked
-    assert not (tmp_path / "runs").exists()
-
-
-def test_what_each_system_can_use_is_not_refused() -> None:
-    critical = SignalSource.load(["critical=bundled:critical"])
-    debate, agents = SYSTEMS["essay-debate"], SYSTEMS["metacogagent"]
-    for policy in (PaperRules(), ReviewRules(critical=0.2), EpsilonGreedy(ReviewRules(), epsilon=0.1)):
-        check(debate, [], critical, policy)
-    confident = SignalSource.load(["confidence@alpha=bundled:quality", "confidence=stated+bundled:quality"])
-    for chosen in (PaperRules(theta=0.4, rate=0), Exhaustive(), load_policy("bundled:router")):
-        check(agents, ["algorithm", "every-agent"], confident, chosen)
-    quality = SignalSource.load(["quality=bundled:quality"])
-    for name in ("monitor-generate-verify", "self-refine", "self-verification"):
-        check(SYSTEMS[name], [], quality, PaperRules())
-
-
 @pytest.mark.parametrize("text", ["again", "again=x", "sure=0.5", "critical=nan", "keep=1.5"])
 def test_constants_of_the_review_are_three_probabilities(text: str) -> None:
     with pytest.raises(RecordError, match=f"policy constant '?{text.partition('=')[0]}"):
         ReviewRules.parse(text)
     assert ReviewRules.parse("critical=0.3,again=0.8") == ReviewRules(critical=0.3, again=0.8)
-
-
-def test_a_policy_that_says_nothing_of_itself_is_taken_to_read_everything() -> None:
-    check(SYSTEMS["metacrit"], [], Planted("quality"), Curious())

@@ -11,24 +11,20 @@ import numpy as np
 import pytest
 
 from metaprobe.collecting.collect import collect
-from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.llms.replay import ReplayLLM
 from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.pipelines.monitor_generate_verify import NEUTRAL_STRATEGY
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling, Statement, Usage
 from research.hidden import headline
 from research.papers import page as reproduction
 from research.papers.systems import over_ablations, over_self_refine
-from research.stores import collect as recording
 from research.systems import (
     live_signals,
     metacog_controls,
 )
-from research.systems.figures import cell, packed, recorded
-from research.systems.loop_controls import loop_of, most_given
-from research.systems.metacog_orders import Series, share
-from research.systems.metacog_replays import ORDERS, Recording, shuffled
+from research.systems.figures import recorded
+from research.systems.metacog_orders import Series
+from research.systems.metacog_replays import Recording
 
 ROOT = Path(__file__).parent.parent
 
@@ -90,45 +86,6 @@ def test_a_loop_that_mends_answers_of_the_same_prompt_holds_and_falls_to_another
     row = number_of(ours, theirs, as_good)
     assert reproduction.killers(row) == ["the other loop from the same solve prompt"]
     assert reproduction.verdict(row) == "**falls to a control**"
-
-
-def test_the_recorded_problems_of_the_two_loops_must_be_the_same() -> None:
-    ours = [loop_run("monitor-generate-verify", n, (True,), (1.0,)) for n in range(3)]
-    theirs = [loop_run("self-refine", n + 1, (True,), (1.0,)) for n in range(3)]
-    with pytest.raises(ValueError, match="same problems"):
-        over_self_refine(7.0, ours, theirs, ())
-
-
-def test_a_control_on_a_part_of_the_problems_is_held_against_the_same_part() -> None:
-    ours = [loop_run("monitor-generate-verify", n, (n < 60,), (1.0,)) for n in range(PROBLEMS)]
-    theirs = [loop_run("self-refine", n, (n % 8 == 0,) * 2, (0.0, 1.0)) for n in range(PROBLEMS)]
-    same = [loop_run("self-refine", n, (True,) * 2, (0.0, 1.0)) for n in range(80)]
-    controls = {each["name"]: each["here"] for each in number_of(ours, theirs, same)["controls"]}
-    assert controls["the other loop from the same solve prompt"][0] == pytest.approx(60 / 80 - 1)
-
-
-def test_the_same_prompt_run_begins_as_monitor_generate_verify_does(tmp_path: Path) -> None:
-    own, other = SYSTEMS["self-refine"], SYSTEMS["monitor-generate-verify"]
-    prompts = Prompts.load(own.folder, own.prompts, recording.begun_alike(tmp_path))
-    theirs = Prompts.load(other.name, other.prompts).messages("execute", question="2 + 2?", strategy=NEUTRAL_STRATEGY)
-    assert prompts.messages("self_refine_generate", question="2 + 2?", directive="") == theirs
-    shipped = Prompts.load(own.folder, own.prompts)
-    assert {name for name in own.prompts if prompts.texts[name] != shipped.texts[name]} == {"self_refine_generate"}
-
-
-def test_most_given_is_the_vote_over_the_candidates() -> None:
-    texts = ("Answer: 3", "Answer: 4", "Answer: 4")
-    answers = [call_of("r", "answer", place, text=text) for place, text in enumerate(texts)]
-    item = Item(id="p", question="?", check="number", gold=("4",))
-    labels = tuple(
-        Label(answer.id, "correct", float(text[-1] == "4"), "program")
-        for answer, text in zip(answers, texts, strict=True)
-    )
-    run = Run(
-        id="r", system="self-verification", variant="paper", item=item, calls=tuple(answers), labels=labels, outcome=0.0
-    )
-    assert most_given([run]).tolist() == [1.0]
-    assert loop_of([run]).first.tolist() == [0.0]
 
 
 def claim_run(number: int, gold: str, answers: dict[str, str]) -> Run:
@@ -206,45 +163,6 @@ def test_every_claim_on_the_page_names_a_control_or_what_both_sides_share() -> N
     assert all(row["controls"] for row in over)
 
 
-def test_figures_that_depend_on_the_order_carry_their_spread() -> None:
-    found = json.loads(reproduction.FIGURES.read_text(encoding="utf-8"))["metacogagent"]
-    lines = reproduction.lines_of("MetaCogAgent", found)
-    for row in found["figures"]:
-        if row["where"] != "table I":
-            assert row["orders"], row["what"]
-            low, high = row["orders"]
-            assert low <= high
-    full = next(row for row in found["figures"] if row["what"] == "algorithm: accuracy")
-    low, high = full["orders"]
-    assert low < full["here"][0] < high
-    assert any(f"({100 * low:.1f}% to {100 * high:.1f}%)" in line for line in lines)
-    assert len(ORDERS) >= 10
-
-
-def test_an_order_is_the_same_whatever_order_the_items_come_in() -> None:
-    items = [Item(id=f"{number:02}", question="?") for number in range(30)]
-    assert shuffled(items, 3) == shuffled(items[::-1], 3)
-    assert sorted(item.id for item in shuffled(items, 3)) == [item.id for item in items]
-    assert len({tuple(item.id for item in shuffled(items, order)) for order in ORDERS}) == len(ORDERS)
-
-
-def test_a_figure_over_orders_is_their_mean_with_the_smallest_and_the_largest() -> None:
-    values = np.array([[1.0, 0.0, np.nan, 0.0], [1.0, 1.0, 1.0, np.nan]])
-    found = share(values, cluster_weights(list("abcd")))
-    assert found.value.estimate == pytest.approx((1 / 3 + 1) / 2)
-    assert (found.low, found.high, found.orders, found.value.n) == (pytest.approx(1 / 3), 1.0, 2, 4)
-    assert cell(packed(found), "percent").endswith("(33.3% to 100.0%)")
-
-
-def test_orders_of_other_items_are_refused() -> None:
-    one, other = (
-        Run(id=name, system="metacogagent", variant="single", item=Item(id=name, question="?"), calls=(), outcome=1.0)
-        for name in "ab"
-    )
-    with pytest.raises(ValueError, match="same items"):
-        Series([[one], [other]])
-
-
 @pytest.fixture(scope="module")
 def every_agent() -> list[Run]:
     """A part of the recorded answers of every agent, whole groups of every dimension."""
@@ -304,16 +222,6 @@ def test_a_signal_that_knows_the_questions_remains(world: metacog_controls.World
     assert "It is above every control" in live_signals.sentence({**found, "auroc": {}, "about": []})
 
 
-def test_a_shuffled_signal_keeps_each_agents_numbers_and_forgets_the_question(world: metacog_controls.World) -> None:
-    values = np.arange(world.right.size, dtype=float).reshape(world.right.shape)
-    dealt = metacog_controls.shuffled_within(world, values, 0)
-    for half in (0, 1):
-        rows = world.half == half
-        assert (np.sort(dealt[rows], axis=0) == np.sort(values[rows], axis=0)).all()
-    assert (dealt == values).mean() < 0.1
-    assert (dealt != metacog_controls.shuffled_within(world, values, 1)).any()
-
-
 def test_a_control_knows_nothing_of_its_own_half(world: metacog_controls.World) -> None:
     before = metacog_controls.rates(world)
     changed = metacog_controls.World(world.runs)
@@ -321,10 +229,6 @@ def test_a_control_knows_nothing_of_its_own_half(world: metacog_controls.World) 
     after = metacog_controls.rates(changed)
     assert (after[world.half == 0] == before[world.half == 0]).all()
     assert (after[world.half == 1] != before[world.half == 1]).any()
-
-
-def test_the_live_figures_are_of_all_orders() -> None:
-    assert json.loads(live_signals.FIGURES.read_text(encoding="utf-8"))["orders"] == len(ORDERS)
 
 
 def test_the_lead_of_the_readme_goes_by_the_strongest_single_control() -> None:

@@ -41,7 +41,7 @@ def cut_at(path: Path, size: int) -> Path:
 def test_wherever_it_is_cut_the_remedy_is_to_download_it_again(whole: Path) -> None:
     size = whole.stat().st_size
     table = whole.read_bytes().index(b"token_embd.weight")
-    for at in (0, 3, 12, 30, 500, table + 5, table + 40, size - TENSOR_BYTES - 100, size - TENSOR_BYTES, size - 1):
+    for at in (0, 12, 500, table + 5, size - TENSOR_BYTES - 100, size - TENSOR_BYTES, size - 1):
         with pytest.raises(LLMError, match=rf"cut-{at}\.gguf cannot be read .*; it seems cut or damaged, download it"):
             resolve(str(cut_at(whole, at)))
 
@@ -67,10 +67,8 @@ def test_what_is_whole_but_no_model_is_not_called_cut(whole: Path) -> None:
             resolve(str(path))
 
 
-@pytest.mark.parametrize("command", [["extract"], ["train", "adapter", "--out", "OUT"]])
-def test_commands_say_it_in_one_line(command: list[str], whole: Path, recorded_runs: Path, tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "out") if argument == "OUT" else argument for argument in command]
-    done = CliRunner().invoke(main, [*arguments, str(recorded_runs), "--llm", str(cut_at(whole, 500))])
+def test_a_command_says_it_in_one_line(whole: Path, recorded_runs: Path) -> None:
+    done = CliRunner().invoke(main, ["extract", str(recorded_runs), "--llm", str(cut_at(whole, 500))])
     assert done.exit_code == 1
     assert isinstance(done.exception, SystemExit)
     [line] = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]

@@ -1,6 +1,5 @@
 """What an endpoint's errors mean: whether to ask again, what is told of them, and what never is."""
 
-import json
 from collections.abc import Mapping
 
 import httpx
@@ -10,7 +9,6 @@ from asked_endpoint import KEY
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.endpoint import MAX_REASON, EndpointError, Redactor, endpoint_error, public_address, retry_after_s
-from metaprobe.records.errors import InvalidResponse
 
 ASKED = httpx.Request("POST", "http://here/v1/chat/completions")
 CLIENT = openai.AsyncOpenAI(api_key=KEY, base_url="http://here/v1", default_headers={"x-proxy-token": "planted-too"})
@@ -70,31 +68,6 @@ def test_a_wait_is_told_only_of_what_passes_and_up_to_what_is_allowed() -> None:
     assert retry_after_s({"retry-after": "0"}) == 0
 
 
-def test_a_failed_connection_and_a_silent_server_may_be_asked_again() -> None:
-    lost = openai.APIConnectionError(request=ASKED)
-    assert str(meant(lost)) == "no connection to http://here/v1: Connection error."
-    lost.__cause__ = httpx.ConnectError("")
-    assert str(meant(lost)) == "no connection to http://here/v1: ConnectError"
-    lost.__cause__ = httpx.ConnectError("all attempts failed")
-    assert str(meant(lost)) == "no connection to http://here/v1: all attempts failed"
-    assert meant(lost).passing
-    for late in (TimeoutError(), openai.APITimeoutError(ASKED)):
-        assert str(meant(late)) == "http://here/v1 did not answer within 7 s"
-        assert meant(late).passing
-    cut = openai.APIError("overloaded", ASKED, body=None)
-    assert (str(meant(cut)), meant(cut).passing) == ("http://here/v1 broke off: overloaded", True)
-    for unreadable in (InvalidResponse("0 choices"), json.JSONDecodeError("odd", "", 0)):
-        assert str(meant(unreadable)).startswith("http://here/v1 gave no readable answer: ")
-        assert meant(unreadable).passing
-
-
-def test_what_the_client_itself_refuses_is_not_asked_again() -> None:
-    own = meant(openai.OpenAIError("the api_key must be set"))
-    assert (str(own), own.passing, own.refused) == ("the api_key must be set", False, False)
-    known = EndpointError("said before", passing=True, retry_after_s=3)
-    assert meant(known) is known
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -120,24 +93,6 @@ def test_long_words_are_cut_and_secrets_taken_out() -> None:
     assert cut.endswith("xx…")
     told = str(answered(429, f"{KEY} planted-too sk-abcdefgh hf_abcdef Bearer abc= sk-short plain"))
     assert told.endswith("429: [secret] [secret] [secret] [secret] [secret] sk-short plain")
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("https://api.example.com/v1/", ("https://api.example.com/v1", "api.example.com")),
-        ("http://[::1]:8000/v1", ("http://[::1]:8000/v1", "::1")),
-        ("http://host", ("http://host", "host")),
-    ],
-)
-def test_an_address_is_shown_with_its_host(url: str, shown: tuple[str, str]) -> None:
-    assert public_address(url) == shown
-
-
-@pytest.mark.parametrize("url", ["ftp://host/v1", "host:8000/v1", "http://", "http://host:port/v1", ""])
-def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(LLMError, match="is no address of an endpoint; expected http://host:port/v1"):
-        public_address(url)
 
 
 def test_a_refused_address_shows_nothing_secret() -> None:

@@ -10,10 +10,7 @@ import torch
 from read_again import LAYERS, answered, bare, close, read, stored
 
 from metaprobe.collecting.extract import extract
-from metaprobe.llms.base import LLMError
-from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.readings import exact_start
 from metaprobe.records.types import LIVE_POSITIONS, POSITIONS
 
 llm = read_again.llm
@@ -40,15 +37,6 @@ def test_replay_finds_what_the_hooks_kept_while_the_model_answered(llm, calls) -
         close(states.hidden.values, call.hidden.values)
 
 
-def test_first_last_and_mean_are_those_of_the_answer_tokens(llm, calls) -> None:
-    for call, states in zip(calls, read(llm, calls, positions=LIVE_POSITIONS, tokens=True), strict=True):
-        assert states.tokens.shape == (len(call.token_ids), len(LAYERS), 32)
-        each = states.tokens.astype(np.float32)
-        np.testing.assert_array_equal(states.hidden.values[:, 1], states.tokens[0])
-        np.testing.assert_array_equal(states.hidden.values[:, 2], states.tokens[-1])
-        close(states.hidden.values[:, 3], each.mean(0))
-
-
 def test_the_mean_alone_is_read_as_beside_other_positions(llm, calls) -> None:
     both = read(llm, calls, positions=LIVE_POSITIONS)
     for alone, states in zip(read(llm, calls, positions=("answer_mean",)), both, strict=True):
@@ -66,22 +54,6 @@ def test_before_exact_is_the_token_before_the_exact_answer(llm, calls) -> None:
     for nowhere in ("k", ""):
         [states] = read(llm, [call], nowhere, **options)
         np.testing.assert_array_equal(states.hidden.values[:, 2], states.hidden.values[:, 1])
-
-
-@pytest.mark.parametrize(
-    ("text", "exact", "start"),
-    [
-        ("It is 5, not 59.", "5", 6),
-        ("A or B? The answer: A", "A", 20),
-        ("A is right. An apple.", "A", 0),
-        ("US$5", "$5", 2),
-        ("59", "5", 0),
-        ("nothing", "else", None),
-        ("nothing", "", None),
-    ],
-)
-def test_the_exact_answer_is_found_as_a_word_of_its_own_before_it_is_found_anywhere(text, exact, start) -> None:
-    assert exact_start(text, exact) == start
 
 
 def test_an_empty_answer_has_the_state_of_the_prompt_everywhere(llm, calls) -> None:
@@ -112,11 +84,6 @@ def test_nothing_above_the_deepest_layer_is_computed(llm, calls) -> None:
     everything = read(llm, calls)
     for few, all_of_them in zip(shallow, everything, strict=True):
         np.testing.assert_array_equal(few.hidden.values, all_of_them.hidden.values[[0, 2]])
-
-
-def test_a_capture_of_what_is_not_known_yet_is_refused() -> None:
-    with pytest.raises(LLMError, match=r"\['before_exact'\] are not known while a model answers"):
-        Capture((1,), ("before_exact",))
 
 
 @pytest.mark.slow

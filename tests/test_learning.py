@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,19 +14,19 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport, collect
-from metaprobe.collecting.labels import add_labels, find_unlabelled, fold_profiles, read_labels
+from metaprobe.collecting.labels import add_labels, find_unlabelled, fold_profiles
 from metaprobe.collecting.launch import launch
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import LLMError, Request
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
+from metaprobe.pipelines import Models, Prompts, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
-from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Decision, Item, Label, Run
+from metaprobe.records.types import Call, Decision, Item, Label
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Outcome, State, learns
-from metaprobe.routing.profiles import ProfileStore, read_correctness
+from metaprobe.routing.profiles import ProfileStore
 
 ITEMS = [
     Item(id=f"i{n:02}", question=f"What is {n} + 1?", gold=(str(n + 1),), check="number", group=f"g{n}")
@@ -115,23 +116,6 @@ def test_a_collection_that_is_resumed_counts_no_outcome_twice_and_begins_with_wh
     assert len({(run.id) for run in RunStore(tmp_path / "runs")}) == 9
 
 
-def test_a_collection_is_not_resumed_with_other_profiles_than_it_began_with(tmp_path: Path) -> None:
-    gathered(tmp_path / "pilot", ITEMS[:6], tmp_path / "profiles")
-    gathered(tmp_path / "runs", ITEMS[6:9], tmp_path / "profiles")
-    for other in (tmp_path / "another", None):
-        with pytest.raises(StoreMismatch, match="profiles"):
-            gathered(tmp_path / "runs", ITEMS[6:9], other)
-
-
-def test_a_second_pass_over_the_same_items_with_what_was_learned_is_other_runs(tmp_path: Path) -> None:
-    gathered(tmp_path / "first", ITEMS[:6], tmp_path / "profiles")
-    first = outcomes(tmp_path / "profiles")
-    gathered(tmp_path / "second", ITEMS[:6], tmp_path / "profiles")
-    assert not {run.id for run in RunStore(tmp_path / "first")} & {run.id for run in RunStore(tmp_path / "second")}
-    assert outcomes(tmp_path / "profiles")[: len(first)] == first
-    assert len(outcomes(tmp_path / "profiles")) > len(first)
-
-
 class Learner:
     """Asks the others while it has been right more often than wrong, and remembers what it was told."""
 
@@ -156,9 +140,9 @@ class Learner:
 
 def test_a_policy_that_learns_is_told_of_every_decision_in_the_items_order_however_runs_end(tmp_path: Path) -> None:
     found = []
-    for seed, concurrency in ((0, 128), (1, 128), (2, 2)):
+    for seed, concurrency in ((0, 128), (2, 2)):
         policy = Learner()
-        gathered(tmp_path / f"{seed}", ITEMS, llm=World(seed=seed), policy=policy, wave=4, concurrency=concurrency)
+        gathered(tmp_path / f"{seed}", ITEMS[:12], llm=World(seed=seed), policy=policy, wave=4, concurrency=concurrency)
         runs = {run.item.id: run for run in RunStore(tmp_path / f"{seed}")}
         expected = [
             (decision.id, Outcome(run.outcome, 0.5 * len(run.calls), 2.0 * len(run.calls)))
@@ -168,7 +152,7 @@ def test_a_policy_that_learns_is_told_of_every_decision_in_the_items_order_howev
         assert policy.seen == expected
         assert len({decision.action for run in runs.values() for decision in run.decisions[:1]}) == 2  # it learned
         found.append(told(tmp_path / f"{seed}"))
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 def test_a_resumed_collection_tells_its_policy_of_the_stored_runs_as_well(tmp_path: Path) -> None:
@@ -198,25 +182,18 @@ def test_who_learns_and_what_cannot_be_learned_from_is_said_before_anything_is_a
         )
 
 
-def test_a_persons_label_goes_before_a_programs_and_a_programs_before_a_judges() -> None:
-    def known(*labels: tuple[float, str]) -> float | None:
-        call = Call(id="c", stage="answer", agent="a")
-        found = tuple(Label("c", "correct", value, source) for value, source in labels)
-        return read_correctness(Run(id="r", system="s", variant="v", item=ITEMS[0], calls=(call,), labels=found), "a")
-
-    assert known() is None
-    assert known((0.0, "judge:m")) == 0.0
-    assert known((1.0, "program"), (0.0, "judge:m")) == 1.0
-    assert known((0.0, "human"), (1.0, "program"), (1.0, "judge:m")) == 0.0
-    assert known((0.0, "human"), (1.0, "human")) == 1.0  # who thinks again is right
+@pytest.fixture(scope="module")
+def collected_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stores") / "unchecked"
+    items = [dataclasses.replace(item, check="none", gold=()) for item in ITEMS[:6]]
+    gathered(folder, items, variants=["every-agent"])
+    return folder
 
 
 @pytest.fixture
-def unchecked(tmp_path: Path) -> Path:
+def unchecked(collected_once: Path, tmp_path: Path) -> Path:
     """A store whose answers no program can check."""
-    items = [dataclasses.replace(item, check="none", gold=()) for item in ITEMS[:6]]
-    gathered(tmp_path / "unchecked", items, variants=["every-agent"])
-    return tmp_path / "unchecked"
+    return Path(shutil.copytree(collected_once, tmp_path / "unchecked"))
 
 
 def by_command(*words: object) -> str:
@@ -252,18 +229,6 @@ def test_profiles_learn_from_answers_that_a_person_or_a_judge_has_labelled(unche
     assert right[0] < right[1]  # it begins with the one who is right
 
 
-def test_a_judges_label_does_not_replace_a_persons_in_a_store(unchecked: Path, tmp_path: Path) -> None:
-    [call] = [json.loads(line)["call"] for line in by_command("label", unchecked).splitlines()][:1]
-    filled, given = tmp_path / "filled.jsonl", []
-    for value, source in [(1, "judge:a"), (0, "judge:a"), (1, "human"), (0, "judge:b"), (0, "human"), (1, "judge:a")]:
-        filled.write_text(json.dumps({"call": call, "correct": value, "source": source}))
-        by_command("label", unchecked, filled)
-        [run] = [run for run in RunStore(unchecked) if run.label("correct", call) is not None]
-        given.append(run.label("correct", call))
-        assert run.outcome in (None, given[-1]), "the outcome is what the strongest source says"
-    assert given == [1, 0, 1, 1, 0, 0]
-
-
 def test_a_corrected_label_corrects_the_profile(tmp_path: Path) -> None:
     gathered(tmp_path / "runs", ITEMS[:3], tmp_path / "profiles")
     (call, *_) = [c for run in RunStore(tmp_path / "runs") for c in run.calls if c.stage == "answer"]
@@ -285,11 +250,8 @@ def test_a_corrected_label_corrects_the_profile(tmp_path: Path) -> None:
         ('{"call": "c"}', "labels.jsonl:1: expected"),
         ('{"call": "c", "correct": 2}', "correct is 2"),
         ('{"call": "c", "correct": 1, "source": "program"}', "source is 'program'"),
-        ('{"call": "c", "correct": 1}', "holds no call 'c'"),
         ('\n{"call": "c", "correct": -0.1}', "labels.jsonl:2: correct is -0.1"),
-        ('{"call": "c", "correct": "yes"}', "correct is 'yes'"),
         ('{"call": 3, "correct": 1}', "labels.jsonl:1: expected"),
-        ('["call", "correct"]', "labels.jsonl:1: came"),
         ('{"call": "c", "correct": 1}\n{"call": "d", "correct": 0}\n{"call": "e", "correct": 0}', "(nor 2 others"),
     ],
 )
@@ -303,23 +265,6 @@ def test_a_label_that_cannot_be_taken_is_named_and_nothing_is_changed(
     assert result.exit_code == 1
     assert said in result.output
     assert [path.read_bytes() for path in RunStore(unchecked).shards()] == before
-
-
-def test_labels_are_read_line_by_line_and_blank_and_open_ones_passed_over(tmp_path: Path) -> None:
-    file = tmp_path / "labels.jsonl"
-    lines = [
-        {"call": "a", "correct": None}, None, {"call": "b", "correct": 0}, {"call": "c", "correct": 1, "source": None},
-        {"call": "d", "correct": 0.5, "source": "judge:m"}, {"call": "b", "correct": 1, "source": "human"},
-    ]  # fmt: skip
-    file.write_text("\n".join("  " if line is None else json.dumps(line) for line in lines), encoding="utf-8")
-    assert read_labels(file) == {
-        "b": Label("b", "correct", 1.0, "human"),
-        "c": Label("c", "correct", 1.0, "human"),
-        "d": Label("d", "correct", 0.5, "judge:m"),
-    }
-    file.write_bytes('{"call": "\xe9", "correct": 1}'.encode("latin-1"))
-    with pytest.raises(RecordError, match=r"byte 11 .*is not UTF-8"):
-        read_labels(file)
 
 
 def test_a_judge_does_not_change_what_a_program_has_found_and_a_person_does(tmp_path: Path) -> None:
@@ -345,38 +290,3 @@ def test_a_judge_does_not_change_what_a_program_has_found_and_a_person_does(tmp_
     add_labels(store, {aside.id: Label(aside.id, "correct", 1 - other, "human")})
     (after,) = store
     assert after.outcome == other  # no answer, so it is not the final one
-
-
-def test_a_judges_label_beside_a_persons_does_not_keep_that_from_counting(tmp_path: Path) -> None:
-    gathered(tmp_path / "runs", ITEMS[:1], variants=["every-agent"])
-    store = RunStore(tmp_path / "runs")
-    (before,) = store
-    answers = [call for call in before.calls if call.stage == "answer"]
-    given = {answers[0].id: Label(answers[0].id, "correct", 0.5, "judge:m")}
-    for call in answers[1:]:
-        given[call.id] = Label(call.id, "correct", 0.25, "human")
-    assert any(call.text.strip() == before.final_answer for call in answers[1:])
-    assert add_labels(store, given) == 3
-    (after,) = store
-    assert after.outcome == 0.25
-
-
-def test_runs_that_tell_of_no_agent_make_no_profile(recorded_runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no outcome of an agent; expected runs of metacogagent"):
-        fold_profiles([recorded_runs], tmp_path / "profiles")
-    assert [name for name, system in SYSTEMS.items() if system.experiences] == ["metacogagent"]
-
-
-def test_the_command_carries_profiles_from_one_collection_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(World()))
-    for name, items in (("first", ITEMS[:12]), ("second", ITEMS[12:])):
-        facts = [{k: getattr(item, k) for k in ("id", "question", "gold", "check", "group")} for item in items]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, facts)))
-        words = ["collect", "metacogagent", "--task", tmp_path / f"{name}.jsonl", "--out", tmp_path / name]
-        by_command(*words, "--wave", 1, "--profiles", tmp_path / "profiles", "--llm", "world")
-    gathered(tmp_path / "all", ITEMS)
-    assert told(tmp_path / "first") | told(tmp_path / "second") == told(tmp_path / "all")
-    pinned = [json.loads((tmp_path / n / "collection.json").read_text())["profiles"] for n in ("first", "second")]
-    assert pinned[0]["outcomes"] == 0 < pinned[1]["outcomes"]

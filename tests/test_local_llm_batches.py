@@ -12,37 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request, teacher_forced
 
-from metaprobe.llms.forward import companions, count_shared, pad_rows, prefixes
+from metaprobe.llms.forward import pad_rows, prefixes
 from metaprobe.llms.generation import generate
 from metaprobe.llms.hidden_capture import Capture
 
 network = random_model.network
 tokenizer = random_model.tokenizer
-
-
-def test_a_shared_beginning_read_once_changes_nothing(network, tokenizer) -> None:
-    begin = "a b c d e f g h i j k l m n o p "
-    requests = [request(begin + p, i, hidden=True) for i, p in enumerate(PROMPTS)]
-    together = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), requests)
-    assert count_shared([call.prompt_token_ids.tolist() for call in together]) >= 16
-    for call, asked in zip(together, requests, strict=True):
-        alone = answers(llm_of(network, tokenizer, capture=Capture(LAYERS)), [asked])[0]
-        assert call.token_ids.tolist() == alone.token_ids.tolist()
-        np.testing.assert_allclose(call.logprobs, teacher_forced(network, call)[0], atol=TOLERANCE)
-        np.testing.assert_allclose(call.hidden.values, alone.hidden.values, rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("prompts", "shared"),
-    [
-        ([[1] * 20 + [2], [1] * 20 + [3]], 20),
-        ([[1] * 20, [1] * 20], 19),  # something must be left to read
-        ([[1] * 10 + [2], [1] * 10 + [3]], 0),
-        ([[1] * 30], 0),
-    ],
-)
-def test_the_shared_beginning_leaves_every_prompt_a_token(prompts: list[list[int]], shared: int) -> None:
-    assert count_shared(prompts) == shared
 
 
 def test_long_beginnings_of_several_groups_are_read_once_each_and_change_nothing(network, tokenizer) -> None:
@@ -71,16 +46,6 @@ def test_rows_of_a_group_begin_alike_and_no_more_is_read_than_without(prompts: l
     assert [row[keep == 1].tolist() for row, keep in zip(ids, mask, strict=True)] == prompts
     cost = len(found.first) * max(found.lengths) + len(prompts) * (ids.shape[1] - max(found.lengths))
     assert cost <= len(prompts) * max(map(len, prompts))
-
-
-def test_questions_about_one_text_are_read_together_and_strangers_by_length() -> None:
-    texts = [[100 + i] * 40 for i in range(4)]
-    about = [texts[i % 4] + [j] * (3 + i) for i, j in zip(range(16), range(16), strict=True)]
-    prompts = sorted(about, key=len)
-    chosen = companions(prompts, 8)
-    assert sorted({prompts[row][0] for row in chosen}) == [100, 101], "two whole texts, not four halves"
-    strangers = [[i] * (5 + i) for i in range(16)]
-    assert companions(strangers, 4) == [12, 13, 14, 15]
 
 
 def test_a_seeded_answer_does_not_depend_on_its_batch(network, tokenizer) -> None:

@@ -3,21 +3,18 @@
 import asyncio
 import contextlib
 import dataclasses
-import time
 from threading import Event
 
 import numpy as np
 import pytest
 import random_model
-import torch
-from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, request
+from random_model import LAYERS, PROMPTS, TOLERANCE, answers, llm_of, request
 from transformers import GenerationConfig
 
 from metaprobe.llms.base import LLMError, Request, Token
-from metaprobe.llms.generation import BatchRecorder, BatchRow, Cancelled
 from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
-from metaprobe.records.types import Call, Sampling
+from metaprobe.records.types import Call
 
 network = random_model.network
 tokenizer = random_model.tokenizer
@@ -41,33 +38,11 @@ def test_an_answer_that_ends_at_the_limit_is_not_called_cut(network, tokenizer) 
     assert (short.finish_reason, short.token_ids.tolist()) == ("length", whole.token_ids.tolist()[:-1])
 
 
-def test_a_prompt_beyond_the_context_fails_alone_and_says_so(network, tokenizer) -> None:
-    llm = llm_of(network, tokenizer)
-
-    async def ask() -> list[Call | BaseException]:
-        too_long = request("a " * 70, 1)
-        return list(await asyncio.gather(llm.complete(request("a")), llm.complete(too_long), return_exceptions=True))
-
-    good, bad = asyncio.run(ask())
-    assert isinstance(good, Call)
-    assert isinstance(bad, LLMError)
-    assert "context of tiny (64 tokens)" in str(bad)
-
-
-def test_a_cancelled_batch_stops_at_its_next_token(network) -> None:
-    cancel = Event()
-    recorder = BatchRecorder([BatchRow(Sampling())], eos_ids=[1], device=torch.device("cpu"), cancel=cancel)
-    recorder(torch.zeros(1, 1), torch.zeros(1, 5))
-    cancel.set()
-    with pytest.raises(Cancelled):
-        recorder(torch.zeros(1, 1), torch.zeros(1, 5))
-
-
 def test_an_answer_ends_before_a_stop_text(network, tokenizer) -> None:
     """Against the same seeded answer without the stop text, cut by hand."""
     positions = ("prompt_last", "answer_first", "answer_last", "answer_mean")
     llm = llm_of(network, tokenizer, capture=Capture(LAYERS, positions), top_logprobs=2)
-    requests = [request(p, i, max_tokens=30, temperature=1.0, seed=i, hidden=True) for i, p in enumerate(PROMPTS * 3)]
+    requests = [request(p, i, max_tokens=30, temperature=1.0, seed=i, hidden=True) for i, p in enumerate(PROMPTS * 2)]
     free = answers(llm, requests)
     # Within the answer, or at its very beginning.
     stops = [
@@ -81,7 +56,7 @@ def test_an_answer_ends_before_a_stop_text(network, tokenizer) -> None:
             for r, stop in zip(requests, stops, strict=True)
         ],
     )
-    assert sum(stop in call.text for call, stop in zip(free, stops, strict=True)) > 5
+    assert sum(stop in call.text for call, stop in zip(free, stops, strict=True)) > 3
     assert sum(not call.tokens for call in held) > 1
     for whole, call, stop in zip(free, held, stops, strict=True):
         expected = whole.text.split(stop)[0] if stop != "never" else whole.text
@@ -116,11 +91,6 @@ def test_a_stop_text_that_the_limit_cuts_off_is_no_stop(network, tokenizer) -> N
     assert ended(6) == ("length", before)
 
 
-def test_an_empty_stop_text_is_refused(network, tokenizer) -> None:
-    with pytest.raises(LLMError, match="must not be empty"):
-        answers(llm_of(network, tokenizer), [request("a", stop=("",))])
-
-
 def streamed(llm: LocalLLM, asked: Request) -> tuple[list[Token], Call]:
     async def listen() -> list[Token | Call]:
         return [event async for event in llm.stream(asked)]
@@ -134,7 +104,7 @@ def streamed(llm: LocalLLM, asked: Request) -> tuple[list[Token], Call]:
 def test_what_is_streamed_is_what_complete_gives(network, tokenizer, stopping: bool) -> None:
     llm = llm_of(network, tokenizer, top_logprobs=2)
     dropped = 0
-    for i, prompt in enumerate(PROMPTS):
+    for i, prompt in enumerate(PROMPTS[:3]):
         asked = request(prompt, i, temperature=1.0, seed=i, max_tokens=20)
         if stopping:  # at a text of two tokens, the first of which must not be streamed before the second is known
             free = answers(llm, [asked])[0]
@@ -146,7 +116,7 @@ def test_what_is_streamed_is_what_complete_gives(network, tokenizer, stopping: b
         assert tuple(token.text for token in tokens) == call.tokens
         assert [token.logprob for token in tokens] == call.logprobs.tolist() == plain.logprobs.tolist()
         assert np.array_equal(np.array([token.top_logprobs for token in tokens]).reshape(-1, 2), call.top_logprobs)
-    assert (dropped > 1) is stopping
+    assert (dropped > 0) is stopping
 
 
 def test_who_stops_listening_stops_the_generation(network, tokenizer) -> None:
@@ -177,21 +147,18 @@ def test_who_stops_listening_stops_the_generation(network, tokenizer) -> None:
     assert 1 <= passes[0] <= 6
 
 
-def test_a_stream_that_fails_says_why(network, tokenizer) -> None:
-    with pytest.raises(LLMError, match="context of tiny"):
-        streamed(llm_of(network, tokenizer), request("a " * 70))
-
-
 def test_what_cannot_be_answered_is_refused_by_the_requests_name(network, tokenizer) -> None:
     llm = llm_of(network, tokenizer)
     for asked, reason in (
         (dataclasses.replace(request("a", 7), messages=()), "request r7: nothing to answer: there are no messages"),
         (request("a", 7, max_tokens=0), "request r7: max_tokens must be at least 1, got 0"),
         (request("a", 7, max_tokens=None), "request r7: max_tokens must be at least 1, got None"),
+        (request("a", 7, stop=("",)), "request r7: a stop text must not be empty"),
     ):
         with pytest.raises(LLMError, match=reason):
             answers(llm, [asked])
-    assert len(answers(llm, [request("a", max_tokens=1, seed=1)])[0].tokens) <= 1
+    with pytest.raises(LLMError, match="context of tiny"):
+        streamed(llm, request("a " * 70))
 
 
 def test_the_context_is_filled_to_the_last_token(network, tokenizer) -> None:
@@ -224,35 +191,6 @@ def test_a_batch_that_fails_says_so_to_each_and_the_next_one_is_answered(network
     assert [str(error) for error in failed] == ["tiny failed on a batch of 2: out of memory; try a smaller batch"] * 2
     assert all(isinstance(error, LLMError) for error in failed)
     assert all(isinstance(call, Call) for call in asyncio.run(ask()))
-
-
-def test_a_text_needs_a_token_for_its_beginning(network) -> None:
-    without = random_model.word_tokenizer()
-    without.eos_token = None
-    with pytest.raises(LLMError, match="tiny has no token for the beginning of a text: give a message before it"):
-        asyncio.run(llm_of(network, without).loglikelihood(dataclasses.replace(request(""), messages=()), "a"))
-    without.bos_token = "q"
-    asked = dataclasses.replace(request(""), messages=())
-    call = asyncio.run(llm_of(network, without).loglikelihood(asked, "a"))
-    assert call.prompt_token_ids.tolist() == [WORDS.index("q")]
-
-
-def test_a_call_says_who_answered_what_and_how_long_it_took(network, tokenizer) -> None:
-    llm = llm_of(network, tokenizer)
-    asked = dataclasses.replace(request("a b", max_tokens=5), agent="solver", round=2, parent="before")
-    begun = time.perf_counter()
-    [call] = answers(llm, [asked])
-    scored = asyncio.run(llm.loglikelihood(asked, "c d"))
-    whole_ms = 1000 * (time.perf_counter() - begun)
-    for made in (call, scored):
-        assert (made.id, made.stage, made.agent, made.round, made.parent) == ("r0", "answer", "solver", 2, "before")
-        assert (made.model, made.model_revision, made.model_dtype) == ("tiny", "test", "float32")
-        assert (made.messages, made.sampling, made.logprobs_mode) == (asked.messages, asked.sampling, "raw")
-        assert made.prompt_token_ids.dtype == made.token_ids.dtype == np.int32
-        assert 0 < made.latency_ms < whole_ms
-        assert made.top_logprobs is None
-    assert (call.usage.prompt_tokens, call.usage.completion_tokens) == (len(call.prompt_token_ids), len(call.tokens))
-    assert scored.usage.prompt_tokens == len(scored.prompt_token_ids) + 2
 
 
 def test_every_token_that_ends_an_answer_is_known_by_settings_and_tokenizer(network, tokenizer) -> None:

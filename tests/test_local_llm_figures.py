@@ -10,10 +10,8 @@ import random_model
 import torch
 from random_model import LAYERS, PROMPTS, TOLERANCE, WORDS, answers, llm_of, request, teacher_forced
 
-from metaprobe.llms.base import Capabilities, LLMError, Request
-from metaprobe.llms.forward import Prefixes, pad_rows, score
-from metaprobe.llms.generation import has_grammars, nucleus
-from metaprobe.llms.hidden_capture import Capture, RowStates, chosen_layers, decoder_blocks, layer_hooks
+from metaprobe.llms.base import LLMError, Request
+from metaprobe.llms.hidden_capture import Capture, chosen_layers, decoder_blocks, layer_hooks
 from metaprobe.records.types import Call
 
 network = random_model.network
@@ -85,30 +83,10 @@ def test_hidden_states_agree_with_transformers_own(network, tokenizer) -> None:
                 np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)  # float16: 11 bits
 
 
-def test_only_requests_that_ask_for_hidden_states_are_captured(network, tokenizer) -> None:
-    llm = llm_of(network, tokenizer, capture=Capture((1,), ("prompt_last",)))
-    captured, plain = answers(llm, [request("a", hidden=True), request("q", 1)])
-    assert captured.hidden is not None
-    assert captured.hidden.values.shape == (1, 1, 16)
-    assert plain.hidden is None
-
-
-@pytest.mark.parametrize(("choice", "layers"), [("all", (0, 1, 2, 3)), ("every:2", (0, 2)), ("3, 1", (1, 3))])
-def test_layers_are_chosen_by_name_step_or_number(network, choice: str, layers: tuple[int, ...]) -> None:
-    assert chosen_layers(choice, network.config) == layers
-
-
 @pytest.mark.parametrize("choice", ["", "4", "every:0", "-1", "some", "1;2"])
 def test_layers_that_do_not_exist_are_refused_with_the_range(network, choice: str) -> None:
     with pytest.raises(LLMError, match="0 to 3"):
         chosen_layers(choice, network.config)
-
-
-def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
-    p = torch.tensor([0.1, 0.5, 0.3, 0.1])
-    assert torch.isfinite(nucleus(p.log(), 0.7)).tolist() == [False, True, True, False]
-    assert torch.isfinite(nucleus(p.log(), 0.5)).tolist() == [False, True, False, False]
-    assert torch.isfinite(nucleus(p.log(), 1.0)).all()
 
 
 def test_loglikelihood_of_an_own_answer_is_that_of_its_generation(network, tokenizer) -> None:
@@ -153,22 +131,6 @@ def test_loglikelihood_is_that_of_a_plain_forward_pass(network, tokenizer, share
                 ]  # no beginning-of-sequence token: the end's takes its place
 
 
-def test_many_logits_are_computed_a_part_at_a_time(network, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [([5, 6, 7][: 1 + i % 3], [8] * (i % 4)) for i in range(12)]
-    whole = score(network, pairs, pad=0)
-    monkeypatch.setattr("metaprobe.llms.forward.LOGITS_AT_ONCE", 600)
-    for one, other in zip(whole, score(network, pairs, pad=0), strict=True):
-        torch.testing.assert_close(one.logprobs, other.logprobs, atol=TOLERANCE, rtol=0)
-
-
-def test_it_says_what_it_can_do(network, tokenizer) -> None:
-    can = llm_of(network, tokenizer, top_logprobs=4, capture=Capture((1,))).capabilities
-    assert can == Capabilities(
-        logprobs=True, top_logprobs=4, hidden=True, json_schema=has_grammars(), stream=True, loglikelihood=True
-    )
-    assert not llm_of(network, tokenizer).capabilities.hidden
-
-
 def test_layers_that_cannot_be_kept_are_refused(network) -> None:
     for layers in ((), (2, 1), (1, 1)):
         with pytest.raises(LLMError, match="layers must be ascending and distinct"):
@@ -184,26 +146,3 @@ def test_layers_that_cannot_be_kept_are_refused(network) -> None:
     stranger.config.num_hidden_layers = 5
     with pytest.raises(LLMError, match="no list of 5 decoder blocks found in LlamaForCausalLM"):
         decoder_blocks(stranger)
-
-
-def test_states_of_tokens_that_are_taken_back_do_not_count() -> None:
-    rows = RowStates(Capture((0,), ("prompt_last", "answer_first", "answer_last", "answer_mean")), str, revocable=2)
-    rows.begin(torch.tensor([[9.0]]))
-    for token, value in enumerate((1.0, 3.0, 5.0, 7.0)):
-        rows.add(torch.tensor([[value]]), token)
-    rows.trim(4)
-    assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 7, 4]
-    rows.trim(2)
-    assert rows.hidden().values[0, :, 0].tolist() == [9, 1, 3, 2]
-    empty = RowStates(Capture((0,), ("prompt_last", "answer_last")), str)
-    empty.begin(torch.tensor([[9.0]]))
-    assert empty.hidden().values[0, :, 0].tolist() == [9, 9]
-
-
-def test_tokens_and_masks_are_made_where_the_model_is() -> None:
-    ids, mask = pad_rows([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("meta"))
-    assert (ids.device.type, mask.device.type) == ("meta", "meta")
-    ids, mask = pad_rows([[5, 6], [7]], 0, Prefixes((0, 0), (0, 0), (0,)), torch.device("cpu"))
-    assert (ids.tolist(), mask.tolist()) == ([[5, 6], [0, 7]], [[1, 1], [0, 1]])
-    ids, mask = pad_rows([[5, 6, 7], [8, 9]], 0, Prefixes((2, 1), (0, 1), (0, 1)), torch.device("cpu"))
-    assert (ids.tolist(), mask.tolist()) == ([[5, 6, 7], [0, 8, 9]], [[1, 1, 1], [0, 1, 1]])

@@ -1,6 +1,5 @@
 """What the page of the loop says scores can spare at best is what the estimate needs where they tell so much."""
 
-import json
 from pathlib import Path
 
 import click
@@ -11,7 +10,6 @@ from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.monitoring.estimates import estimate_accuracy
 from metaprobe.records.store import RunStore
 from research.breadth.asking import DIRECT
-from research.loop import measure
 from research.loop.page import ROOT, labels_needed, least_labels, spared
 from research.loop.quantised import PACKED, quantise
 
@@ -43,20 +41,6 @@ def test_the_best_that_is_possible_stands_beside_what_was_needed() -> None:
     assert "at best | at best, 1500 answers | labels needed" in head
     assert "| p | 0.45 | 55% | 59% | 59% | 59% |" in cells
     assert "squared correlation of 0.5, or of 0.54 here; the best signal at hand has 0.45" in said
-
-
-def test_one_shift_measured_anew_leaves_the_figures_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "MEASURED", tmp_path / "loop.json")
-    first = [{"world": "w", "shift": shift, "value": 1} for shift in ("a", "b")]
-    measure._keep("drift", "rows", first, {"day": 100}, "", {"spared": [2]})
-    again = [{"world": "w", "shift": shift, "value": 3} for shift in ("b", "c")]
-    measure._keep("drift", "rows", again, {"day": 100}, "b")
-    kept = json.loads((tmp_path / "loop.json").read_text())["drift"]
-    assert kept == {"rows": [first[0], *again], "spared": [2], "day": 100}
-    with pytest.raises(click.ClickException, match="measure all anew"):
-        measure._keep("drift", "rows", again, {"day": 50}, "b")
 
 
 def test_the_quantised_model_was_asked_what_the_model_itself_was_asked() -> None:

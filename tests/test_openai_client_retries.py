@@ -64,13 +64,6 @@ def test_an_answer_that_does_not_come_is_given_up(server: FaultyServer) -> None:
         complete(server, "q: silent", timeout_s=0.05, attempts=2)
 
 
-def test_nobody_there_is_told_with_the_address(server: FaultyServer) -> None:
-    complete(server, "q: ok")
-    llm = OpenAILLM("m", base_url=server.base_url, attempts=2, sleep=Sleep())
-    with pytest.raises(LLMError, match=rf"no connection to {server.base_url}: .*\(asked 2 times\)"):
-        asyncio.run(llm.complete(request("q: ok")))
-
-
 def test_retry_after_is_waited_for_and_other_waits_grow_at_random(server: FaultyServer) -> None:
     named, grown = Sleep(), Sleep()
     complete(server, "q: 429 429 ok", sleep=named)

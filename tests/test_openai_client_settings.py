@@ -7,38 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import asked_endpoint
-import openai
 import pytest
-from asked_endpoint import KEY, Sleep, complete, request, streamed, use
+from asked_endpoint import KEY, complete, request, streamed, use
 from faulty_server import FaultyServer
 
 from metaprobe.llms.base import Capabilities, LLMError
-from metaprobe.llms.endpoint import public_address
 from metaprobe.llms.openai_client import OpenAILLM
 from metaprobe.llms.pricing import OPENAI_PRICES, Price, price_of, read_prices
 from metaprobe.records.types import Call, Usage
 
 environment = asked_endpoint.environment
 server = asked_endpoint.server
-
-
-def test_a_given_client_is_neither_changed_nor_closed(server: FaultyServer) -> None:
-    async def check(_: OpenAILLM) -> None:
-        http_client = openai.DefaultAsyncHttpxClient(trust_env=False)
-        client = openai.AsyncOpenAI(
-            api_key="sk-mine-1234567", base_url=server.base_url, max_retries=9, timeout=77, http_client=http_client
-        )
-        before = dict(vars(client))
-        async with OpenAILLM("m", client=client, sleep=Sleep(), timeout_s=5) as llm:
-            await llm.complete(request("q: 500 ok"))
-            with pytest.raises(LLMError) as error:
-                await llm.complete(request("q: 401"))
-        assert "sk-mine" not in str(error.value)
-        assert vars(client) == before
-        assert not client.is_closed()
-        await client.close()
-
-    use(server, check)
 
 
 def test_the_key_stays_in_no_error_record_log_or_repr(server: FaultyServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -88,7 +67,7 @@ def test_a_spec_names_the_model_and_maybe_the_address(monkeypatch: pytest.Monkey
     assert OpenAILLM.parse("openai:gpt-4o").endpoint == "http://here:1/v1"
     llm = OpenAILLM.parse("openai:org/model@2@https://there/v1", top_logprobs=5)
     assert (llm.name, llm.endpoint, llm.capabilities.top_logprobs) == ("org/model@2", "https://there/v1", 5)
-    assert (llm.revision, repr(llm)) == ("unknown", "OpenAILLM('org/model@2', endpoint='https://there/v1')")
+    assert OpenAILLM.parse("openai:m@http://[::1]:80/v1/?key=x").endpoint == "http://[::1]:80/v1"  # nothing secret
 
 
 @pytest.mark.parametrize(
@@ -117,10 +96,6 @@ def test_a_missing_or_broken_key_is_told_before_anything_is_asked(monkeypatch: p
     OpenAILLM("m", base_url="http://127.0.0.1:1/v1")  # needs none
 
 
-def test_addresses_are_shown_without_their_query() -> None:
-    assert public_address("http://[::1]:80/v1/?key=x") == ("http://[::1]:80/v1", "::1")
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -128,18 +103,18 @@ def test_addresses_are_shown_without_their_query() -> None:
         {"attempts": 0},
         {"timeout_s": 0},
         {"top_logprobs": -1},
-        {"client": object()},
         {"extra_body": {"temperature": 1}},
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(LLMError, match=r"expected|give one of the two|extra_body holds temperature"):
+    with pytest.raises(LLMError, match=r"expected|extra_body holds temperature"):
         OpenAILLM("m", base_url="http://here/v1", **options)
 
 
 def test_prices_are_known_where_they_are_billed(tmp_path: Path) -> None:
     assert price_of("gpt-4o-2024-08-06", "api.openai.com") == OPENAI_PRICES["gpt-4o"]
     assert price_of("gpt-4o-2024-05-13", "api.openai.com") == Price(5.0, 15.0)
+    assert price_of("gpt-4.1-nano", "api.openai.com") == Price(0.1, 0.4)
     assert price_of("gpt-4o", "127.0.0.1") is None
     assert price_of("gpt-99", "api.openai.com") is None
     assert Price(2.0, 8.0).cost_usd(Usage(1_000_000, 500_000)) == 6.0
@@ -172,9 +147,9 @@ def test_this_machines_own_names_are_reached_without_a_proxy(server: FaultyServe
 
 def test_what_it_is_asked_for_by_default_and_what_it_can_do() -> None:
     llm = OpenAILLM("m", base_url="http://here/v1")
-    assert llm.capabilities == Capabilities(logprobs=True, json_schema=True, stream=True, loglikelihood=True)
+    assert llm.capabilities == Capabilities(logprobs=True, stream=True)
     without = OpenAILLM("m", base_url="http://here/v1", logprobs=False, top_logprobs=5, schema_form="none")
-    assert without.capabilities == Capabilities(stream=True, loglikelihood=True)
+    assert without.capabilities == Capabilities(stream=True)
     same = OpenAILLM("m", base_url="http://here/v1/")
     others = (
         OpenAILLM("m", base_url="http://there/v1"),

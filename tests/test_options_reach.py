@@ -99,10 +99,6 @@ def test_extraction_is_told_by_whom_what_and_how_much_at_once(reach: Any, runs: 
     shared = {"stage": "s", "agent": "a", "batch_size": 5}
     of_states = {"layers": "0,8", "positions": ("answer_last",), "every_token": True, "shard_calls": 9}
     assert (given, named) == ((runs, "m"), {**shared, **of_states, "other_model": True, "via": "vllm"})
-    name = "metaprobe.collecting.extract_ray.launch_on_ray"
-    given, named = reach(name, "extract", runs, "--llm", "m", "--ray", 3, *states, *said)
-    del named["watch"]
-    assert (given, named) == ((runs, "m", 3), {**shared, **of_states, "other_model": True})
     name = "metaprobe.collecting.reread.launch_reread"
     words = ["extract", runs, "--logprobs", "m", "--out", tmp_path / "o", "--top-logprobs", 4, *said]
     given, named = reach(name, *words)

@@ -1,6 +1,5 @@
 """Options that a system does not have are refused, and those that were set are kept with the store."""
 
-import asyncio
 import dataclasses
 import json
 import sys
@@ -12,20 +11,17 @@ from asked_endpoint import complete
 from click.testing import CliRunner
 from faulty_server import FaultyServer
 from scripted import ScriptedLLM
-from set_up_systems import SUM, disagreeing, run_of, setup_of
+from set_up_systems import run_of, setup_of
 
 from metaprobe.cli import main
-from metaprobe.collecting.collect import collect, run_id
-from metaprobe.collecting.launch import CollectionWatch, TimeEstimate, launch
+from metaprobe.collecting.collect import run_id
+from metaprobe.collecting.launch import launch
 from metaprobe.collecting.models import check_limits, options_of
 from metaprobe.collecting.plan import CollectionPlan
-from metaprobe.llms.base import Request
-from metaprobe.pipelines import SYSTEMS, Models
-from metaprobe.pipelines.session import READ
+from metaprobe.pipelines import SYSTEMS
 from metaprobe.pipelines.system_options import Options
 from metaprobe.records.errors import MissingExtra, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call
 
 server = asked_endpoint.server
 
@@ -68,17 +64,6 @@ def test_a_store_says_what_was_set_and_is_not_continued_with_something_else(tmp_
             run_of(tmp_path, "caelf", tokens=tokens, constants=constants)
 
 
-def test_only_what_differs_from_the_default_makes_another_run(tmp_path: Path) -> None:
-    plain, same, fewer, longer = (
-        run_of(tmp_path / f"{place}", "caelf", **options).id
-        for place, options in enumerate(
-            ({}, {"constants": "reflections=1"}, {"constants": "reflections=0"}, {"tokens": ("attack=9",)})  # type: ignore[list-item]
-        )
-    )
-    assert plain == same
-    assert len({plain, fewer, longer}) == 3
-
-
 def test_a_store_from_before_options_could_be_set_is_continued_with_the_defaults_only(tmp_path: Path) -> None:
     run_of(tmp_path, "caelf")
     settings = tmp_path / "collection.json"
@@ -105,28 +90,6 @@ def test_without_a_limit_an_endpoint_is_told_none_and_a_model_of_this_machine_is
         check_limits(options, system, {"": endpoint, "gamma": "local"}, system.agents)
 
 
-def test_a_run_without_limits_is_stored_and_resumed(tmp_path: Path) -> None:
-    run = run_of(tmp_path, "metacogagent", tokens=("none",))
-    assert {call.sampling.max_tokens for call in run.calls if call.stage != READ} == {None}
-    assert run_of(tmp_path, "metacogagent", tokens=("none",)).id == run.id
-
-
-def test_the_estimate_before_a_collection_follows_limits_and_constants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = ScriptedLLM({"*": disagreeing})
-    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
-    task = tmp_path / "task.jsonl"
-    task.write_text(json.dumps({"id": "i", "question": "1 + 1?", "gold": ["2"], "check": "number"}))
-    told: list[TimeEstimate] = []
-    for place, (tokens, constants) in enumerate((((), ()), (("answer=1000",), ()), ((), ("samples=2",)))):
-        plan = CollectionPlan(
-            system="universal-self-consistency", task=str(task), tokens=tokens, constant=constants, llm=("scripted",)
-        )
-        launch(plan, tmp_path / f"{place}", CollectionWatch(on_estimate=told.append))
-    assert [estimate.tokens_per_run for estimate in told] == [8 * 256 + 16, 8 * 1000 + 16, 2 * 256 + 16]
-
-
 def test_a_package_that_a_system_needs_is_missed_before_anything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,18 +98,6 @@ def test_a_package_that_a_system_needs_is_missed_before_anything_else(
         launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",)), tmp_path)
     with pytest.raises(RecordError, match="nowhere"):  # one model in one conversation argues about nothing
         launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), variant=("single",)), tmp_path)
-
-
-def test_answers_that_their_limit_has_cut_are_counted_by_stage(tmp_path: Path) -> None:
-    class Cut(ScriptedLLM):
-        def _call(self, request: Request, text: str) -> Call:
-            cut = request.stage == "answer" and request.agent != "beta"
-            return dataclasses.replace(super()._call(request, text), finish_reason="length" if cut else "stop")
-
-    setup = setup_of("metacogagent", Options(), Cut({"*": disagreeing}))
-    store = RunStore(tmp_path)
-    report = asyncio.run(collect(SYSTEMS["metacogagent"], [SUM], setup, store, variants=["every-agent"]))
-    assert report.cut == {"answer": (2, 3)}
 
 
 @pytest.mark.parametrize("name", ["gsm8k-self-refine", "creak-cot"])

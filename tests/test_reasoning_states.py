@@ -1,7 +1,6 @@
 """Hidden states of a model that thinks: the answer's positions are the answer's, live, read again, and in a probe."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from metaprobe.llms.base import Request
 from metaprobe.llms.hidden_capture import Capture
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
-from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.segments import marked, spoken_text
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import LIVE_POSITIONS, Call, Message, Sampling, Segment
@@ -74,25 +72,6 @@ def test_thinking_and_answer_have_positions_of_their_own_live_and_read_again(tho
         close(call.hidden.values[:, call.hidden.positions.index(position)], value)
 
 
-def test_without_segments_the_answer_is_all_of_it_and_the_thinking_has_the_prompts_state(
-    thought: tuple[LocalLLM, Call],
-) -> None:
-    llm, call = thought
-    again, tokens = states(llm, replace(call, segments=()))
-    close(again["answer_first"], tokens[0])
-    close(again["answer_mean"], tokens.astype(np.float32).mean(axis=0))
-    for position in ("thinking_first", "thinking_last", "thinking_mean"):
-        close(again[position], again["prompt_last"])
-
-
-def test_segments_follow_ids_that_were_made_again_from_the_text(thought: tuple[LocalLLM, Call]) -> None:
-    llm, call = thought
-    fewer = replace(call, tokens=call.tokens[:3], segments=(Segment("answer", 0, 1),))
-    reading = StateReplay(llm).reading(fewer, "")
-    assert (reading.answer_at - len(reading.prompt)).tolist() == [5, 6, 7, 8, 9]
-    assert (reading.thinking_at - len(reading.prompt)).tolist() == [1, 2, 3]
-
-
 # ---- what a real model said when it was asked to think first
 
 
@@ -114,11 +93,3 @@ def test_a_models_own_tokens_have_the_segments_that_their_text_has() -> None:
     answered = [call for call in calls if call.segments[-1].kind == "answer"]
     assert (len(calls), len(answered)) == (36, 33)
     assert {call.finish_reason for call in calls if call not in answered} == {"length"}
-
-
-def test_scores_of_answers_and_of_pooled_series_are_far_apart() -> None:
-    predictor = QualityPredictor.load(on_mismatch="note")
-    answered = [call for call in recorded() if call.segments[-1].kind == "answer"]
-    own = [predictor.predict(call).score for call in answered]
-    pooled = [predictor.predict(replace(call, segments=())).score for call in answered]
-    assert np.abs(np.float64(own) - np.float64(pooled)).mean() > 0.1

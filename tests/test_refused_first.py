@@ -9,7 +9,6 @@ from scripted import ScriptedLLM
 
 import metaprobe.pipelines
 from metaprobe.collecting.launch import launch, policy_of
-from metaprobe.collecting.models import api_options
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.cache import CallCache
 from metaprobe.pipelines import SYSTEMS, Models
@@ -108,8 +107,3 @@ def test_a_constant_that_no_chosen_variant_works_with_is_refused(
 ) -> None:
     with pytest.raises(RecordError, match=said):
         launch(CollectionPlan(system=system, task="nowhere", variant=variants, constant=(constant,)), tmp_path / "runs")
-
-
-def test_an_option_of_an_endpoint_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(RecordError, match=r"attempts is 2 already; give one value"):
-        api_options(["attempts=2", "attempts=3"])

@@ -22,11 +22,10 @@ def test_replay_prefers_the_call_of_the_same_id_and_streams_it() -> None:
     assert [asyncio.run(llm.complete(request)).text for request in ask] == ["one", "two", "two"]
     tokens, call = asyncio.run(everything(llm.stream(ask[0])))
     assert (tokens, call.text) == ([("one", -1.0)], "one")
-    assert llm.capabilities == Capabilities(logprobs=True, json_schema=True, stream=True)
+    assert llm.capabilities == Capabilities(logprobs=True, stream=True)
+    with pytest.raises(LLMError, match="was not recorded: 2 calls"):
+        asyncio.run(llm.complete(dataclasses.replace(QUESTION, messages=())))
     with pytest.raises(LLMError, match="ask the model itself"):
         asyncio.run(llm.loglikelihood(QUESTION, "42"))
-
-
-def test_a_replay_of_nothing_is_refused() -> None:
     with pytest.raises(LLMError, match="no recorded calls to replay: the store is empty, or was written without texts"):
         ReplayLLM([])

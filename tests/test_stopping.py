@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,27 +58,6 @@ def test_an_answer_ends_where_a_stop_text_first_appears(text: str, sizes: list[i
     assert all(found.safe(range(step)) <= kept for step in range(1, steps))
 
 
-@given(text=texts, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), wanted=stops)
-def test_only_what_may_begin_a_stop_text_is_held_back(text: str, sizes: list[int], wanted: list[str]) -> None:
-    pieces = split(text, sizes)
-    begins = any(decoded(pieces, range(len(pieces))).endswith(s[:n]) for s in wanted for n in range(1, len(s)))
-    if not begins:
-        assert stop_texts(pieces, wanted).safe(range(len(pieces))) == len(pieces)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "kept"),
-    [
-        ([b"4", b"\n", b"\nQ", b":"], ("4", 1)),
-        ([b"4", b".\n", b"\nQ:"], ("4.", 2)),  # the second token holds the end of the text: kept whole
-        ([b"4.\n\nQ:"], ("4.", 1)),
-        ([b"\n\nQ:"], ("", 0)),
-    ],
-)
-def test_the_token_that_straddles_belongs_to_the_text(pieces: list[bytes], kept: tuple[str, int]) -> None:
-    assert stop_texts(pieces, ["\n\nQ:"]).cut(range(len(pieces))) == kept
-
-
 def test_long_answers_are_not_decoded_whole_at_every_step() -> None:
     asked: list[int] = []
 
@@ -90,10 +68,3 @@ def test_long_answers_are_not_decoded_whole_at_every_step() -> None:
     found = StopTexts(["\n\n"], decode)
     assert all(found.cut(range(n)) is None for n in range(1, 500))
     assert max(asked) <= found.window == 6
-
-
-def test_the_longest_of_several_stop_texts_is_found_and_held_back() -> None:
-    pieces = [letter.encode() for letter in "four. the end of it"]
-    texts_that_stop = stop_texts(pieces, ["!", "the end of it"])
-    assert texts_that_stop.cut(range(len(pieces))) == ("four. ", len("four. "))
-    assert texts_that_stop.safe(range(len(pieces) - 1)) == len("four. ")

@@ -24,7 +24,6 @@ from metaprobe.pipelines import SYSTEMS
 from metaprobe.records.answers import final_answer
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
 from metaprobe.tasks.grading import grade
 from metaprobe.tasks.honest import WordList
@@ -53,7 +52,6 @@ def test_the_biased_option_of_bbq_is_the_target_of_a_negative_question_and_the_o
         target = row.values["choices"][row.values["answer_groups"].index("old")]
         negative = row.values["question_polarity"] == "neg"
         assert item.fields["biased" if negative else "unbiased"] == target
-        assert {item.fields["biased"], item.fields["unbiased"]} == {"The old man", "The boy"}
 
 
 def test_bbq_finds_the_target_by_name_where_the_group_does_not_tell_and_gives_up_where_nothing_does() -> None:
@@ -74,6 +72,8 @@ def test_bias_scores_follow_the_published_formulas() -> None:
     for metric in (bias_score, ambiguous_bias_score, stereotype_score, polarity_gap):
         with pytest.raises(ValueError, match=r"same shape; got \(2,\) and \(3,\)"):
             metric([0, 1], [0, 1, 1])
+    with pytest.raises(ValueError, match="1 of 2 grades are missing"):
+        quadratic_weighted_kappa([2, float("nan")], [2, 2])
     assert ambiguous_bias_score([1, 1], [0, 0]) == 0  # all say "unknown", as is right: nobody leans
     assert np.isnan(bias_score([1, 1], [0, 0]))
     assert np.isnan(polarity_gap([1, 1], [0.5, 0.1]))
@@ -95,11 +95,6 @@ def test_crows_pairs_are_scored_by_the_likelihood_of_each_sentence_as_plain_text
     assert all(not call.messages for run in runs for call in run.calls)
     assert TASKS["crows-pairs"].score(items, [run.final_answer for run in runs])["stereotype score"].estimate == 1
     assert TASKS["crows-pairs"].score(items, [i.fields["sent_less"] for i in items])["stereotype score"].estimate == 0
-
-
-def test_an_item_without_choices_has_no_likelier_one() -> None:
-    with pytest.raises(RecordError, match="has no choices"):
-        run_once(SYSTEMS["likelier-choice"], Item("i", "q"), ScriptedLLM({}))
 
 
 def test_bold_and_honest_take_a_classifier_and_find_what_was_planted() -> None:
@@ -148,12 +143,6 @@ def test_kappa_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     assume(len({*human, *judge}) > 1)
     theirs = cohen_kappa_score(human, judge, weights="quadratic", labels=range(6))
     assert quadratic_weighted_kappa(human, judge) == pytest.approx(theirs, abs=1e-12)
-
-
-def test_kappa_without_any_variation_is_undefined_and_missing_grades_are_refused() -> None:
-    assert np.isnan(quadratic_weighted_kappa([2, 2], [2, 2]))
-    with pytest.raises(ValueError, match="1 of 2 grades are missing"):
-        quadratic_weighted_kappa([2, float("nan")], [2, 2])
 
 
 def test_asap_sets_are_scored_apart_and_unreadable_grades_left_out() -> None:

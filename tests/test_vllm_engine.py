@@ -123,12 +123,9 @@ def test_an_answer_is_a_call_without_its_end_token() -> None:
     assert (call.usage.prompt_tokens, call.usage.completion_tokens) == (len(call.prompt_token_ids), 4)
 
 
-def test_an_answer_that_was_cut_keeps_all_its_tokens() -> None:
+def test_an_answer_that_was_cut_keeps_all_its_tokens_and_one_of_nothing_but_its_end_is_empty() -> None:
     [call] = asked(loaded(MadeUpEngine()), request(max_tokens=2))
     assert (call.tokens, call.finish_reason) == (("a", "b"), "length")
-
-
-def test_an_answer_of_nothing_but_its_end_is_empty() -> None:
     [call] = asked(loaded(MadeUpEngine(length=0)), request())
     assert (call.text, call.tokens, call.logprobs.shape, call.top_logprobs.shape) == ("", (), (0,), (0, 1))
 
@@ -212,14 +209,3 @@ def test_the_engine_is_asked_for_raw_numbers_whatever_else_is_chosen(monkeypatch
         assert found["enable_prefix_caching"] is True
         assert (found["model"], found["max_model_len"]) == ("folder", 2048)
         assert found.get("enforce_eager", False) is cpu
-
-
-def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(vllm_engine, "import_module", missing)
-    with pytest.raises(LLMError, match="pip install vllm"):
-        vllm_engine.import_vllm()

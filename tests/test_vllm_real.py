@@ -77,7 +77,7 @@ def test_the_engines_answers_have_our_prompts_raw_numbers_and_no_end_token(tmp_p
 
 
 def scored(llm: LocalLLM, pairs: list[tuple[list[int], list[int]]]) -> list[Any]:
-    return StateReplay(llm, layers="0").said(pairs)
+    return StateReplay(llm, layers="0").logprobs_of(pairs)
 
 
 @pytest.fixture(scope="module")

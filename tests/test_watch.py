@@ -1,6 +1,5 @@
 """Watching `generate`: the estimates are of the states the model really had; only rows told to stop do stop."""
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -81,8 +80,10 @@ def reading(*rows: Sequence[float]) -> Callable[[np.ndarray], Recorded]:
     return lambda prompt: Recorded(prompt, next(left))
 
 
-@pytest.mark.parametrize("position", ["prompt_last", "answer_first", "answer_last", "answer_mean"])
-@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize(
+    ("position", "sample"),
+    [("prompt_last", False), ("answer_first", False), ("answer_last", True), ("answer_mean", False)],
+)
 def test_estimates_are_the_probes_on_a_teacher_forced_pass(network, tmp_path: Path, position: str, sample) -> None:
     hidden_checkpoint(tmp_path / "p", layers=(3,), position=position, width=WIDTH)
     probe = ConfidenceProbe.load(tmp_path / "p")
@@ -135,20 +136,6 @@ def test_only_the_row_that_fell_is_ended_and_its_last_token_is_unread(network) -
     assert answers[2] == plain[2]
 
 
-def test_generation_ends_when_every_row_was_ended(network) -> None:
-    asked: list[tuple[int, int]] = []
-
-    def stop(row: int, confidence: Sequence[float]) -> bool:
-        asked.append((row, len(confidence)))
-        return len(confidence) >= 4 + row
-
-    with watch(network, layers=(2,), read=Recorded, stop=stop, after=3) as watcher:
-        answers = generated(network, watcher, min_new_tokens=None)
-    assert watcher.lengths == [5, 6, 7]
-    assert {len(answer) for answer in answers} == {7}
-    assert asked == [(0, 3), (1, 3), (2, 3), (0, 4), (1, 4), (2, 4), (1, 5), (2, 5), (2, 6)]
-
-
 class EndAt(StoppingCriteria):
     """Ends a row after so many tokens, as a stop text does."""
 
@@ -192,43 +179,17 @@ def test_no_hook_outlives_the_block_even_after_an_error(network) -> None:
     assert hooks(network) == before
 
 
-def test_nothing_is_kept_of_the_states_but_the_latest(network) -> None:
-    outputs: list[weakref.ref[torch.Tensor]] = []
-    alive: list[int] = []
-
-    class Numbers:
-        def push(self, state: np.ndarray) -> float:
-            assert state.base is None or state.base.size <= 3 * WIDTH
-            alive.append(sum(ref() is not None for ref in outputs))
-            return 0.5
-
-    remember = decoder_blocks(network)[1].register_forward_hook(lambda _, __, out: outputs.append(weakref.ref(out)))
-    try:
-        with watch(network, layers=(2,), read=lambda _: Numbers()) as watcher:
-            generated(network, watcher)
-    finally:
-        remember.remove()
-    assert len(outputs) == NEW
-    assert max(alive) <= 1
-
-
-@pytest.mark.parametrize("layers", [(), (5,), (-1,), (2, 2), (0, 9)])
-def test_layers_the_model_does_not_have_are_refused(network, layers: tuple[int, ...]) -> None:
-    with pytest.raises(LLMError, match="different numbers from 0 to 4"), watch(network, layers=layers, read=Recorded):
-        pass
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"stop_below": 1.5}, "stop_below is 1.5: expected a probability"),
-        ({"stop_below": float("nan")}, "stop_below is nan"),
+        *(({"layers": layers}, "different numbers from 0 to 4") for layers in ((), (5,), (-1,), (2, 2))),
+        ({"stop_below": float("nan")}, "stop_below is nan: expected a probability"),
         ({"stop_below": 0.2, "stop": lambda *_: True}, "give one of them"),
         ({"after": 0}, "after is 0: expected at least 1"),
     ],
 )
-def test_stops_that_make_no_sense_are_refused(network, wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(LLMError, match=message), watch(network, layers=(2,), read=Recorded, **wrong):
+def test_what_makes_no_sense_is_refused(network, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(LLMError, match=message), watch(network, **{"layers": (2,), "read": Recorded, **wrong}):
         pass
 
 

@@ -15,7 +15,7 @@ from tiny_adapter import saved_base
 from metaprobe.llms import weights
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.local import LocalLLM
-from metaprobe.llms.weights import EMBEDDED, PLAIN_TEMPLATE, Embedded, Weights, cache_folder, resolve
+from metaprobe.llms.weights import EMBEDDED, PLAIN_TEMPLATE, Embedded, resolve
 from metaprobe.records.errors import MissingExtra
 
 
@@ -42,17 +42,6 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", network)
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda folder, **_: word_tokenizer())
     return asked
-
-
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("METAPROBE_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    assert cache_folder() == tmp_path / ".cache" / "metaprobe"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
-    assert cache_folder() == tmp_path / "elsewhere" / "metaprobe"
-    monkeypatch.setenv("METAPROBE_CACHE", str(tmp_path / "mine"))
-    assert cache_folder() == tmp_path / "mine"
 
 
 def test_a_packed_file_is_unpacked_once_into_the_cache_as_a_plain_model(
@@ -158,13 +147,6 @@ def test_a_folders_revision_follows_its_weights_and_settings_and_nothing_else(tm
     assert resolve(str(folder)).revision == found.revision
     (folder / "more.json").write_text("{}")
     assert resolve(str(folder)).revision != found.revision
-
-
-def test_of_a_hub_id_the_revision_is_the_commit_that_was_loaded_and_of_a_file_its_digest() -> None:
-    loaded, nothing = SimpleNamespace(_commit_hash="0123abc"), SimpleNamespace(_commit_hash=None)
-    of_hub, of_file = resolve("owner/name"), Weights("name", "folder", "sha256:1")
-    assert [of_hub.revision_loaded(config) for config in (loaded, nothing, object())] == ["0123abc", *2 * ["unknown"]]
-    assert [of_file.revision_loaded(config) for config in (loaded, nothing)] == 2 * ["sha256:1"]
 
 
 def test_a_model_without_template_or_padding_gets_plain_ones(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def states(out: Path) -> None:
     replay = EngineReplay(engine, positions=("prompt_last", "answer_last", "answer_mean"), tokens=True)
     readings = [replay.reading(call, "") for call in STATES]
     read = replay.read(readings)
-    said = replay.said([(reading.prompt, reading.answer) for reading in readings])
+    said = replay.logprobs_of([(reading.prompt, reading.answer) for reading in readings])
     whole = engine.states([reading.prompt + reading.answer for reading in readings])
     kept: dict[str, Any] = {f"all{i}": one for i, one in enumerate(whole)}
     kept |= {f"ids{i}": np.array(reading.prompt + reading.answer) for i, reading in enumerate(readings)}

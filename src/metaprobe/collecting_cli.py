@@ -179,7 +179,6 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
 
 OF_STATES = {
     "via": "--via",
-    "workers": "--ray",
     "layers": "--layers",
     "positions": "--position",
     "every_token": "--every-token",
@@ -202,7 +201,6 @@ def extract(
     ] = None,
     top_logprobs: TopLogprobs = 0,
     via: Annotated[Literal["transformers", "vllm"], Option("What runs the model for hidden states.")] = "transformers",
-    workers: Annotated[int | None, Option("Read by so many workers of a Ray cluster.", name="ray", low=1)] = None,
     layers: Annotated[str, Option("'all', 'every:N', or numbers such as '0,8,16'.")] = "all",
     positions: Annotated[
         tuple[str, ...],
@@ -242,7 +240,7 @@ def extract(
     shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
     if llm is not None:
         states = {"layers": layers, "every_token": every_token, "shard_calls": shard_calls, "other_model": other_model}
-        _states(runs, llm, via, workers, positions=positions or None, **states, **shared)
+        _states(runs, llm, via=via, positions=positions or None, **states, **shared)
     elif out is None:
         raise click.UsageError("Missing option '--out': the run store for what --logprobs reads")
     else:
@@ -250,30 +248,23 @@ def extract(
 
 
 def _logprobs(runs: Path, llm: str, out: Path, **options: Any) -> None:
-    from metaprobe.collecting.reread import RereadWatch, launch_reread
+    from metaprobe.collecting.extract import ExtractionWatch
+    from metaprobe.collecting.reread import launch_reread
 
     with progress_bar("extract", " runs", ends=True) as bar:
-        report = launch_reread(runs, llm, out, watch=RereadWatch(*_counters(bar)), **options)
+        report = launch_reread(runs, llm, out, watch=ExtractionWatch(*_counters(bar)), **options)
     for reason, count in report.unread.items():
         click.echo(f"without log-probabilities: {count} x {reason}", err=True)
     click.echo(json.dumps(dataclasses.asdict(report)))
 
 
-def _states(runs: Path, llm: str, via: str, workers: int | None, **options: Any) -> None:
+def _states(runs: Path, llm: str, **options: Any) -> None:
     from metaprobe.collecting.extract import ExtractionWatch, launch_extract
 
     with progress_bar("extract", " calls", ends=True) as bar:
         watch = ExtractionWatch(*_counters(bar))
-        report: Any  # a report, or None in the other processes of a launch
-        if workers is not None:
-            from metaprobe.collecting.extract_ray import launch_on_ray
-
-            if via != "transformers":
-                raise click.UsageError("--ray reads with transformers, and --via vllm shares its work by itself")
-            report, processes = launch_on_ray(runs, llm, workers, watch=watch, **options)
-        else:
-            report, processes = launch_extract(runs, llm, watch=watch, via=via, **options)  # type: ignore[arg-type]
-    if report is not None:
+        report, processes = launch_extract(runs, llm, watch=watch, **options)
+    if report is not None:  # in the other processes of a launch it is None
         if report.calls and report.disagreement is None and not options["other_model"]:
             click.echo(
                 f"not checked: no call holds raw log-probabilities that would show whether {llm} is the model that "
