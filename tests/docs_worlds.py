@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import made_up
+from panel_worlds import biased_vote, completion
 from random_model import word_tokenizer
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
@@ -24,8 +25,9 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.training.options import GateOptions
+from metaprobe.training.options import GateOptions, PanelOptions
 from metaprobe.training.recipes.gate import write_gate
+from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.router.train import write_router
 
 ROOT = Path(__file__).parent.parent
@@ -165,6 +167,18 @@ def routing(folder: Path) -> Names:
     return {}
 
 
+def several_answers(folder: Path) -> Names:
+    """A panel of samples, and a client whose choices say two different numbers."""
+    train_panel(biased_vote(), PanelOptions(out=folder / "out" / "panel"))
+
+    def create(*, n: int = 1, logprobs: bool, **_: Any) -> dict[str, Any]:
+        assert logprobs
+        return completion(*["It is 12", "It is 7"][: n or 1] * max(1, n // 2), logprob=-0.03)
+
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    return {"client": client, "messages": [{"role": "user", "content": "What is 5 + 7?"}]}
+
+
 def loop(folder: Path) -> Names:
     """Three agents of one's own, of which the first is doubtful; a router of them; and a client of two models."""
     small_checkpoint(folder / "out" / "quality", made_up(), model="m")
@@ -243,6 +257,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "checkpoints": lambda folder: {},
     "probes": probes,
     "routing": routing,
+    "several-answers": several_answers,
     "tasks": tasks,
     "loop": loop,
     "drift": drift,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.compare import STATED
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.training.evidence import load_evidence
-from metaprobe.training.methods import TREES, USUAL_TREES, GivenScore
+from metaprobe.training.methods import TREES, FeatureTrees, GivenScore
 from metaprobe.training.study import crossfit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -57,7 +57,7 @@ def part_of(store: str) -> dict[str, NDArray[Any]]:
     click.echo(store, err=True)
     evidence = load_evidence([ROOT / "recorded" / store], hidden=False)
     stated = evidence.table.stated_confidence
-    found = crossfit(evidence, [USUAL_TREES, GivenScore(STATED, "explicit", lambda table: table.stated_confidence)])
+    found = crossfit(evidence, [FeatureTrees(), GivenScore(STATED, "explicit", lambda table: table.stated_confidence)])
     calibrated = np.where(np.isfinite(stated), found[STATED].probability, np.nan)
     groups = np.array([f"{store}:{group}" for group in evidence.table.groups])
     return {

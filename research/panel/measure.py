@@ -196,14 +196,14 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         told = ", ".join(f"{_points(gains[size])} at {size}" for size in ("4", "8", "16"))
         lines.append(
             f"- **{name}, {one['questions']} problems of GSM8K**: the panel's pick against the majority of the answers "
-            f"that ended by themselves: {told} answers."
+            f"that ended by themselves gains {told} answers;"
         )
         better = [b for b, row in one["budgets"].items() if min(g[1] for g in row["over_each"].values()) > 0]
         worst = min(min(g[0] for g in row["over_each"].values()) for row in one["budgets"].values())
         where = f"at {', '.join(better)} mean answers" if better else "at no mean number of answers"
         lines.append(
-            f"  Asking until it is not worth it is ahead of every simple way to stop, by an interval, {where}; at "
-            f"worst it is {_one(worst)} points from the best of them."
+            f"  asking until it is not worth it is ahead of every simple way to stop, by an interval, {where}, and at "
+            f"worst {_one(worst)} points from the best of them."
         )
     rows = kept["agents"].values()
     ahead = sum(min(g[1] for g in row["kept_over"].values()) > 0 for row in rows)
