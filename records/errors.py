@@ -2,7 +2,8 @@
 
 RecordError             a ValueError; the message names what came, what was expected, and what to do
 |-- InvalidResponse     a response that cannot be scored (no log-probabilities, NaN, empty, wrong shape)
-|   `-- NoLogprobs      a whole answer that came without log-probabilities
+|   |-- NoLogprobs      a whole answer that came without log-probabilities
+|   `-- OtherTokens     a whole answer whose log-probabilities are of other tokens than its own
 |-- ImportFileError     a line of an import file is not what it should be; carries file and line
 |-- DamagedShard        a shard of a run store cannot be read; the other shards still can
 |-- StoreMismatch       data of one kind or configuration offered where another is stored
@@ -26,6 +27,10 @@ class NoLogprobs(InvalidResponse):
 
     placeholders: bool = False
     """Whether numbers came that stand for none, for example because all of them are 0."""
+
+
+class OtherTokens(InvalidResponse):
+    """A complete answer whose log-probabilities are of other tokens, or of a part of its own."""
 
 
 class ImportFileError(RecordError):

@@ -301,6 +301,11 @@ def text_of_line(record: dict[str, Any]) -> ParsedText:
     return parse_text(as_completion(response) if isinstance(response, Mapping) else response)
 
 
+def without_numbers(response: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a chat completion without its log-probabilities."""
+    return {**response, "choices": [{**choice, "logprobs": None} for choice in response["choices"]]}
+
+
 def _note_of(response: ParsedResponse | ParsedText) -> str:
     """What a verdict on the answer must mention; empty for nothing."""
     if isinstance(response, ParsedText):

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, OtherTokens
 from metaprobe.records.import_line import (
     KEYS,
     csv_lines,
     run_of_line,
     text_of_line,
     with_labels,
+    without_numbers,
 )
 from metaprobe.records.label_state import why_not_right
 from metaprobe.records.lines import OnError, at_line, hand_over, is_csv, is_table, records_of
@@ -29,7 +30,7 @@ from metaprobe.records.logs.inspect_log import read_inspect
 from metaprobe.records.logs.lm_eval import read_lm_eval
 from metaprobe.records.logs.openai_batch import read_openai_batch
 from metaprobe.records.logs.promptfoo import read_promptfoo
-from metaprobe.records.logs.sample import NO_LOGPROBS, ZEROS, LogOptions, Sample, first_keys
+from metaprobe.records.logs.sample import NO_LOGPROBS, OTHER_TOKENS, ZEROS, LogOptions, Sample, first_keys
 from metaprobe.records.types import Run
 
 
@@ -190,18 +191,18 @@ def read_log(
             if form.name == LINES.name and (why := _why_not(record)):
                 labels = {name: value for name, value in record["labels"].items() if name != "correct"}
                 record, taken = {**record, "labels": labels}, f"no label: {why}"
-            run = _run_of_sample(replace(sample, line=record), f"{name}-line-{number}", stated, plain=options.plain)
+            run = _run_of_line(record, f"{name}-line-{number}", form, options, stated)
             _check_lowest(run)
             if run.id in places:
                 raise ImportFileError(
                     f"id {run.id!r} was already used on {places[run.id]}; expected every line to have its own:"
                     ' lines about one question share a "group", repeated collections differ in "run_id"'
                 )
-        except NoLogprobs as problem:
-            if form.name == LINES.name and stated is None:
+        except (NoLogprobs, OtherTokens) as problem:
+            if form.name == LINES.name and (stated is None or isinstance(problem, OtherTokens)):
                 hand_over(_at(path, sample, str(problem)), options.on_error, problem)
             else:
-                why = sample.left_out or (ZEROS if problem.placeholders else NO_LOGPROBS)
+                why = sample.left_out or _why_left_out(problem)
                 on_left_out(sample, why + (NOT_STATED if stated is not None else ""))
         except (ImportFileError, InvalidResponse) as problem:
             hand_over(_at(path, sample, str(problem)), options.on_error, problem)
@@ -218,19 +219,33 @@ def _why_not(record: Mapping[str, Any]) -> str:
     return why_not_right({key: value for key, value in record.items() if key not in KEYS})
 
 
-def _run_of_sample(
-    sample: Sample, default_id: str, stated: Callable[[str], float | None] | None, *, plain: bool
+def _why_left_out(problem: NoLogprobs | OtherTokens) -> str:
+    if isinstance(problem, OtherTokens):
+        return OTHER_TOKENS
+    return ZEROS if problem.placeholders else NO_LOGPROBS
+
+
+def _run_of_line(
+    line: dict[str, Any],
+    default_id: str,
+    form: LogFormat,
+    options: LogOptions,
+    stated: Callable[[str], float | None] | None,
 ) -> Run:
-    line = sample.line or {}
+    """The run of a line. An answer of a log whose log-probabilities are of other tokens is taken as one without any."""
     try:
         return run_of_line(line, default_id)
-    except NoLogprobs:
+    except (NoLogprobs, OtherTokens) as problem:
+        if isinstance(problem, OtherTokens):
+            if form.name == LINES.name:
+                raise
+            line = {**line, "response": without_numbers(line["response"])}
         value = stated(text_of_line(line).text) if stated is not None else None
         if value is not None:
             line = {**line, "verbalized_confidence": value}
-        elif not plain:
+        elif not options.plain:
             raise
-        return run_of_line(line, default_id, plain=plain)
+        return run_of_line(line, default_id, plain=options.plain)
 
 
 def _at(path: Path, sample: Sample, what: str) -> ImportFileError:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.endings import REFUSAL, TOOL_CALL
-from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.errors import InvalidResponse, OtherTokens
 from metaprobe.records.logprobs import (
     alternatives,
     check_logprobs,
@@ -210,7 +210,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     if not names_tokens(pieces):
         if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(at)):
             came_short = of_all or f"log-probabilities came for {len(at)} tokens of {len(parsed.text.split())} words"
-            raise InvalidResponse(f"{came_short}, and name no tokens; {_WHOLE}")
+            raise OtherTokens(f"{came_short}, and name no tokens; {_WHOLE}")
         return parsed
     shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
     if "".join(pieces) == shown:
@@ -223,8 +223,8 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
         reading = whole if whole.all else reading
     if reading.missing or reading.other:
         where = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
-        raise InvalidResponse(
-            f"{of_all or 'the log-probabilities are not of the tokens of this answer'}: {where}"
+        raise OtherTokens(
+            f"{of_all or 'the tokens with the log-probabilities do not spell the answer'}: {where}"
             f" {reading.missing[:30]!r}; {_WHOLE}"
         )
     more = "the tokens hold more than the text that is shown, and all are scored" if reading.more else ""

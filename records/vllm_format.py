@@ -87,11 +87,10 @@ def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[di
                 f"the log-probabilities of token {number} do not hold the drawn token; expected an entry for its id in"
                 " token_ids: was the output edited?"
             )
-        bare = isinstance(drawn, (int, float))  # older versions gave the number alone
         entries.append(
             {
-                "token": "" if bare else text(get(drawn, "decoded_token")),
-                "logprob": drawn if bare else get(drawn, "logprob"),
+                "token": text(get(drawn, "decoded_token")),
+                "logprob": get(drawn, "logprob"),
                 "top_logprobs": _likeliest(list(position.values())) if alone or len(position) > 1 else [],
             }
         )
@@ -100,14 +99,6 @@ def entries_of(ids: Sequence[Any], given: Any, *, alone: bool = True) -> list[di
 
 def _likeliest(entries: list[Any]) -> list[Any]:
     """The likeliest k of a position: without the drawn token where its rank says that it is none of them."""
-    kind = type(entries[0])  # looked at once, for there may be thousands of them
-    if any(type(entry) is not kind for entry in entries):
-        raise InvalidResponse("a position mixes kinds of log-probabilities; expected a Logprob for each token id")
-    if issubclass(kind, (int, float)):
-        return entries
-    if issubclass(kind, Mapping):
-        given, ranks = [entry.get("logprob") for entry in entries], [entry.get("rank") for entry in entries]
-    else:
-        given, ranks = [getattr(e, "logprob", None) for e in entries], [getattr(e, "rank", None) for e in entries]
     most = len(entries)
-    return [x for x, rank in zip(given, ranks, strict=True) if not (type(rank) is int and rank > most)]
+    ranked = [(get(entry, "logprob"), get(entry, "rank")) for entry in entries]
+    return [logprob for logprob, rank in ranked if not (type(rank) is int and rank > most)]

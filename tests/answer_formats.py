@@ -202,21 +202,6 @@ def llama_cpp_after_sampling(answer: Answer) -> dict[str, Any]:
     return {**llama_cpp(answer), "completion_probabilities": answer.entries("prob", "top_probs", exp=True)}
 
 
-def llama_cpp_older(answer: Answer) -> dict[str, Any]:
-    rows = zip(answer.tokens, answer.logprobs, answer.top, strict=True)
-    probabilities = [
-        {
-            "content": token,
-            "probs": [{"tok_str": token, "prob": math.exp(x)}]
-            + [{"tok_str": f"<{i}>", "prob": math.exp(other)} for i, other in enumerate(row) if other != x],
-        }
-        for token, x, row in rows
-    ]
-    whole = {**llama_cpp(answer), "stopped_eos": True, "completion_probabilities": probabilities}
-    del whole["stop_type"]
-    return whole
-
-
 def vllm(answer: Answer) -> dict[str, Any]:
     """A `RequestOutput`; its objects have the same names."""
     rows = zip(answer.tokens, answer.logprobs, answer.top, strict=True)
@@ -268,7 +253,6 @@ FORMATS: dict[str, Callable[[Answer], Any]] = {
         sglang,
         llama_cpp,
         llama_cpp_after_sampling,
-        llama_cpp_older,
         vllm,
         generated,
         plain,

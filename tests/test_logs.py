@@ -19,9 +19,9 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
 from metaprobe.records.importer import format_of
 from metaprobe.records.logs.inspect_log import read_inspect
-from metaprobe.records.logs.sample import LogOptions, NoAnswer, answer_tokens
+from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Message, Run
+from metaprobe.records.types import Run
 
 LOGS = Path(__file__).parent / "logs"
 CHOICES = LOGS / "lm-eval" / "samples_capitals_2026-11-23T13-32-30.561205.jsonl"
@@ -124,12 +124,6 @@ def test_another_score_may_say_what_is_correct(tmp_path: Path) -> None:
         imported(LOGS / "inspect" / "graded.json", tmp_path / "other", correct="f1")
 
 
-def test_a_sample_that_failed_is_counted_with_its_reason(tmp_path: Path) -> None:
-    report, runs = imported(LOGS / "inspect" / "faulty.eval", tmp_path)
-    assert "the sample ended in an error (RuntimeError)" in report.left_out
-    assert "sum-1-epoch-1" not in {run.item.id for run in runs}
-
-
 def test_limits_attachments_and_reserved_names_are_kept(tmp_path: Path) -> None:
     def change(log: Any) -> None:
         first, second = log["samples"][0], log["samples"][1]
@@ -168,34 +162,6 @@ def test_a_log_as_inspects_own_reader_gives_it_has_the_same_lines(tmp_path: Path
         assert ours == again
 
 
-@pytest.mark.parametrize(
-    ("tokens", "text", "count"),
-    [
-        (["4", "<|im_end|>", "!"], "4", 1),
-        (["ĠThe", "Ġend", "</s>"], "The end", 2),
-        (["▁Wien", ".\n"], "Wien.", 2),
-        (["a", " b", "Q:", " x"], "a b", 2),
-        (["a", "\n", "Q:", " x"], "a\n", 1),
-        (["a", " b", "\n"], "a b", 3),
-        (["a", " b.\n"], "a b", 2),
-        (["\\xe2\\x80", "\\x99s"], "’s", 2),
-        (["Ã¤", "b"], "äb", 2),
-        (["<|im_end|>", "x"], "<|im_end|>x", 2),
-    ],
-)
-def test_tokens_that_spell_the_answer_are_counted(tokens: list[str], text: str, count: int) -> None:
-    assert answer_tokens(tokens, text, ["Q:"]) == count
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text"),
-    [(["6", "0"], "50"), (["5"], "50"), (["a", "b", "c"], "a"), (["1", "8"], "1"), (["</s>"], ""), (["abc"], "ä")],
-)
-def test_tokens_that_do_not_are_refused(tokens: list[str], text: str) -> None:
-    with pytest.raises(NoAnswer):
-        answer_tokens(tokens, text)
-
-
 def test_options_of_a_multiple_choice_become_probabilities(tmp_path: Path) -> None:
     report, runs = imported(CHOICES, tmp_path)
     assert (report.form, report.imported, report.labelled) == ("lm-eval", 12, 12)
@@ -216,22 +182,6 @@ def test_options_of_a_multiple_choice_become_probabilities(tmp_path: Path) -> No
     assert {(run.item.task, run.calls[0].logprobs_mode) for run in runs} == {("capitals", "processed")}
 
 
-def test_numbers_of_an_older_lm_eval_and_doubled_options_are_read_too(tmp_path: Path) -> None:
-    line = json.loads(CHOICES.read_text().splitlines()[0])
-    older = [[request["arg_0"], request["arg_1"]] for request in line["arguments"].values()]
-    unconditional = [["", continuation] for _, continuation in older]
-    answers = [[[float(given[0][0]), given[0][1] == "True"]] for given in line["resps"]]
-    changed = {**line, "arguments": older + unconditional, "resps": answers + [[[-1.0, False]]] * 4}
-    path = tmp_path / "samples.jsonl"
-    path.write_text(json.dumps(changed))
-    _, (run,) = imported(path, tmp_path)
-    _, (first, *_) = imported(CHOICES, tmp_path / "new")
-    assert run.calls[0].logprobs is not None
-    assert run.calls[0].logprobs.tolist() == first.calls[0].logprobs.tolist()  # type: ignore[union-attr]
-    with pytest.raises(ImportFileError, match="'acc_norm' is of another answer"):
-        imported(CHOICES, tmp_path / "norm", correct="acc_norm")
-
-
 def test_what_has_no_log_probabilities_is_refused_or_taken_for_what_it_states(tmp_path: Path) -> None:
     with pytest.raises(ImportFileError, match=r"no answer of it can be taken: 12 x no log-prob.*6 x the same answer"):
         imported(SUMS, tmp_path)
@@ -244,32 +194,6 @@ def test_what_has_no_log_probabilities_is_refused_or_taken_for_what_it_states(tm
     report, (run,) = imported(tmp_path / "stated.jsonl", tmp_path, stated=parse_named_confidence)
     assert (report.imported, report.without_logprobs) == (1, 1)
     assert (run.stated("confidence"), run.outcome, run.calls[0].sampling.max_tokens) == (0.85, 0.0, 24)
-
-
-def test_answers_in_words_are_of_their_question_and_repeats_have_ids_of_their_own(tmp_path: Path) -> None:
-    (first,) = (json.loads(line) for line in SUMS.read_text().splitlines()[:1])
-    for said in (["It is 15. Confidence: 85%"], ["15, 90% sure", "16, 80% sure"]):
-        (tmp_path / "repeats.jsonl").write_text(json.dumps({**first, "resps": [said]}))
-        folder = tmp_path / str(len(said))
-        _, runs = imported(tmp_path / "repeats.jsonl", folder, stated=parse_named_confidence)
-        assert [run.calls[0].text for run in runs] == said
-        assert [run.id.partition("-repeat-")[2] for run in runs] == ([""] if len(said) == 1 else ["1", "2"])
-        asked = first["arguments"]["gen_args_0"]["arg_0"]
-        assert {run.calls[0].messages for run in runs} == {(Message("user", asked),)}
-
-
-def test_bytes_of_a_promptfoo_document_are_told_while_it_is_read(tmp_path: Path) -> None:
-    seen: list[int] = []
-    path = LOGS / "promptfoo" / "sums.json"
-    import_file(path, RunStore(tmp_path / "runs"), stated=parse_named_confidence, on_bytes=seen.append)
-    assert seen == sorted(seen)
-    assert 0 < seen[-1] <= path.stat().st_size
-
-
-def test_a_number_that_is_the_answer_is_no_stated_confidence() -> None:
-    said = {"7": None, "5 + 1 = 6\nConfidence": None, "I am sure it is 40.": None, "8. Confidence: 90%": 0.9}
-    said |= {"The sum is 12; I am 75% sure": 0.75, "certainty is 8/10, answer 3": 0.8}
-    assert {text: parse_named_confidence(text) for text in said} == said
 
 
 @pytest.mark.parametrize("name", ["greedy-zeros", "without"])
@@ -329,18 +253,6 @@ def test_promptfoo_gives_numbers_grades_and_groups(tmp_path: Path) -> None:
     assert len(lines) == len(runs)
     with pytest.raises(ImportFileError, match="2 x no log-probabilities"):
         imported(LOGS / "promptfoo" / "plain.json", tmp_path / "plain")
-
-
-def test_what_promptfoo_did_not_check_has_no_label(tmp_path: Path) -> None:
-    def change(held: Any) -> None:
-        for result in held["results"]["results"]:
-            result["testCase"]["assert"] = []
-            if result["gradingResult"]:
-                result["gradingResult"]["componentResults"] = []
-
-    path = edited(LOGS / "promptfoo" / "sums.json", tmp_path / "unchecked.json", change)
-    _, runs = imported(path, tmp_path)
-    assert {run.outcome for run in runs} == {None}
 
 
 def test_a_batch_is_joined_with_its_requests(tmp_path: Path) -> None:

@@ -9,13 +9,9 @@ import pytest
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.logs.promptfoo import COUNTED, FEWER, THOUGHT
+from metaprobe.records.logs.promptfoo import THOUGHT
 from metaprobe.records.logs.sample import (
     OTHER_TOKENS,
-    ZEROS,
-    NoAnswer,
-    OtherTokens,
-    answer_tokens,
 )
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call
@@ -102,10 +98,10 @@ def test_helms_thinking_is_a_segment_of_its_own(tmp_path: Path) -> None:
     ("output", "numbers", "reasoning", "why"),
     [
         ("Thinking: 17 + 20\n\nIt is 45.", 11, 0, THOUGHT),  # as promptfoo shows it
-        ("It is 45.", 11, 7, THOUGHT),  # `showThinking: false`
-        ("It is certainly 45 and no other number.", 2, 0, FEWER),
+        ("It is 45.", 11, 7, OTHER_TOKENS),  # `showThinking: false`
+        ("It is certainly 45 and no other number.", 2, 0, OTHER_TOKENS),
         ("It is 45.", 4, 0, ""),
-        ("It is 45.", 7, 0, COUNTED),
+        ("It is 45.", 7, 0, OTHER_TOKENS),
     ],
 )
 def test_promptfoos_numbers_are_of_the_answer_or_left_out(
@@ -114,9 +110,9 @@ def test_promptfoos_numbers_are_of_the_answer_or_left_out(
     log = json.loads((LOGS / "promptfoo" / "sums.json").read_text(encoding="utf-8"))
     held = log["results"]["results"] = log["results"]["results"][:2]
     response = held[0]["response"]
-    response |= {"output": output, "logProbs": [-0.1] * numbers}
+    response |= {"output": output, "logProbs": [-0.1 - n / 100 for n in range(numbers)]}
     response["tokenUsage"]["completionDetails"]["reasoning"] = reasoning
-    response["tokenUsage"]["completion"] = 4 if why == COUNTED else numbers
+    response["tokenUsage"]["completion"] = 4 if numbers == 7 else numbers
     path = tmp_path / "log.json"
     path.write_text(json.dumps(log), encoding="utf-8")
     report, calls = imported(path, tmp_path)
@@ -237,38 +233,3 @@ def test_zeros_beside_numbers_are_numbers(more: dict[str, Any], tmp_path: Path) 
     report, [call] = imported(zeros_in_batch(tmp_path, **more), tmp_path)
     assert report.left_out == {}
     assert call.logprobs is not None
-
-
-@pytest.mark.parametrize("thought", [7, "abc", {"a": 1}, None])
-def test_what_is_no_list_of_numbers_harms_nothing(thought: Any, tmp_path: Path) -> None:
-    with pytest.raises(ImportFileError, match=f"1 x {ZEROS}"):
-        imported(zeros_in_batch(tmp_path, reasoning_content=thought), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text", "same"),
-    [
-        (["日", "本"], "日本", True),
-        (["犬", "猫"], "日本", False),
-        (["日", "\ufffd", "\ufffd"], "日本", True),
-        (["日", ""], "日本", True),
-        (["æĹ¥", "æľ¬"], "日本", True),
-        (["<0xE6>", "<0x97>", "<0xA5>"], "日", True),
-        (["It", "’s", " so"], "It’s so", True),
-        (["It", "”s", " so"], "It’s so", False),
-        (["日", "本", "語", "<|im_end|>"], "日本", True),
-    ],
-)
-def test_letters_beyond_ascii_are_compared_where_tokens_show_them(tokens: list[str], text: str, same: bool) -> None:
-    if same:
-        assert answer_tokens(tokens, text, stops=["語"]) > 0
-    else:
-        with pytest.raises(OtherTokens):
-            answer_tokens(tokens, text)
-
-
-def test_an_answer_whose_tokens_begin_with_an_end_is_not_empty_where_there_is_text() -> None:
-    with pytest.raises(OtherTokens):
-        answer_tokens(["<|im_end|>", "4"], "42")
-    with pytest.raises(NoAnswer, match="the answer is empty"):
-        answer_tokens(["<|im_end|>"], "")

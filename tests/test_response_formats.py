@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,15 @@ from hypothesis import strategies as st
 from metaprobe import QualityPredictor
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.parse import parse_response
-from metaprobe.records.reading import as_list, error_message, first_keys, read_temperature, usage
 from metaprobe.records.types import Usage
 
 MODES = {"llama_cpp": "raw", "vllm": "raw", "generated": "raw", "sglang": "processed"}
 
 
-MODES |= {"llama_cpp_after_sampling": "processed", "llama_cpp_older": "processed"}
+MODES |= {"llama_cpp_after_sampling": "processed"}
 
 
-TEMPERATURES = dict.fromkeys(
-    ["response", "response_stream", "llama_cpp", "llama_cpp_after_sampling", "llama_cpp_older"], 0.7
-)
+TEMPERATURES = dict.fromkeys(["response", "response_stream", "llama_cpp", "llama_cpp_after_sampling"], 0.7)
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -53,8 +49,7 @@ def test_every_format_of_an_answer_gives_the_same(name: str) -> None:
             assert (parsed.text, parsed.tokens, parsed.top_logprobs) == ("", (), None)
             continue
         assert parsed.top_logprobs is not None
-        if name != "llama_cpp_older":  # there the drawn token is always among the alternatives
-            np.testing.assert_allclose(parsed.top_logprobs, ANSWER.top, atol=1e-6)
+        np.testing.assert_allclose(parsed.top_logprobs, ANSWER.top, atol=1e-6)
         assert (parsed.text, parsed.tokens, parsed.finish_reason) == ("Paris.", ("Par", "is", "."), "stop")
         assert parsed.usage == Usage(5, 3)
         assert parsed.model == ("" if name in ("vllm", "sglang") else "m")
@@ -81,7 +76,6 @@ def test_recorded_answers_come_back_from_every_format(recorded_runs: Path) -> No
         ("vllm_request_output", 2, "raw", None, "length", " a city"),
         ("sglang_generate", 2, "processed", None, "length", " Paris."),
         ("llama_cpp_completion", 2, "raw", 0.800000011920929, "length", " Paris."),
-        ("llama_cpp_completion_older", 2, "processed", 0.800000011920929, "stop", " Paris."),
         ("llama_cpp_python_chat", 4, "unknown", None, "length", "When a user gives"),
         ("llama_cpp_python_chat_stream", 4, "unknown", None, "length", "Hail, F"),
         ("llama_cpp_python_completion", 5, "unknown", None, "length", " the capital of Lond"),
@@ -221,41 +215,3 @@ def test_a_response_without_scorable_text_says_what_it_holds(change: Any, messag
     change(whole)
     with pytest.raises(InvalidResponse, match=message):
         parse_response(whole)
-
-
-def test_a_response_is_one_answer() -> None:
-    with pytest.raises(InvalidResponse, match="choice=1 was asked for"):
-        parse_response(response(ANSWER), choice=1)
-
-
-def test_iterators_are_read_once() -> None:
-    def chunks() -> Iterator[dict[str, Any]]:
-        yield from chat_stream(ANSWER)
-
-    assert parse_response(chunks()).text == "Paris."
-    assert parse_response(x for x in [-1.0, -2.0]).logprobs.tolist() == [-1.0, -2.0]
-
-
-def test_counts_temperatures_and_messages_that_are_none_are_passed_over() -> None:
-    assert usage(7, 3) == Usage(7, 3)
-    assert usage(0, 2**40 - 1) == Usage(0, 2**40 - 1)
-    assert usage(-1, 2**40) == usage(True, 1.0) == usage(None, "3") == Usage(0, 0)
-    assert [read_temperature(value) for value in (0, 1.5, 1e30)] == [0.0, 1.5, 1e30]
-    assert [read_temperature(value) for value in (-0.1, 2e30, True, "1", None, 10**400)] == [None] * 6
-    assert error_message({"error": {"message": "m", "code": "c"}}) == "m"
-    assert error_message({"error": {"code": "c"}}) == "c"
-    assert error_message({"error": "bad"}) == error_message({"detail": "bad"}) == "bad"
-    assert error_message({"object": "error", "message": "vLLM"}) == "vLLM"
-    assert error_message({"detail": "x" * 201}) == "x" * 200
-    assert error_message({}) == ""
-    assert first_keys({**{f"k{i}": 0 for i in range(9)}, "a" * 41: 0, 7: 0}) == [
-        "7",
-        "a" * 40,
-        *(f"k{i}" for i in range(6)),
-    ]
-
-
-def test_a_list_is_a_sequence_and_a_text_is_none() -> None:
-    assert as_list([1]) == [1]
-    assert as_list((1,)) == (1,)
-    assert [as_list(value) for value in ("a", b"a", bytearray(b"a"), {"a": 1}, None, 7)] == [None] * 6

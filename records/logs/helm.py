@@ -7,7 +7,7 @@ client for transformers; an answer in which all are 0 counts as one without.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,17 @@ from metaprobe.records.errors import ImportFileError
 from metaprobe.records.lines import name_value
 from metaprobe.records.logs.sample import (
     GIVEN_TEXT,
-    OTHER_TOKENS,
     ZEROS,
     LogOptions,
     NoAnswer,
-    OtherTokens,
     Sample,
+    answer_tokens,
     elements,
     labels_from,
     mapping,
     number_of,
     read_sample,
     sequence,
-    spoken_tokens,
     taken_of,
     without_end_tokens,
     words,
@@ -116,20 +114,13 @@ def _samples(
     adapter = mapping(before.get("adapter_spec"), "adapter_spec")
     model = words(request.get("model")) or words(adapter.get("model"))
     name = "-".join([key[0], *([f"trial-{key[1]}"] if key[1] else []), *([_changed(instance)] if key[2] else [])])
-    stops = [words(stop) for stop in sequence(request.get("stop_sequences"), '"stop_sequences"')]
     if any(_WITHHELD.fullmatch(words(one.get("text")).strip()) for one in completions):
         raise NoAnswer(WITHHELD)
     messages = [message for message in _prompt(request) if not _WITHHELD.fullmatch(message["content"].strip())]
     for number, one in enumerate(completions):
         text = without_end_tokens(words(one.get("text")))
         thought = words(mapping(one.get("thinking"), '"thinking"').get("text"))
-        why = ZEROS
-        try:
-            logprobs, thinking = _logprobs(one, text, thought, stops)
-        except OtherTokens:
-            if not options.plain:
-                raise
-            logprobs, thinking, why = None, "", OTHER_TOKENS
+        logprobs = _logprobs(one, text, thought)
         labels = labels_from(stats.get(key, {}), "exact_match", options) if number == scored else {}
         line = {
             "id": name if len(completions) == 1 else f"{name}-output-{number + 1}",
@@ -151,13 +142,13 @@ def _samples(
                 finish_reason=words(mapping(one.get("finish_reason"), "finish_reason").get("reason")).replace(
                     "endoftext", "stop"
                 ),
-                thinking=thinking,
+                thinking=thought,
             ),
         }
         taken = (
             taken_of(labels, "exact_match", options) if number == scored else "no label: another completion is scored"
         )
-        yield Sample(place, line, "" if logprobs else why, source=held, taken=taken)
+        yield Sample(place, line, "" if logprobs else ZEROS, source=held, taken=taken)
 
 
 def _changed(instance: Mapping[str, Any]) -> str:
@@ -165,16 +156,14 @@ def _changed(instance: Mapping[str, Any]) -> str:
     return words(changed.get("name")) or "changed"
 
 
-def _logprobs(
-    one: Mapping[str, Any], text: str, thought: str, stops: Sequence[str]
-) -> tuple[dict[str, Any] | None, str]:
-    """None where there are no tokens, or each has 0; and the thinking where the tokens hold it."""
+def _logprobs(one: Mapping[str, Any], text: str, thought: str) -> dict[str, Any] | None:
+    """The log-probabilities of the answer's tokens; None where there are no tokens, or each has 0."""
     tokens = [mapping(token, "a token") for token in sequence(one.get("tokens"), '"tokens"')]
     values = [token.get("logprob") for token in tokens]
     if not tokens or all(value == 0 and not isinstance(value, bool) for value in values):
-        return None, ""
-    count, thinking = spoken_tokens([words(token.get("text")) for token in tokens], text, thought, stops)
-    return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}, thinking
+        return None
+    count = answer_tokens([words(token.get("text")) for token in tokens], text, thought)
+    return {"content": [{"token": words(t.get("text")), "logprob": t.get("logprob")} for t in tokens[:count]]}
 
 
 def _prompt(request: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,15 +25,14 @@ from metaprobe.records.lines import is_damage, name_value
 from metaprobe.records.logs.sample import (
     LogOptions,
     NoAnswer,
-    OtherTokens,
     Sample,
+    answer_tokens,
     elements,
     labels_from,
     mapping,
     number_of,
     read_sample,
     sequence,
-    spoken_tokens,
     taken_of,
     words,
 )
@@ -178,13 +177,7 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
     spec, plan = mapping(header.get("eval"), "eval"), mapping(header.get("plan"), "plan")
     limit = words(mapping(sample.get("limit"), "limit").get("type"))
     output = mapping(sample.get("output"), "output")
-    try:
-        response = response_of(output, limit, attached, _stops(spec, plan))
-    except OtherTokens:
-        if not options.plain:
-            raise
-        bare = [{**mapping(one, "a choice"), "logprobs": None} for one in sequence(output.get("choices"), "choices")]
-        response = response_of({**output, "choices": bare}, limit, attached)
+    response = response_of(output, limit, attached)
     if output.get("error"):
         raise NoAnswer(f"the model's output ended in an error ({words(output.get('error')).partition('(')[0][:60]})")
     scores, right, failed = _scores(sample)
@@ -206,15 +199,11 @@ def _samples(place: str, header: Mapping[str, Any], sample: Mapping[str, Any], o
 
 
 def response_of(
-    output: Mapping[str, Any],
-    limit: str = "",
-    attached: Mapping[str, Any] | None = None,
-    stops: Sequence[str] = (),
+    output: Mapping[str, Any], limit: str = "", attached: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Returns the chat completion that a `ModelOutput`, as a mapping, stands for.
 
-    `limit`: the kind of limit that ended the sample; `stops`: sequences at which the text ends. Raises `NoAnswer` where
-    the output is no answer, or has the log-probabilities of another.
+    `limit`: the kind of limit that ended the sample. Raises `NoAnswer` where the output is no answer.
     """
     choices = sequence(output.get("choices"), "output.choices")
     if not choices:
@@ -226,30 +215,24 @@ def response_of(
     text = _text(message.get("content"), attached or {})
     reason = words(choice.get("stop_reason"))
     usage = mapping(output.get("usage"), "usage")
-    logprobs, thinking = _logprobs(choice, text, _reasoning(message.get("content")), stops)
+    reasoning = _reasoning(message.get("content"))
     return completion(
         text,
-        logprobs,
+        _logprobs(choice, text, reasoning),
         model=output.get("model"),
         finish_reason="length" if limit == "token" else f"{limit}_limit" if limit else _ENDS.get(reason, reason),
-        thinking=thinking,
+        thinking=reasoning,
         used=(usage.get("input_tokens"), usage.get("output_tokens"), None),
     )
 
 
-def _logprobs(
-    choice: Mapping[str, Any], text: str, reasoning: str, stops: Sequence[str]
-) -> tuple[dict[str, Any] | None, str]:
-    """The log-probabilities of the answer's tokens, and of the reasoning where they hold it, which is then given too.
-
-    Those of padding after the end are left out.
-    """
+def _logprobs(choice: Mapping[str, Any], text: str, reasoning: str) -> dict[str, Any] | None:
+    """The log-probabilities of the tokens of answer and reasoning, without those of padding."""
     entries = sequence(mapping(choice.get("logprobs"), "logprobs").get("content"), "logprobs.content")
     if not entries:
-        return None, ""
+        return None
     tokens = [words(mapping(entry, "an entry of logprobs.content").get("token")) for entry in entries]
-    count, thinking = spoken_tokens(tokens, text, reasoning, stops)
-    return {"content": list(entries[:count])}, thinking
+    return {"content": list(entries[: answer_tokens(tokens, text, reasoning)])}
 
 
 def _labels(
@@ -340,12 +323,6 @@ def _reasoning(content: object) -> str:
     parts = [mapping(part, "a part of a message") for part in sequence(content, "a message's content")]
     shown = [part for part in parts if part.get("type") == "reasoning" and not part.get("redacted")]
     return "\n".join(words(part.get("reasoning")) for part in shown)
-
-
-def _stops(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
-    """The sequences at which the text ends, of the model's and the plan's configuration."""
-    configs = [mapping(held, "a config") for held in (spec.get("model_generate_config"), plan.get("config"))]
-    return [words(stop) for config in configs for stop in sequence(config.get("stop_seqs"), "stop_seqs")]
 
 
 def _sampling(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any] | None:

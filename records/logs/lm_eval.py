@@ -5,8 +5,7 @@ log-probability that of the option among the options: log softmax. What the mode
 log-probabilities.
 
 A task with several filters grades each answer once for each of them. The answer is taken once, with the grades of the
-first filter in the file, or of the one that `--correct METRIC,FILTER` names. Older versions write no names: there the
-filters are called 1, 2, ... in the order of the file.
+first filter in the file, or of the one that `--correct METRIC,FILTER` names.
 """
 
 import json
@@ -14,7 +13,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +49,10 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
     score, _, wanted = options.correct.partition(",")
     run = _run(path)
     taken = wanted
-    filters = _Filters()
+    filters: dict[str, None] = {}
     for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
-        held = filters.name_of(record)
+        held = words(record.get("filter"))
+        filters[held] = None
         taken = taken or held
         place = f"line {number}"
         if held != taken:
@@ -65,31 +64,8 @@ def read_lm_eval(path: Path, options: LogOptions) -> Iterator[Sample]:
             continue
         read = partial(_samples, place, number, record, run, score)
         yield from read_sample(path, place, read, options, record)
-    if filters.names and taken not in filters.names:
-        raise ImportFileError(f"{path}: there is no filter {taken!r}; expected one of {', '.join(filters.names)}")
-
-
-class _Filters:
-    """The filters of a file. Those without a name are counted by how often their answer came before."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-        self._seen: dict[object, tuple[bytes, int]] = {}
-
-    def name_of(self, record: Mapping[str, Any]) -> str:
-        """Returns the filter by which this line is graded."""
-        name = words(record.get("filter"))
-        if not name:
-            identity = record.get("doc_id")
-            answer = json.dumps(record.get("resps"), sort_keys=True, default=str).encode(errors="replace")
-            digest = sha256(answer).digest()[:16]
-            before = self._seen.get(identity) if isinstance(identity, int) else None
-            count = before[1] + 1 if before is not None and before[0] == digest else 1
-            if isinstance(identity, int):
-                self._seen[identity] = digest, count
-            name = str(count)
-        self.names[name] = None
-        return name
+    if filters and taken not in filters:
+        raise ImportFileError(f"{path}: there is no filter {taken!r}; expected one of {', '.join(filters)}")
 
 
 def _run(path: Path) -> dict[str, Any]:
@@ -134,9 +110,7 @@ def _samples(
 
 def _arguments(arguments: object) -> list[tuple[object, ...]]:
     """What was asked, a request each: (context, continuation) or (context, settings)."""
-    held = mapping(arguments, '"arguments"') if not isinstance(arguments, (list, tuple)) else None
-    if held is None:  # before version 0.4.3
-        return [tuple(sequence(request, '"arguments"')) for request in sequence(arguments, '"arguments"')]
+    held = mapping(arguments, '"arguments"')
     requests = [mapping(request, '"arguments"') for request in held.values() if request is not None]
     return [tuple(request[key] for key in sorted(request)) for request in requests]
 

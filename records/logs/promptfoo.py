@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.label_state import why_no_label
@@ -76,9 +76,6 @@ _UNREAD = re.compile(
 """Beginning of the reason where a model answered and promptfoo could read no grade in its words."""
 _OWN = "--correct pass takes promptfoo's own verdict"
 
-Outcome = Literal["right", "wrong", "unknown", "nothing"]
-"""What a check says of the answer's content."""
-
 
 @dataclass(frozen=True, slots=True)
 class Grade:
@@ -92,16 +89,11 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One assertion, or a set of assertions."""
+    """One assertion that can fail the test: one of weight 0 cannot."""
 
     kind: str
     passed: bool | None
     """None where it is not known: its grader failed, or it is not said."""
-    counts: bool = True
-    """Whether it can fail the test; an assertion of weight 0 cannot."""
-    parts: "tuple[_Check, ...]" = ()
-    weighed: bool = False
-    """Whether a set passes by its score, so that a part may fail and the set pass."""
 
 
 def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | None) -> Grade:
@@ -112,20 +104,21 @@ def grade_of(graded: Mapping[str, Any], test: Mapping[str, Any], passed: bool | 
     """
     components = _objects(graded.get("componentResults"), "componentResults")
     asked = _objects(test.get("assert"), "assert")
+    # Whether the test passes by its score, so that a part of it may fail and the test pass.
     weighed = test.get("threshold") is not None or bool(test.get("assertScoringFunction"))
     if components:
-        checks = tuple(_checks(components, asked))
+        checks, of_sets = _checks(components, asked)
     else:  # which of several assertions failed is not said; all of them passed where the test did
-        checks = tuple(_asked(one, True if passed and not weighed else None) for one in asked)
+        kinds = list(_asked(asked))
         metadata = mapping(graded.get("metadata"), '"metadata"')
-        if why_no_label({}, metadata) or not all(_is_judged(leaf.kind, graded, metadata) for leaf in _leaves(checks)):
+        if why_no_label({}, metadata) or not all(_is_judged(kind, graded, metadata) for kind in kinds):
             passed = None
+        checks, of_sets = [_Check(kind, True if passed and not weighed else None) for kind in kinds], True
     for check in reversed(checks):
         if check.kind == HUMAN and check.passed is not None:
             return Grade(check.passed, "labelled by a person (human)")
-    outcome = _outcome(_Check("", passed, parts=checks, weighed=weighed or not components))
-    right = {"right": True, "wrong": False}.get(outcome)
-    return Grade(right, _taken(outcome, list(_leaves(checks)), passed))
+    right, nothing = _right(checks, passed, weighed=weighed or of_sets)
+    return Grade(right, _taken(right, checks, nothing=nothing))
 
 
 def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
@@ -133,27 +126,34 @@ def _objects(values: object, name: str) -> list[Mapping[str, Any]]:
     return [mapping(one, f"an entry of {name}") for one in sequence(values, f'"{name}"') if one is not None]
 
 
-def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> Iterator[_Check]:
-    """Yields the checks of flattened components: the parts of a component stand in it, and follow it once more."""
+def _checks(components: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> tuple[list[_Check], bool]:
+    """(the checks of flattened components, whether a set of them passes by its score).
+
+    The parts of a component stand in it, and follow it once more.
+    """
     sets = iter([one for one in asked if one.get("type") == "assert-set"])
     left = iter(components)
+    checks, weighed = [], False
     for component in left:
         assertion = mapping(component.get("assertion"), '"assertion"')
         parts = _objects(component.get("componentResults"), "componentResults")
-        for _ in islice(left, len(parts)):
-            pass
         kind = words(assertion.get("type"))
         metadata = mapping(component.get("metadata"), '"metadata"')
-        passed = component.get("pass")
-        judged = not why_no_label({}, metadata) and _is_judged(kind, component, metadata)
-        passed = passed if isinstance(passed, bool) and judged else None
-        if parts and not kind:
-            told = {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set of assertions")}
-            inside, weighed = tuple(_checks(parts, ())), told.get("threshold") is not None
-            yield _Check("", passed, told.get("weight") != 0, inside, weighed)
-        else:
-            counts = assertion.get("weight") != 0 and not assertion.get("metricOnly")
-            yield _Check(kind or "an unnamed assertion", passed, counts)
+        is_set = bool(parts) and not kind
+        told = assertion if not is_set else {**next(sets, {}), **mapping(metadata.get("assertionSet"), "a set")}
+        counts = told.get("weight") != 0 and not told.get("metricOnly")
+        if is_set and counts:
+            weighed |= told.get("threshold") is not None
+            continue
+        for _ in islice(left, len(parts)):
+            pass
+        if counts:
+            passed = component.get("pass")
+            judged = not why_no_label({}, metadata) and _is_judged(kind, component, metadata)
+            checks.append(
+                _Check(kind or "an unnamed assertion", passed if isinstance(passed, bool) and judged else None)
+            )
+    return checks, weighed
 
 
 def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -177,70 +177,49 @@ def _is_judged(kind: str, component: Mapping[str, Any], metadata: Mapping[str, A
     return (drawn > 0 or partly) and not _UNREAD.match(reason)
 
 
-def _asked(assertion: Mapping[str, Any], passed: bool | None) -> _Check:
-    """The check for an assertion of the test, where the result has no components."""
-    counts = assertion.get("weight") != 0
-    if assertion.get("type") != "assert-set":
-        return _Check(words(assertion.get("type")) or "an unnamed assertion", passed, counts)
-    inside = tuple(_asked(one, passed) for one in _objects(assertion.get("assert"), "assert"))
-    return _Check("", passed, counts, inside, weighed=True)
+def _asked(assertions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields the types of a test's assertions that can fail it, those within sets too."""
+    for one in assertions:
+        if one.get("weight") != 0 and one.get("type") == "assert-set":
+            yield from _asked(_objects(one.get("assert"), "assert"))
+        elif one.get("weight") != 0:
+            yield words(one.get("type")) or "an unnamed assertion"
 
 
 def _is(check: _Check, kinds: frozenset[str]) -> bool:
     return check.kind.removeprefix("not-") in kinds
 
 
-def _leaves(checks: Sequence[_Check]) -> Iterator[_Check]:
-    """Yields the assertions that can fail the test."""
-    for check in checks:
-        if check.counts and check.parts:
-            yield from _leaves(check.parts)
-        elif check.counts and check.kind:
-            yield check
+def _right(checks: Sequence[_Check], passed: bool | None, *, weighed: bool) -> tuple[bool | None, bool]:
+    """(whether the content is right, None where that is not known; whether nothing was said of it).
+
+    An assertion of an unknown type says nothing where it passed: another one decides.
+    """
+    content = [check for check in checks if _is(check, CONTENT)]
+    judging = [check for check in checks if _is(check, CONTENT | NEEDED)]
+    others = [check for check in checks if not _is(check, CONTENT | NEEDED | ELSEWHERE)]
+    if weighed and judging and passed is not None and len(judging) == len(checks):
+        return (passed if content or not passed else None), passed and not content
+    failed = any(check.passed is False for check in judging)
+    if failed and not (weighed and any(check.passed for check in (*judging, *others))):
+        return False, False
+    if failed or any(check.passed is None for check in judging) or not all(check.passed for check in others):
+        return None, False
+    return (True if content else None), not content
 
 
-def _outcome(check: _Check) -> Outcome:
-    """What a check says of the content. An unknown assertion says nothing where it passed: another one decides."""
-    if not check.counts:
-        return "nothing"
-    if check.kind:
-        if _is(check, CONTENT):
-            return "unknown" if check.passed is None else "right" if check.passed else "wrong"
-        if _is(check, NEEDED):
-            return "unknown" if check.passed is None else "nothing" if check.passed else "wrong"
-        return "nothing" if _is(check, ELSEWHERE) or check.passed else "unknown"
-    leaves = list(_leaves(check.parts))
-    if check.weighed and leaves and check.passed is not None and all(_is(leaf, CONTENT | NEEDED) for leaf in leaves):
-        judged = any(_is(leaf, CONTENT) for leaf in leaves)
-        return "wrong" if not check.passed else "right" if judged else "nothing"
-    outcomes = {_outcome(part) for part in check.parts} - {"nothing"}
-    others = any(leaf.passed and not _is(leaf, ELSEWHERE) for leaf in leaves)
-    if check.weighed and (len(outcomes) > 1 or (outcomes == {"wrong"} and others)):
-        return "unknown"  # whether the score of the content alone would pass
-    for outcome in ("wrong", "unknown", "right"):
-        if outcome in outcomes:
-            return outcome
-    return "nothing"
-
-
-def _taken(outcome: Outcome, leaves: Sequence[_Check], passed: bool | None) -> str:
-    """What the outcome was taken from."""
-    judging = [leaf for leaf in leaves if _is(leaf, CONTENT) or (_is(leaf, NEEDED) and not leaf.passed)]
-    others = [leaf for leaf in leaves if leaf not in judging]
-    failed = _kinds([leaf for leaf in others if leaf.passed is False])
-    if outcome in ("right", "wrong"):
-        beside = f"; a failed {failed} is not counted" if failed else ""
-        return f"labelled by {_kinds(judging)}{beside}"
-    unsure = _kinds([leaf for leaf in others if not _is(leaf, ELSEWHERE | NEEDED)])
-    if not leaves:
+def _taken(right: bool | None, checks: Sequence[_Check], *, nothing: bool) -> str:
+    """What the grade was taken from, or why there is none."""
+    judging = [check for check in checks if _is(check, CONTENT) or (_is(check, NEEDED) and not check.passed)]
+    failed = _kinds([check for check in checks if check not in judging and check.passed is False])
+    if right is not None:
+        return f"labelled by {_kinds(judging)}{f'; a failed {failed} is not counted' if failed else ''}"
+    if not checks:
         return "no label: no assertion checked the answer"
-    if outcome == "nothing" and not unsure:
-        return f"no label: {f'failed on {failed}' if failed else f'checked for {_kinds(others)}'} only"
-    if ungraded := _kinds([leaf for leaf in judging if leaf.passed is None]):
-        return f"no label: the outcome of {ungraded} is not known ({_OWN})"
-    if unsure:
-        return f"no label: what {unsure} judges is not known ({_OWN})"
-    return f"no label: {_kinds(leaves)} are weighed together ({_OWN})"
+    if nothing:
+        return f"no label: {f'failed on {failed}' if failed else f'checked for {_kinds(checks)}'} only"
+    unsure = [check for check in checks if not _is(check, ELSEWHERE) and check.passed is not True]
+    return f"no label: what {_kinds(unsure)} judges is not known ({_OWN})"
 
 
 def _kinds(checks: Sequence[_Check]) -> str:
@@ -254,8 +233,6 @@ _OLD = 2
 _THINKING = "Thinking: "
 """What promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
-COUNTED = "the log-probabilities are not as many as the tokens that the model drew"
-FEWER = "the answer has more words than log-probabilities, so they are of another"
 
 
 def read_promptfoo(path: Path, options: LogOptions) -> Iterator[Sample]:
@@ -296,7 +273,9 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
     model = words(mapping(held.get("provider"), '"provider"').get("id"))
     used = mapping(response.get("tokenUsage"), '"tokenUsage"')
     given = sequence(response.get("logProbs"), '"logProbs"')
-    _check_numbers(text, given, used)
+    if text.startswith(_THINKING):
+        raise NoAnswer(THOUGHT)
+    details = mapping(used.get("completionDetails"), '"completionDetails"')
     places = [held.get("testIdx"), held.get("promptIdx")]
     if not isinstance(held.get("id"), str) and not all(type(place) is int for place in places):
         raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
@@ -314,22 +293,10 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
             {"token_logprobs": list(given)} if given else None,
             model=model,
             finish_reason=words(response.get("finishReason")),
-            used=(used.get("prompt"), used.get("completion"), None),
+            used=(used.get("prompt"), used.get("completion"), details.get("reasoning")),
         ),
     }
     yield Sample(place, line, number=number, taken=taken)
-
-
-def _check_numbers(text: str, given: Sequence[Any], used: Mapping[str, Any]) -> None:
-    """Raises `NoAnswer` where the log-probabilities, which come without tokens, cannot all be of the answer."""
-    details = mapping(used.get("completionDetails"), '"completionDetails"')
-    if text.startswith(_THINKING) or (given and number_of(details.get("reasoning"))):
-        raise NoAnswer(THOUGHT)
-    if given and len(text.split()) > len(given):
-        raise NoAnswer(FEWER)
-    counted = number_of(used.get("completion"))
-    if given and counted and abs(counted - len(given)) > 1:  # an end token is counted or not
-        raise NoAnswer(COUNTED)
 
 
 def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, float], str]:

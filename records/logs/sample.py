@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
@@ -213,13 +212,10 @@ END_TOKENS = re.compile(
     r"<\|(im_end|endoftext|eot_id|eom_id|end_of_text|end|return|END_OF_TURN_TOKEN)\|>|</s>|<eos>|<end_of_turn>|<pad>"
 )
 """Tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
-_LONGEST_END = 32
-"""Characters of an end token at most."""
 _ESCAPED = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>|[^!-~]")
 """What tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
-_BYTES = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>")
-_BYTE_LETTERS = "\u0143"
-"""The last of the letters by which tokenizers spell single bytes."""
+_LONGEST_END = 32
+"""Characters of an end token at most."""
 
 
 def without_end_tokens(text: str) -> str:
@@ -235,10 +231,6 @@ def without_end_tokens(text: str) -> str:
 
 class NoAnswer(Exception):
     """A sample that is no answer, or whose numbers are of another one; says why, in words to count by."""
-
-
-class OtherTokens(NoAnswer):
-    """The numbers are of another answer than the text, which may still be read without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,64 +323,20 @@ def number_of(value: object) -> float | None:
     return None
 
 
-def answer_tokens(tokens: Sequence[str], text: str, stops: Sequence[str] = ()) -> int:
-    """Returns how many of the tokens are the answer: none from the first end token on, unless the text has it too.
+def answer_tokens(tokens: Sequence[str], text: str, thinking: str) -> int:
+    """Returns how many of the tokens may be the answer's: those before the first end token that the text does not hold.
 
-    Raises `NoAnswer` where the tokens before it do not spell the text: then their log-probabilities are of another
-    answer, as the likeliest tokens in the place of those that were drawn. Spaces, and what is not ASCII, are not
-    compared, for tokenizers spell them differently. A token may go beyond the text, which ends where a stop sequence
-    begins; tokens that do so whole are no part of the answer, and must spell one of `stops`.
+    The tokens after it fill a batch. Whether they spell the text is found where the answer is parsed. Raises `NoAnswer`
+    where they spell more than the text, and not the thinking that the log shows before it.
     """
     absent = {token for token in set(tokens) if END_TOKENS.fullmatch(token) and token not in text}
-    ends = (n for n, token in enumerate(tokens) if token in absent)
-    count = next(ends, len(tokens))
-    if not count:
-        raise OtherTokens(OTHER_TOKENS) if text else NoAnswer("the answer is empty")
-    if not _same_letters("".join(tokens[:count]), text):
-        raise OtherTokens(OTHER_TOKENS)
-    spelled, said = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text))
-    if not spelled.startswith(said):
-        raise OtherTokens(OTHER_TOKENS)
-    if beyond := spelled[len(said) :]:
-        lengths = accumulate(len(_ESCAPED.sub("", token)) for token in tokens[:count])
-        needed = next((n for n, length in enumerate(lengths, 1) if length >= len(said) > 0), 0)
-        ended = any(stop and beyond.startswith(stop) for stop in (_ESCAPED.sub("", stop) for stop in stops))
-        if not needed or (needed < count and not ended):
-            raise OtherTokens(OTHER_TOKENS)
-        count = needed
-    return count
-
-
-def _same_letters(spelled: str, said: str) -> bool:
-    """Whether letters that no tokenizer spells in bytes, such as Chinese ones, are those of the text as far as it goes.
-
-    Where a token is a piece of a character, they cannot be compared.
-    """
-    if "\ufffd" in spelled or _BYTES.search(spelled):
-        return True
-    own, theirs = ("".join(letter for letter in written if letter > _BYTE_LETTERS) for written in (spelled, said))
-    own, theirs = own.replace("\u2581", ""), theirs.replace("\u2581", "")
-    left = iter(theirs)  # a piece of a character may be shown as nothing
-    return own.startswith(theirs) or all(letter in left for letter in own)
-
-
-def spoken_tokens(tokens: Sequence[str], text: str, thinking: str, stops: Sequence[str] = ()) -> tuple[int, str]:
-    """Returns how many of the tokens count, and the thinking where they spell it before the answer; else "".
-
-    Raises `NoAnswer` as `answer_tokens` does, where the tokens spell neither the answer nor thinking and answer.
-    """
-    try:
-        return answer_tokens(tokens, text, stops), ""
-    except NoAnswer:
-        if not thinking:
-            raise
-    count = len(tokens)
-    while count and END_TOKENS.fullmatch(tokens[count - 1]):
-        count -= 1
-    spelled, spoken, thought = (_ESCAPED.sub("", written) for written in ("".join(tokens[:count]), text, thinking))
-    if not spoken or not spelled.endswith(spoken) or thought not in spelled.removesuffix(spoken):
-        raise OtherTokens(OTHER_TOKENS)
-    return count, thinking
+    count = next((n for n, token in enumerate(tokens) if token in absent), len(tokens))
+    if not count and not text:
+        raise NoAnswer("the answer is empty")
+    written, answer, thought = (_ESCAPED.sub("", one) for one in ("".join(tokens[:count]), text, thinking))
+    if thought not in written and written != answer:
+        raise NoAnswer(OTHER_TOKENS)
+    return count or len(tokens)
 
 
 def short_name(value: object) -> str:
