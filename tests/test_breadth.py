@@ -11,8 +11,7 @@ from metaprobe.records.correctness import is_correct
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.tasks.named_tasks import load_task
-from research.breadth import pack
-from research.breadth.asking import DIRECT, ONCE, PROMPTS, WORKED, answer_of, prompts_of
+from research.breadth.asking import DIRECT, ONCE, WORKED, answer_of
 from research.breadth.collect import record
 from research.breadth.items import ARITHMETIC, EACH, breadth_items
 
@@ -57,12 +56,6 @@ def test_a_direct_answer_is_its_first_line_and_a_worked_one_what_follows_the_mar
         assert answer_of(item, Call(id="c", text=text), DIRECT) == "12"
 
 
-def test_the_prompts_show_no_question_that_is_asked_and_hold_the_slot() -> None:
-    for name, text in prompts_of(ONCE).texts.items():
-        assert "$question" in text, PROMPTS / name
-    assert not any(item.question in text for item in ITEMS for text in prompts_of(ONCE).texts.values())
-
-
 def test_a_recording_that_is_longer_the_second_time_asks_only_what_is_new(tmp_path: Path) -> None:
     llm = ScriptedLLM({"answer": "yes"})
     for count in (3, 5):
@@ -71,11 +64,3 @@ def test_a_recording_that_is_longer_the_second_time_asks_only_what_is_new(tmp_pa
     assert len(llm.asked) == len(runs) == 10
     assert {(run.item.id, run.variant) for run in runs} == {(i.id, v) for i in ITEMS[:5] for v in (DIRECT, WORKED)}
     assert all(run.label("correct", run.calls[0].id) is not None for run in runs)
-
-
-def test_the_table_counts_what_a_store_holds(tmp_path: Path) -> None:
-    items = of_family("syllogisms")[:6]
-    asyncio.run(record(ONCE, items, ScriptedLLM({"answer": "yes"}), tmp_path / "some-model", 2))
-    line = pack.table(list(RunStore(tmp_path / "some-model")))[1].split()
-    right = sum(item.gold == ("yes",) for item in items) / 6
-    assert line[:4] == ["syllogisms", "direct", "6", f"{right:.2f}"]

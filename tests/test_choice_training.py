@@ -110,13 +110,3 @@ def test_a_threshold_is_tuned_to_never_or_always_where_that_is_best(data: Paired
         policies, _ = evaluate_choice(replace(data, correct=better), folds=2)
         tuned = next(policy for policy in policies if policy.name == "mean log-probability < tuned")
         assert tuned.step_by_step.tolist() == [asked] * 60
-
-
-def test_where_one_way_is_always_right_there_is_nothing_to_learn(data: Paired) -> None:
-    always = data.correct.copy()
-    always[:, 1] = 1
-    with pytest.raises(RecordError, match="all answers of one variant are right: nothing to learn"):
-        evaluate_choice(replace(data, correct=always), folds=2)
-    always[:, 1] = 0
-    with pytest.raises(RecordError, match="all answers of one variant are wrong: nothing to learn"):
-        evaluate_choice(replace(data, correct=always), folds=2)

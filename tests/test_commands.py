@@ -4,15 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from docs_worlds import WORLDS
 
 from metaprobe.cli import main
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Run
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 STORE = RECORDED / "smollm2-metacog-eval"
@@ -37,13 +34,6 @@ def test_inspect_says_that_it_is_a_run_store_and_what_is_in_it() -> None:
     assert "damaged" not in lines
     assert "policy PaperRules(theta=0.5" in run("inspect", RUNS).output  # of what it was collected with
     assert "agents      alpha 1,400, beta 1,400, gamma 1,400" in run("inspect", RUNS).output
-
-
-def test_inspect_says_of_how_many_calls_there_is_nothing_to_read(tmp_path: Path) -> None:
-    given = ((None, ""), (np.empty(0, np.float32), "said"), (np.array([-0.1], np.float32), "said"))
-    calls = tuple(Call(id=f"c{i}", logprobs=logprobs, text=text) for i, (logprobs, text) in enumerate(given))
-    RunStore(tmp_path / "runs").append([Run("r", "s", "v", Item("i", "?"), calls)])
-    assert "not there   log-probabilities 2, texts 1" in run("inspect", tmp_path / "runs").output
 
 
 def test_inspect_counts_the_rest_of_a_damaged_store_and_names_the_file(tmp_path: Path) -> None:

@@ -9,11 +9,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_line import run_of_line
 from metaprobe.records.import_store import import_file
@@ -40,8 +38,9 @@ def imported(path: Path, folder: Path, **options: Any) -> list[Run]:
     return sorted(store, key=lambda run: run.id)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.tsv", "a.CSV"])
-@pytest.mark.parametrize(("delimiter", "lead"), [(",", ""), (";", "\ufeff"), ("\t", "")])
+@pytest.mark.parametrize(
+    ("name", "delimiter", "lead"), [("a.csv.gz", ",", ""), ("a.CSV", ";", "\ufeff"), ("a.tsv", "\t", "")]
+)
 def test_a_row_is_an_answer_as_the_line_of_json_that_says_the_same(
     name: str, delimiter: str, lead: str, tmp_path: Path
 ) -> None:
@@ -133,7 +132,6 @@ def test_what_is_no_csv_is_an_import_error(data: bytes, tmp_path: Path) -> None:
 
 MLFLOW = [
     ("trace_id", "trace", "state", "request", "response", "trace_metadata", "spans", "assessments"),
-    ("request_id", "timestamp_ms", "status", "execution_time_ms", "request", "response", "request_metadata"),
     ("Start Time", "Duration", "Run ID", "Name", "Status"),
     ("inputs", "outputs", "exact_match/v1/score"),
     ("trace_id", "request", "response", "correctness/value"),
@@ -143,11 +141,11 @@ MLFLOW = [
 @pytest.mark.parametrize("head", MLFLOW, ids=lambda head: head[0])
 def test_an_export_of_mlflow_is_named_with_the_way_on(head: tuple[str, ...], tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", head, ["x"] * len(head))
-    for options in ({}, {"plain": True}, {"on_error": "skip"}):
-        with pytest.raises(ImportFileError, match=r"MLflow.*search_traces"):
-            imported(path, tmp_path, **options)
+    with pytest.raises(ImportFileError, match=r"MLflow.*search_traces"):
+        imported(path, tmp_path, plain=True, on_error="skip")
 
 
+@settings(max_examples=15)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1), min_size=1))
 def test_any_text_comes_through_a_cell(texts: list[str]) -> None:
     texts = [text for text in texts if text.strip() and not text.lstrip().startswith("{")]
@@ -179,16 +177,6 @@ def test_correct_may_stand_at_the_top_and_must_not_contradict_the_labels(form: s
             line(**said)
 
 
-def test_a_correction_at_the_top_of_a_line_relabels_what_is_stored(tmp_path: Path) -> None:
-    response = {"choices": [{"message": {"content": "4."}, "logprobs": {"content": TOKENS}}]}
-    path, store = tmp_path / "a.jsonl", RunStore(tmp_path / "runs")
-    for value in (0, 1):
-        path.write_text(json.dumps({"id": "q", "response": response, "correct": value}) + "\n")
-        report = import_file(path, store)
-    assert (report.relabelled, [run.outcome for run in store]) == (1, [1.0])
-    assert report.notes == ()
-
-
 ITEMS = [
     {"id": "a", "question": "2+2?", "gold": ["4", "four"], "check": "exact", "level": "easy"},
     {"id": "b", "question": "Capital?\nOf France", "gold": ["Paris"], "choices": ["Paris", "Rome"], "check": "choice"},
@@ -208,13 +196,7 @@ def test_items_of_a_csv_file_are_those_of_the_same_lines(gold: str, tmp_path: Pa
         ("b", "Capital?\nOf France", "Paris", '["Paris", "Rome"]', "choice", ""),
         ("c", "Which list?", "[1, 2]", "", "exact", ""),
     ]
-    for name in ("own.csv", "own.csv.gz", "own.tsv"):
-        assert load_task(str(write(tmp_path / name, head, *rows))) == load_task(str(lines))
-
-
-def test_rows_without_a_column_of_ids_are_named_by_their_place(tmp_path: Path) -> None:
-    path = write(tmp_path / "sums.csv", ("question", "answer"), ("2+2?", "4"), ("3+3?", "6"))
-    assert [(item.id, item.gold) for item in load_task(str(path))] == [("sums-1", ("4",)), ("sums-2", ("6",))]
+    assert load_task(str(write(tmp_path / "own.csv.gz", head, *rows))) == load_task(str(lines))
 
 
 @pytest.mark.parametrize(
@@ -239,10 +221,3 @@ def test_answer_and_gold_of_a_line_must_be_the_same(tmp_path: Path) -> None:
     path.write_text(json.dumps({"id": "a", "question": "q", "answer": "4", "gold": "5"}) + "\n")
     with pytest.raises(ImportFileError, match="expected one of the two"):
         load_task(str(path))
-
-
-def test_the_command_imports_a_csv_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", HEAD, ("1", "2+2?", "4.", json.dumps(TOKENS), "1"))
-    result = CliRunner().invoke(main, ["import", str(path), "--out", str(tmp_path / "runs")])
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) | {"imported": 1, "labelled": 1} == json.loads(result.stdout)

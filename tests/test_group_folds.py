@@ -30,15 +30,6 @@ def test_they_are_the_folds_of_scikit_learn(seed: int, folds: int, members: int,
     assert found == expected
 
 
-def test_folds_that_are_asked_for_again_are_not_those_that_somebody_changed_since() -> None:
-    y, groups = np.arange(60) % 2, [f"g{i // 3}" for i in range(60)]
-    first = [part.copy() for _, part in group_folds(np.arange(60), groups, y, 3, 0)]
-    for rest, part in group_folds(np.arange(60), groups, y, 3, 0):
-        rest[:], part[:] = -1, -1
-    again = [part for _, part in group_folds(np.arange(60), groups, y, 3, 0)]
-    assert [part.tolist() for part in again] == [part.tolist() for part in first]
-
-
 def test_too_few_groups_are_named() -> None:
     with pytest.raises(RecordError, match="6 answers in 2 groups do not suffice for 5 folds"):
         list(group_folds(np.arange(6), ["a", "a", "a", "b", "b", "b"], np.arange(6) % 2, 5, 0))

@@ -11,19 +11,17 @@ from answer_formats import CORPUS
 from import_lines import FULL, RESPONSE, changed, write_lines
 
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.import_line import LABEL_VALUES, run_of_line
+from metaprobe.records.import_line import run_of_line
 from metaprobe.records.import_store import ImportReport, import_file
-from metaprobe.records.importer import Line, read_openai_lines
+from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.parse import parse_response
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Label, Message, Sampling, Statement
-from metaprobe.training.heads import LEVELS
 
 
-@pytest.mark.parametrize("name", ["calls.jsonl", "calls.jsonl.gz"])
-def test_a_full_line_becomes_a_run_with_everything_in_it(tmp_path: Path, name: str) -> None:
-    (run,) = read_openai_lines(write_lines(tmp_path / name, FULL))
+def test_a_full_line_becomes_a_run_with_everything_in_it(tmp_path: Path) -> None:
+    (run,) = read_openai_lines(write_lines(tmp_path / "calls.jsonl.gz", FULL))
     (call,) = run.calls
     assert (run.id, run.system, run.variant, call.id) == ("monday/q1", "import", "monday", "monday/q1")
     assert (run.item.id, run.item.group, run.item.task) == ("q1", "capitals", "capitals")
@@ -75,40 +73,26 @@ BAD_LINES = [
     ({"id": "q2"}, '"response" is missing'),
     (changed(response=WITHOUT_LOGPROBS, verbalized_confidence=None), "no log-probabilities.*logprobs=True.*verbalized"),
     (changed(labels={"correct": "yes"}), r"label 'correct' is \"yes\" \(str\); expected 0 or 1"),
-    (changed(labels={"correct": 0.5}), r"label 'correct' is 0.5 \(float\); expected 0 or 1"),
     (changed(labels={"evidence": 2.5}), "label 'evidence' is 2.5 .* expected 1 or 2 or 3"),
     (changed(labels={"quality": 10}), "label 'quality' is 10 .* expected a number from 0 to 9"),
     (changed(labels={"mine": float("nan")}), r"label 'mine' is NaN .* expected a finite number"),
     (changed(labels={"mine": 10**400}), "expected a finite number"),
     (changed(labels=[1]), '"labels" is .* expected an object'),
     (changed(verbalized_confidence=90), r'"verbalized_confidence" is 90 \(int\); expected a number from 0 to 1'),
-    (changed(verbalized_confidence="high"), '"verbalized_confidence" is "high"'),
     (changed(messages="Hi"), '"messages" is "Hi"'),
     (changed(messages=[{"content": "Hi"}]), "expected a list of {"),
     (changed(sampling={"temperature": "hot"}), "sampling 'temperature' is \"hot\""),
     (changed(sampling={"seed": 0.5}), "sampling 'seed' is 0.5 .* expected a whole number"),
     (changed(sampling=3), '"sampling" is 3'),
     (changed(sampling={"temperature": 100.5}), "sampling 'temperature' is 100.5 .* expected a number from 0 to 100"),
-    (changed(sampling={"temperature": -0.5}), "expected a number from 0 to 100"),
-    (changed(sampling={"top_p": 1.5}), "sampling 'top_p' is 1.5 .* expected a number from 0 to 1"),
     (changed(sampling={"seed": 2**63}), "expected a whole number of 64 bits"),
-    (changed(sampling={"max_tokens": -(2**63) - 1}), "expected a whole number of 64 bits"),
     (changed(stage=["ü" * 60]), r'"stage" is \["' + "ü" * 55 + r"\.\.\. \(list\)"),
-    (changed(stage=["ü" * 56]), r'"stage" is \["' + "ü" * 56 + r'"\] \(list\)'),
     (changed(logprobs_mode="cooked"), '"logprobs_mode" is "cooked" .* raw, processed, unknown'),
-    (changed(stage=3), '"stage" is 3'),
     (changed(id=True), '"id" is true'),
     (FULL, "id 'monday/q1' was already used on line 1"),
     ({**RESPONSE, "label": {"correct": 1}}, "unknown key 'label'; did you mean 'labels'"),
     (changed(verbalised_confidence=0.4), "unknown key 'verbalised_confidence'; did you mean 'verbalized_confidence'"),
 ]
-
-
-@pytest.mark.parametrize(("line", "message"), BAD_LINES)
-def test_a_bad_line_is_refused_by_file_and_line(tmp_path: Path, line: Any, message: str) -> None:
-    path = write_lines(tmp_path / "calls.jsonl", FULL, b"", line)
-    with pytest.raises(ImportFileError, match=rf"calls\.jsonl:3: .*{message}"):
-        list(read_openai_lines(path))
 
 
 def test_a_file_that_breaks_off_is_named(tmp_path: Path) -> None:
@@ -132,27 +116,16 @@ def test_a_line_that_unpacks_without_end_is_refused_before_it_fills_the_memory(
         list(iter_json_lines(path))
 
 
-def test_other_keys_are_the_users_own(tmp_path: Path) -> None:
-    assert len(list(read_openai_lines(write_lines(tmp_path / "a.jsonl", changed(customer="x", latency=3))))) == 1
-
-
-def test_skipping_keeps_every_good_line_and_reports_every_bad_one(tmp_path: Path) -> None:
+def test_every_bad_line_is_named_and_every_good_one_kept(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
-    bad = [line for line, _ in BAD_LINES]
-    path = write_lines(tmp_path / "calls.jsonl", FULL, *bad, changed(id="last"))
+    path = write_lines(tmp_path / "calls.jsonl", FULL, *(line for line, _ in BAD_LINES), changed(id="last"))
     report = import_file(path, store, on_error="skip")
     assert report.imported == 2
-    assert len(report.skipped) == len(bad)
-    assert all(f"calls.jsonl:{number}: " in message for number, message in enumerate(report.skipped, 2))
+    for number, ((_, message), skipped) in enumerate(zip(BAD_LINES, report.skipped, strict=True), 2):
+        assert re.search(rf"calls\.jsonl:{number}: .*{message}", skipped), skipped
     assert store.run_ids() == {"monday/q1", "monday/last"}
-
-
-def test_a_line_of_batch_output_is_read_under_the_users_own_id(tmp_path: Path) -> None:
-    body = {"choices": [{"message": {"content": "4"}, "logprobs": {"content": [{"token": "4", "logprob": -0.1}]}}]}
-    line = {"id": "batch_req_1", "custom_id": "mine", "response": {"status_code": 200, "body": body}, "error": None}
-    path = tmp_path / "batch.jsonl"
-    path.write_text(json.dumps(line))
-    assert [run.id for run in read_openai_lines(path)] == ["mine"]
+    with pytest.raises(ImportFileError, match=r"calls\.jsonl:2: "):
+        list(read_openai_lines(path))
 
 
 def test_a_line_of_a_file_may_be_a_bare_response_or_one_in_batch_output() -> None:
@@ -165,29 +138,10 @@ def test_a_line_of_a_file_may_be_a_bare_response_or_one_in_batch_output() -> Non
     assert batch.id == "mine"
 
 
-def test_an_imported_line_keeps_the_mode_that_its_format_tells_unless_it_states_one() -> None:
-    response = CORPUS["llama_cpp_completion"]
-    assert run_of_line({"response": response}, "line-1").calls[0].logprobs_mode == "raw"
-    stated = run_of_line({"response": response, "logprobs_mode": "processed"}, "line-1").calls[0]
-    assert stated.logprobs_mode == "processed"
-
-
 def test_minus_9999_is_imported(tmp_path: Path) -> None:
     response = json.loads(json.dumps(MASKED).replace("-1e+30", "-9999.0"))
     (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", changed(response=response)))
     assert run.calls[0].logprobs.tolist()[1] == -9999.0
-
-
-def test_labels_may_be_what_heads_are_trained_on() -> None:
-    whole = {name: tuple(range(low, high + 1)) for name, (low, high) in LEVELS.items()}
-    assert {"correct": (0, 1), "critical": (0, 1), **whole} == LABEL_VALUES
-
-
-def test_labels_beside_the_keys_of_a_bare_response_are_read(tmp_path: Path) -> None:
-    record = {**RESPONSE, "labels": {"correct": 0}, "group": "g"}
-    (run,) = read_openai_lines(write_lines(tmp_path / "a.jsonl", record))
-    assert (run.id, run.outcome, run.item.group, run.calls[0].model) == ("chatcmpl-9", 0.0, "g", "gpt-test-mini")
-    assert Line(1, record, run).without_answer().record.keys() == {"id", "model", "labels", "group"}
 
 
 @pytest.mark.parametrize(("document", "way"), [([FULL, FULL], "'.[]'"), (FULL, "'.'")])
@@ -209,37 +163,11 @@ def test_a_folder_of_other_files_is_no_store_to_import_into(tmp_path: Path) -> N
     with pytest.raises(RecordError, match=r"is no run store: it holds calls\.jsonl; expected"):
         import_file(path, RunStore(tmp_path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["calls.jsonl"]
-    for number, name in enumerate(("runs-notes.txt", "table.parquet")):
-        other = tmp_path / f"other{number}"
-        other.mkdir()
-        (other / name).touch()
-        with pytest.raises(RecordError, match=f"is no run store: it holds {name}; expected"):
-            import_file(path, RunStore(other))
-    for name in "abc":
-        (other / name).touch()
-    with pytest.raises(RecordError, match=r"it holds a, b, c, \.\.\.; expected a run store"):
-        import_file(path, RunStore(other))
-    (other / "c").unlink()
-    with pytest.raises(RecordError, match=r"it holds a, b, table\.parquet; expected"):
-        import_file(path, RunStore(other))
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".DS_Store").touch()
     assert import_file(path, RunStore(tmp_path / "runs")).imported == 1
     (tmp_path / "runs" / "notes.txt").touch()
     assert import_file(path, RunStore(tmp_path / "runs")).already_stored == 1
-
-
-def test_sampling_at_the_ends_of_its_ranges_is_read(tmp_path: Path) -> None:
-    ends = [
-        {"temperature": 0, "top_p": 0, "seed": -(2**63), "max_tokens": 2**63 - 1},
-        {"temperature": 100, "top_p": 1},
-        {"temperature": None},
-    ]
-    path = write_lines(tmp_path / "a.jsonl", *(changed(id=i, sampling=given) for i, given in enumerate(ends)))
-    read = [run.calls[0].sampling for run in read_openai_lines(path)]
-    assert read[0] == Sampling(temperature=0.0, top_p=0.0, seed=-(2**63), max_tokens=2**63 - 1)
-    assert read[1] == Sampling(temperature=100.0, top_p=1.0)
-    assert read[2] == Sampling()
 
 
 def test_an_answer_without_log_probabilities_is_taken_for_its_stated_confidence(tmp_path: Path) -> None:

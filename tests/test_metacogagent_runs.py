@@ -11,7 +11,6 @@ from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import collect
 from metaprobe.eval.systems.metacogagent import evaluate, outcome_matrix, outcomes
-from metaprobe.llms.base import Request
 from metaprobe.pipelines import Models, Prompts, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
 from metaprobe.probes.signals import Signal
@@ -64,11 +63,6 @@ def test_a_predictor_reads_drafts_and_the_chosen_agents_draft_is_its_answer() ->
     assert all(request.hidden for request in llm.asked[1:])
 
 
-def test_beside_a_reader_the_statement_is_still_asked_for_where_both_are_joined() -> None:
-    found = run(model(), signals=StubSource("answer", {"alpha": 0.9}, with_stated=True))
-    assert asked(found) == ["classify", "alpha:assess", "alpha:answer"]
-
-
 def test_agents_of_any_name_take_the_general_prompt_and_their_own_model() -> None:
     small, large = model(), ScriptedLLM({"assess": "90", "answer": "4"}, name="large")
     models = Models(small, {"large": large})
@@ -90,14 +84,6 @@ def test_an_agents_own_prompt_file_is_read_where_it_is_there(tmp_path: Path) -> 
     shown = [request.messages[0].content for request in llm.asked if request.stage == "answer"]
     assert shown == ["You are delta.", PROMPTS.messages("agent")[0].content]
     assert prompts.digest != PROMPTS.digest
-
-
-def test_functions_get_more_tokens() -> None:
-    llm = model(("def f(x):\n    return x",) * 3)
-    code = Item(id="c", question="Write f(x).", gold=("assert f(1) == 1",), check="function")
-    assert run(llm, "single", item=code).outcome == 1.0
-    run(llm, "single")
-    assert llm.asked[0].sampling.max_tokens > llm.asked[1].sampling.max_tokens
 
 
 def test_a_collection_learns_from_stored_runs_without_texts_when_it_goes_on(tmp_path: Path) -> None:
@@ -204,16 +190,6 @@ def test_what_an_agents_calls_took_is_the_sum_of_its_assessment_and_answer() -> 
     assert next(outcomes([alone]))["group"] == "i0"
 
 
-def test_the_matrix_knows_the_agents_that_are_named_and_nothing_of_who_was_not_asked() -> None:
-    runs = made_runs("algorithm", mixed, 2)  # alpha and beta answer alone
-    matrix = outcome_matrix(runs, ("gamma", "alpha"))
-    assert matrix.agents == ("gamma", "alpha")
-    assert matrix.ids == ("i0", "i1")
-    assert [[None if x != x else x for x in row] for row in matrix.correct.tolist()] == [[None, 1], [None, None]]
-    assert outcome_matrix(runs).agents == ("alpha", "beta")
-    assert outcome_matrix([], ("alpha",)).correct.shape == (0, 1)
-
-
 def test_outcomes_are_the_lines_that_a_router_learns_from() -> None:
     lines = list(outcomes(made_runs("every-agent", mixed, 2)))
     assert [line["id"] for line in lines] == ["i0", "i1"]
@@ -237,30 +213,3 @@ def test_calibration_error_is_that_of_the_agents_that_answered() -> None:
     assert result.calibration_stated.ece.estimate == pytest.approx(0.0, abs=1e-9)  # says 0.8 and is right 8 times in 10
     assert result.calibration.ece.estimate == pytest.approx(0.8 - 0.68)  # c = 0.6 * 0.8 + 0.4 * 0.5
     assert result.calibration.n == 10
-
-
-def test_the_papers_calibration_error_is_over_ten_bins_of_equal_width() -> None:
-    runs = made_runs(
-        "algorithm", lambda k: model(("4",) * 3, sure=(62,) * 3) if k < 5 else model(("5",) * 3, sure=(68,) * 3), 10
-    )
-    stated = evaluate(runs, resamples=50).calibration_stated
-    assert stated is not None
-    assert stated.ece.estimate == pytest.approx((0.38 + 0.68) / 2)  # apart, as they are ranked
-    assert stated.ece_equal_width.estimate == pytest.approx(0.65 - 0.5)  # together, between 0.6 and 0.7
-
-
-def test_keyword_routing_has_a_precision_and_a_flow_as_well() -> None:
-    item = Item(id="k", question="What does this Python code print?", gold=("4",), check="number")
-    result = evaluate([run(model(("5", "5", "4")), "keyword", item=item)], resamples=20)
-    assert result.flow == {("alpha", "gamma"): 1}
-    assert result.precision is not None
-    assert result.precision.estimate == 1.0
-    with pytest.raises(RecordError, match="no run"):
-        evaluate([])
-
-
-def test_a_request_names_its_stage_and_agent_so_that_calls_can_be_counted_apart() -> None:
-    llm = model(sure=(10, 90, 10))
-    run(llm)
-    assert all(isinstance(request, Request) and request.stage for request in llm.asked)
-    assert {request.agent for request in llm.asked if request.stage != "classify"} == set(AGENTS)

@@ -87,10 +87,6 @@ def test_agreement_counts_who_flags_and_what_came_of_it() -> None:
     assert rows[MONITOR_ONLY].accuracy is None
 
 
-def test_runs_without_both_critics_or_without_outcome_have_no_pattern() -> None:
-    assert sum(row.n for row in agreement([baseline(0, [1], item="i"), make(1, final=None)])) == 0
-
-
 def test_failures_are_told_apart_by_what_spoke_for_another_answer_and_by_what_the_model_knows() -> None:
     runs = [
         make(0, first=1, final=0),  # A1 was right
@@ -109,10 +105,6 @@ def test_failures_are_told_apart_by_what_spoke_for_another_answer_and_by_what_th
     assert found.wrong == 6
     assert found.share(GAP) == pytest.approx(1 / 3)
     assert found.evidence == pytest.approx((4 + 4 + 2) / 3)  # two answers of its own each, and two samples of i2 and i3
-
-
-def test_no_wrong_run_has_no_share() -> None:
-    assert np.isnan(failure_types([make(0)]).share(GAP))
 
 
 def test_accuracy_after_each_stage_is_paired_with_the_first_answer_and_resampled_by_group() -> None:
@@ -160,18 +152,6 @@ def test_similarity_follows_the_stages(reference: str, similarity: dict[str, flo
     values = list(similarity.values())
     assert rows[0].change is None
     assert [row.change.estimate for row in rows[1:]] == pytest.approx(np.diff(values))
-
-
-def test_without_an_embedding_shared_words_count() -> None:
-    rows = {row.stage: row.similarity.estimate for row in similarity_flow([make(0), make(1)], reference="gold")}
-    assert rows["answer"] == 0
-    assert 0 < rows["monitor"] < rows["control"]
-    assert rows["control"] == pytest.approx(1) == rows["synthesis"]
-
-
-def test_an_empty_text_is_like_nothing() -> None:
-    (row, *_) = similarity_flow([make(0)], embed=lambda texts: np.zeros((len(texts), 2)))
-    assert row.similarity.estimate == 0
 
 
 def test_similarity_refuses_runs_without_stages_and_embeddings_of_another_shape() -> None:

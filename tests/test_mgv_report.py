@@ -1,16 +1,11 @@
 """The numbers of Monitor-Generate-Verify and its baselines, on planted runs."""
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from metaprobe.eval.systems.mgv import EVALUATIONS, CycleReport, attempts, cycle_reports
-from metaprobe.pipelines import monitor_generate_verify, self_refine, self_verification
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, Item, Label, Run, Statement, Usage
 
@@ -77,13 +72,6 @@ def test_what_was_not_stated_is_left_out_and_counted() -> None:
     assert report(run(0, [(1, None)]), run(1, [(0, None)])).quality_auroc is None
 
 
-def test_the_mean_is_over_the_scores_that_were_given() -> None:
-    planted = run(0, [(1, 0.4)])
-    given = [s for s in planted.statements if s.kind != "coherence"] + [Statement("0/verify/0", "coherence", None)]
-    (attempt,) = attempts(replace(planted, statements=tuple(given)))
-    assert attempt.quality == pytest.approx(0.4)
-
-
 def test_a_threshold_stops_at_the_first_answer_that_reaches_it_and_returns_the_best_so_far() -> None:
     runs = [run(0, [(1, 0.6), (0, 0.95)]), run(1, [(0, 0.2), (1, 0.7)]), run(2, [(0, 0.5), (1, 0.4)])]
     found = {stop.threshold: stop for stop in report(*runs).thresholds}
@@ -101,13 +89,6 @@ def test_selection_is_compared_with_the_first_and_the_last_answer() -> None:
     misleads = report(*(run(i, [(0, 0.9), (1, 0.1)], returned=0) for i in range(4)))
     assert (misleads.selection.over_first.estimate, misleads.selection.over_last.estimate) == (0.0, -1.0)
     assert misleads.selection.oracle.estimate == 1.0
-
-
-def test_a_read_quality_goes_before_the_stated_one() -> None:
-    planted = run(0, [(1, 0.4)])
-    read = Label("0/answer/0", "signal:quality", 0.7, "abc")
-    (attempt,) = attempts(replace(planted, labels=(*planted.labels, read)))
-    assert attempt.quality == 0.7
 
 
 def test_self_verification_counts_drawing_and_verifying() -> None:
@@ -132,12 +113,6 @@ def test_self_verification_counts_drawing_and_verifying() -> None:
     assert found.latency_ms is None
 
 
-def test_systems_and_variants_are_reported_apart() -> None:
-    first = run(0, [(1, 0.9)])
-    other = replace(first, variant="other")
-    assert [found.variant for found in cycle_reports([first, other], resamples=10)] == ["other", "paper"]
-
-
 def test_answers_that_nobody_checked_are_refused() -> None:
     with pytest.raises(RecordError, match="no label 'correct'"):
         cycle_reports([run(0, [(1, 0.9)], label=False)])
@@ -159,46 +134,3 @@ def test_cycles_that_were_all_run_can_be_stopped_at_any_threshold() -> None:
     assert report(run(0, [(0, 0.5)]), run(1, [(1, 0.8)])).thresholds == ()  # one cycle each: nothing to stop
     undecided = [replace(each, decisions=()) for each in (run(0, [(0, 0.5), (1, 0.9)]), run(1, [(1, 0.8), (0, 0.2)]))]
     assert report(*undecided).thresholds == ()
-
-
-def test_easier_questions_are_expected_to_be_solved() -> None:
-    found = report(run(0, [(1, 0.9)], difficulty=0.2), run(1, [(0, 0.9)], difficulty=0.9))
-    assert found.difficulty_auroc is not None
-    assert found.difficulty_auroc.estimate == 1
-    assert (found.difficulty_given, found.quality_given) == (1, 1)
-    unstated = report(run(0, [(1, None)], difficulty=None), run(1, [(0, 0.9)], difficulty=0.9))
-    assert (unstated.difficulty_given, unstated.quality_given) == (0.5, 0.5)
-    silent = report(run(0, [(1, None)], difficulty=None))
-    assert silent.difficulty_auroc is silent.quality_auroc is None
-    assert silent.selection.best.estimate == 1
-
-
-def test_tokens_are_the_servers_count_or_else_those_of_the_log_probabilities() -> None:
-    planted = run(0, [(1, 0.9)])
-    calls = tuple(
-        replace(call, usage=Usage(), logprobs=np.zeros(4, np.float32) if call.stage == "answer" else None)
-        for call in planted.calls
-    )
-    assert attempts(replace(planted, calls=calls))[0].tokens == 4
-    assert report(replace(planted, calls=calls)).tokens.estimate == 4
-
-
-def test_an_evaluation_that_knows_nothing_has_an_interval_around_one_half() -> None:
-    found = report(*(run(i, [(i % 2, (i // 2) / 100)]) for i in range(200)))
-    assert found.quality_auroc is not None
-    assert found.quality_auroc.estimate == 0.5
-    assert found.quality_auroc.low < 0.5 < found.quality_auroc.high
-
-
-def test_what_the_systems_state_is_what_the_report_reads() -> None:
-    assert EVALUATIONS["verify"] == monitor_generate_verify.SCORES
-    assert EVALUATIONS["feedback"] == (self_refine.ACCEPTED,)
-    assert EVALUATIONS["backward"] == (self_verification.VERIFIED,)
-
-
-def test_the_papers_figures_agree_with_each_other() -> None:
-    path = Path(__file__).parents[1] / "docs" / "paper_numbers" / "monitor_generate_verify.json"
-    systems = json.loads(path.read_text(encoding="utf-8"))["systems"]
-    assert set(systems) == {m.SYSTEM.name for m in (monitor_generate_verify, self_refine, self_verification)}
-    for figures in systems.values():
-        assert math.isclose(figures["correct"] / figures["problems"], figures["accuracy"], abs_tol=5e-5)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.score_file import score_lines
 from metaprobe.records.endings import TOOL_CALL, UNSTATED
 from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.import_store import import_file
@@ -121,22 +120,6 @@ def test_a_number_for_each_token_is_read_to_the_bit(name: str, as_text: bool) ->
     assert 0 < QualityPredictor.load().predict(response).score < 1
 
 
-@pytest.mark.parametrize(
-    ("response", "ended"),
-    [
-        (ollama_chat(done_reason="length"), "length"),
-        (tgi("length"), "length"),
-        (gemini("MAX_TOKENS"), "length"),
-        (gemini("LANGUAGE"), "LANGUAGE"),
-        (cohere("MAX_TOKENS"), "length"),
-        (cohere("ERROR"), "ERROR"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_other_ends_keep_their_name(response: Mapping[str, Any], ended: str) -> None:
-    assert parse_response(response).finish_reason == ended
-
-
 BARE = {
     "Ollama": (ollama_chat(logprobs=None), r"Ollama.*logprobs=true.*/v1/chat/completions"),
     "Ollama old": ({k: v for k, v in ollama_generate().items() if k != "logprobs"}, r"Ollama.*logprobs=true"),
@@ -185,12 +168,6 @@ def test_what_cannot_be_read_says_what_it_is_and_the_way_on(
         import_file(tmp_path / "a.jsonl", RunStore(tmp_path / "runs"))
 
 
-def test_a_choice_alone_is_not_taken_for_cohere() -> None:
-    choice = {"index": 0, "finish_reason": "stop", "message": {"content": TEXT}, "logprobs": {"content": ENTRIES}}
-    with pytest.raises(InvalidResponse, match="expected a chat completion"):
-        parse_response(choice)
-
-
 def test_tool_calls_and_thinking_are_told_apart() -> None:
     called = ollama_chat(message={"role": "assistant", "content": TEXT, "tool_calls": [{"function": {}}]})
     assert parse_response(called).finish_reason == TOOL_CALL
@@ -201,13 +178,6 @@ def test_tool_calls_and_thinking_are_told_apart() -> None:
     for response in (thought, gemini(content={"parts": parts})):
         kinds = [(segment.kind, segment.start, segment.end) for segment in parse_response(response).segments]
         assert kinds == [("thinking", 0, 2), ("answer", 2, 4)]
-
-
-def test_bare_lines_are_scored(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SOUND.values()))
-    scored = list(score_lines(QualityPredictor.load(), tmp_path / "a.jsonl"))
-    assert len({line["score"] for line in scored}) < len(scored), "one answer in several formats"
-    assert None not in {line["score"] for line in scored}
 
 
 def test_bare_lines_keep_labels_beside_the_answer(tmp_path: Path) -> None:

@@ -69,18 +69,6 @@ def test_the_least_that_a_line_may_say_and_the_bounds_of_its_numbers(tmp_path: P
         read_outcomes(tmp_path / "o.jsonl")
 
 
-def test_outcomes_are_plain_text_that_leaves_out_what_is_not_known(tmp_path: Path) -> None:
-    answered = AgentOutcome("ü", score=0.0, confidence_source="stated")
-    write_outcomes(tmp_path / "o.jsonl", [QuestionOutcomes("a", "g", agents={"m": answered})])
-    written = (tmp_path / "o.jsonl").read_text(encoding="utf-8")
-    assert "ü" in written
-    assert json.loads(written) == {
-        "id": "a",
-        "group": "g",
-        "agents": {"m": {"answer": "ü", "score": 0.0, "confidence_source": "stated"}},
-    }
-
-
 @pytest.mark.parametrize(
     ("agent", "why"),
     [
@@ -120,9 +108,3 @@ def test_an_error_beside_a_right_answer_is_refused() -> None:
         outcome_of_line({"id": "a", "agents": {"m": {"error": "timeout", "correct": 1}}})
     with pytest.raises(ImportFileError, match=r'"agents\.m\.error" is 503; expected why'):
         outcome_of_line({"id": "a", "agents": {"m": {"error": 503}}})
-
-
-def test_a_failure_survives_writing_and_reading(tmp_path: Path) -> None:
-    failed = outcome_of_line({"id": "a", "agents": {"m": {"error": "timeout", "cost_usd": 0.1}, "n": {"correct": 1}}})
-    write_outcomes(tmp_path / "o.jsonl", [failed])
-    assert read_outcomes(tmp_path / "o.jsonl") == [failed]

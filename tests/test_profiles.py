@@ -1,7 +1,6 @@
 """Profiles follow outcomes as equation 4 says, and a run tells who learns from it."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,13 +12,10 @@ from metaprobe.routing.profiles import (
     Experience,
     Observation,
     Profiles,
-    every_answer,
     executing,
     experiences,
     first_agent,
     read_classification,
-    read_correctness,
-    run_observations,
 )
 
 OUTCOMES = st.lists(st.sampled_from((0.0, 1.0)), max_size=30)
@@ -59,11 +55,6 @@ def test_profiles_stay_in_the_unit_interval_and_apart_by_agent_and_dimension(out
     assert profiles.rate_of("b", "d") == profiles.rate_of("a", "e") == 0.5
 
 
-def test_without_a_rate_nothing_is_learned() -> None:
-    assert Profiles(past([1.0] * 9), rate=0.0).rate_of("a", "d") == 0.5
-    assert Profiles(past([1.0])).rate_of("a", "d") == 0.55
-
-
 @pytest.mark.parametrize(
     ("actions", "who"),
     [
@@ -99,22 +90,3 @@ def test_an_observation_has_a_name_a_score_from_0_to_1_and_a_moment() -> None:
     for time in (math.inf, math.nan):
         with pytest.raises(RecordError, match=f"observation o: time is {time}; expected a finite number"):
             Observation("a", "d", 1.0, id="o", time=time)
-
-
-def test_of_an_agents_answers_the_last_one_counts() -> None:
-    run = run_of({"assess": "execute"}, {"a": 1.0})
-    again = replace(run, calls=(*run.calls, Call(id="later", stage="answer", agent="a")))
-    assert read_correctness(run, "a") == 1.0
-    assert read_correctness(again, "a") is None, "nobody judged the later one"
-    judged = replace(again, labels=(*run.labels, Label("later", "correct", 0.25, "program")))
-    assert read_correctness(judged, "a") == 0.25
-    assert read_correctness(judged, "b") is None
-
-
-def test_every_answer_counts_also_where_it_was_given_for_the_record() -> None:
-    run = run_of({"assess": "execute"}, {"a": 1.0, "b": 0.0, "c": None}, dimension=None)
-    assert list(every_answer(run)) == [Experience("a", "unknown", 1.0), Experience("b", "unknown", 0.0)]
-    named = run_of({"assess": "execute"}, {"b": 0.5})
-    assert list(every_answer(named)) == [Experience("b", "d", 0.5)]
-    (one,) = run_observations(named, every_answer, time=7.0)
-    assert one == Observation("b", "d", 0.5, id="r/b", time=7.0)

@@ -8,26 +8,14 @@ import pytest
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
-from research.quality.data import debates, evidence_of, mu_shroom, token_logprobs_qa
+from research.quality.data import debates, mu_shroom, token_logprobs_qa
 from research.quality.debates import single_feature
 from research.quality.figures import StratifiedAuroc
 from research.quality.methods import column_scores, lowest_group
-from research.quality.page import page, verdict
 
 ROOT = Path(__file__).parent.parent
 
 DATA = ROOT.parent / "shared" / "data"
-
-
-def test_what_was_not_measured_is_said() -> None:
-    empty = page({"resamples": 300, "sets": {}})
-    assert empty.count("ot measured yet") >= 5
-
-
-def test_a_verdict_needs_the_whole_interval() -> None:
-    assert verdict([0.02, 0.01, 0.03]) == "holds"
-    assert verdict([0.02, -0.01, 0.05]) == "undecided"
-    assert verdict([-0.02, -0.03, -0.01]) == "does not hold"
 
 
 def test_stratified_auroc_is_auroc_in_one_stratum_and_ignores_shifts_between_strata() -> None:
@@ -49,12 +37,6 @@ def test_stratified_auroc_is_auroc_in_one_stratum_and_ignores_shifts_between_str
         if strata[i] == strata[j]
     ]
     assert within(y, score) == pytest.approx(np.mean(pairs))
-
-
-def test_a_stratum_of_one_class_says_nothing() -> None:
-    y, score = np.array([0, 1, 1, 1]), np.array([0.1, 0.2, 0.9, 0.3])
-    assert StratifiedAuroc(np.array([0, 0, 1, 1]))(y, score) == 1.0
-    assert np.isnan(StratifiedAuroc(np.arange(4))(y, score))
 
 
 def test_lowest_group_is_the_worst_window_and_the_mean_of_what_is_shorter() -> None:
@@ -110,10 +92,6 @@ def test_a_debate_store_gives_a_set_for_each_role_source_and_target(tmp_path: Pa
     assert nothing["held_out"][1] < 0.2
 
 
-def test_a_store_that_is_missing_gives_no_sets(tmp_path: Path) -> None:
-    assert debates(tmp_path / "none") == []
-
-
 @pytest.mark.skipif(not DATA.is_dir(), reason="the data sets are not here")
 def test_the_open_sets_are_grouped_by_question_and_logits_become_ranks_within_the_model() -> None:
     (qa,) = token_logprobs_qa(DATA)
@@ -127,10 +105,3 @@ def test_the_open_sets_are_grouped_by_question_and_logits_become_ranks_within_th
         joined = np.concatenate(table.logprobs[table.models == model])
         assert np.exp(joined).mean() == pytest.approx(0.5, abs=0.05)  # ranks: the same for all models
     assert spans.evidence.table.y.mean() < 0.1 < share.evidence.table.y.mean()
-
-
-def test_rows_become_evidence_in_their_order() -> None:
-    rows = [{"id": "a", "group": "g", "y": 1, "logprobs": [-1.0, -2.0]}, {"id": "b", "group": "h", "logprobs": [-3.0]}]
-    evidence = evidence_of(rows)
-    assert evidence.table.tokens.tolist() == [2, 1]
-    assert evidence.features[:, evidence.feature_names.index("full.mean")].tolist() == [-1.5, -3.0]

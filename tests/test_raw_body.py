@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metaprobe.records import raw_body
@@ -100,7 +100,6 @@ def changed(places: list[tuple[Any, ...]], values: list[object]) -> str:
     return json.dumps(response)
 
 
-@settings(max_examples=200)
 @given(st.lists(st.sampled_from(PLACES), max_size=3), st.lists(odd, min_size=3, max_size=3), st.booleans())
 def test_odd_bodies_read_the_same_with_and_without_msgspec(
     places: list[tuple[Any, ...]], values: list[object], top: bool
@@ -109,7 +108,6 @@ def test_odd_bodies_read_the_same_with_and_without_msgspec(
     assert outcome(body, top=top) == without_msgspec(body, top=top) == outcome(body.encode(), top=top)
 
 
-@settings(max_examples=200)
 @given(st.integers(0, 400), st.sampled_from([b"", b"\xff", b"\x00", b"\\", b'"', b"}", b",", b"9", b"\xed\xa0\x80"]))
 @example(0, b"\xef\xbb\xbf")
 @example(8, b"\xff")
@@ -148,15 +146,6 @@ def test_bodies_of_every_kind_read_as_parse_response_reads_them(body: Any, choic
     except InvalidResponse as error:
         expected = ("refused", str(error))
     assert outcome(body, choice=choice) == without_msgspec(body, choice=choice) == expected
-
-
-def test_without_alternatives_asked_for_what_they_are_does_not_matter() -> None:
-    broken = json.dumps(chat([entry(-0.5, "none")]))
-    for read in (outcome, without_msgspec):
-        assert "cannot be read" in read(broken, top=True)[-1]
-        assert read(broken, top=True)[6] == "None"
-        assert read(broken, top=False) == read(broken, top=True)
-        assert read(json.dumps(GOOD), top=False)[6] == "None"
 
 
 def test_the_typed_decoder_is_what_reads_an_ordinary_body(monkeypatch: pytest.MonkeyPatch) -> None:

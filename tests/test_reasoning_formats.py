@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from answer_formats import places
 
-from metaprobe.llms.openai_client import token_ids
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.openai_format import TOOL_CALL
 from metaprobe.records.parse import parse_response
@@ -166,9 +165,3 @@ def test_ids_of_the_markers_separate_what_transformers_generated() -> None:
     assert generated(1, 5, 6, **told).segments == (Segment("thinking", 1, 3),)
     assert generated(5, 6, 7, **told).segments == ()
     assert generated(1, 5, 2, 7).segments == ()
-
-
-def test_ids_of_a_server_lose_those_of_what_was_left_out() -> None:
-    assert token_ids([5, 6, 7], 2, left_out=1) is not None
-    np.testing.assert_array_equal(token_ids([5, 6, 7], 2, left_out=1), [5, 6])  # type: ignore[arg-type]
-    assert token_ids([5, 6, 7], 2) is None

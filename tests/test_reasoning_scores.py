@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.segment_features import SEGMENT_FEATURES
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.answer_stream import AnswerStream
-from metaprobe.records.errors import ImportFileError, InvalidResponse
+from metaprobe.records.errors import ImportFileError
 from metaprobe.records.import_store import import_file
 from metaprobe.records.parse import parse_response
-from metaprobe.records.store import RunStore, fingerprint
+from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Segment
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import evidence_of
@@ -62,18 +61,6 @@ def test_the_score_is_that_of_the_answer_alone_and_the_verdict_says_so(predictor
     assert signals_of(call()).value("tokens") == 3
 
 
-def test_thinking_without_an_answer_has_no_score(predictor: QualityPredictor) -> None:
-    with pytest.raises(InvalidResponse, match="none of an answer"):
-        predictor.predict(call(segments=(Segment("thinking", 0, 9),)))
-
-
-def test_an_end_token_of_vllm_does_not_move_the_verdict(predictor: QualityPredictor) -> None:
-    for name in ("vllm_chat_end_token", "vllm_request_output_end_token", "tgi_chat_end_token"):
-        parsed = parse_response(shape(name))
-        assert predictor.predict(shape(name)).score == predictor.predict(parsed.logprobs).score
-        assert len(parsed.logprobs) == 6
-
-
 # ---- features
 
 
@@ -98,17 +85,6 @@ def test_the_segments_schema_is_the_full_one_of_the_answer_and_what_sets_the_thi
     assert np.isnan([value for name, value in apart.items() if name not in ("thinking.length", "thinking.share")]).all()
 
 
-def test_the_drop_at_the_boundary_looks_at_ten_tokens_on_each_side() -> None:
-    thinking, answer = np.float32([-5.0] * 20 + [-1.0] * 10), [-2.0] * 10 + [-7.0] * 20
-    row = features_one(schema(SEGMENTED), answer, thinking=thinking)
-    assert row[schema(SEGMENTED).names.index("boundary.drop")] == 1.0
-
-
-def test_as_many_thoughts_as_answers_are_expected() -> None:
-    with pytest.raises(InvalidResponse, match="2 answers came with the thinking of 1"):
-        features(schema(SEGMENTED), [ANSWER, ANSWER], thinking=[None])
-
-
 # ---- records
 
 
@@ -119,24 +95,10 @@ def test_a_store_gives_segments_back_and_old_stores_have_none(tmp_path: Path, re
     assert next(iter(RunStore(recorded_runs))).calls[0].segments == ()
 
 
-def test_segments_are_in_the_fingerprint_and_their_absence_is_not() -> None:
-    plain = replace(run(0), calls=(call("r0", ()),))
-    assert fingerprint([run(0)]) != fingerprint([plain])
-    moved = (Segment("thinking", 1, 4), Segment("answer", 6, 9))
-    assert fingerprint([replace(run(0), calls=(call("r0", moved),))]) != fingerprint([run(0)])
-
-
 def lines(tmp_path: Path, **more: Any) -> Path:
     path = tmp_path / "lines.jsonl"
     path.write_text(json.dumps({"id": "q", "response": shape("vllm_chat"), **more}))
     return path
-
-
-def test_an_imported_line_has_its_segments_and_its_answer_apart(tmp_path: Path) -> None:
-    import_file(lines(tmp_path), RunStore(tmp_path / "runs"))
-    [stored] = RunStore(tmp_path / "runs")
-    assert [s.kind for s in stored.calls[0].segments] == ["thinking", "answer"]
-    assert stored.final_answer.strip() == "17 + 28 = 45."
 
 
 def test_a_line_may_state_its_segments(tmp_path: Path) -> None:
@@ -180,18 +142,6 @@ def test_training_reads_the_answer_and_describes_the_thinking_beside_it() -> Non
     np.testing.assert_array_equal(
         np.delete(evidence.features[0], range(full, full + len(SEGMENT_FEATURES))), with_terms
     )
-
-
-def test_without_thinking_training_is_as_it_was() -> None:
-    runs = [replace(one, calls=(call(one.id, ()),)) for one in map(run, range(4))]
-    table = answer_table(runs)
-    assert table.thinking is None
-    assert evidence_of(runs, {"correct": table})["correct"].schema == "full+terms"
-
-
-def test_an_answer_that_never_began_is_no_row() -> None:
-    cut = replace(run(8), calls=(call("r8", (Segment("thinking", 0, 9),)),))
-    assert len(answer_table([run(0), run(1), cut])) == 2
 
 
 # ---- streams

@@ -1,13 +1,10 @@
 """What the sandbox runs, what it stops, and what it says of it."""
 
-import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from metaprobe.records import sandbox_child
 from metaprobe.records.sandbox import run_assertions
 
 HOLDS = ["assert f(1) == 2"]
@@ -19,12 +16,9 @@ def test_a_correct_function_passes_and_may_print_and_import() -> None:
     assert run_assertions("import math, re\ndef f(x):\n    print('x' * 10**6)\n    return x + 1", HOLDS).passed
 
 
-def test_a_wrong_function_fails_with_the_assertion_as_reason() -> None:
-    assert run_assertions("def f(x):\n    return x", HOLDS).reason == "does not hold: assert f(1) == 2"
-
-
 def test_every_assertion_counts() -> None:
-    assert not run_assertions(CORRECT, [*HOLDS, "assert f(2) == 5"]).passed
+    trial = run_assertions(CORRECT, [*HOLDS, "assert f(2) == 5"])
+    assert (trial.passed, trial.reason) == (False, "does not hold: assert f(2) == 5")
 
 
 @pytest.mark.parametrize(
@@ -34,13 +28,11 @@ def test_every_assertion_counts() -> None:
         ("def f(x):\n    return [0] * 10**12", "MemoryError"),
         ("def f(x):\n    return f(x)", "RecursionError"),
         ("open('left.txt', 'w').write('x')", "PermissionError"),
-        ("import os\nos.remove('/nonexistent')", "PermissionError"),
         ("import os\nos.fork()", "PermissionError"),
         ("import subprocess\nsubprocess.run(['true'])", "PermissionError"),
         ("import socket\nsocket.socket()", "PermissionError"),
         ("import sys\nsys.exit(0)", "SystemExit"),
         ("import os\nos._exit(0)", "ended before the assertions"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("x = input()", "EOFError"),
         ("\0", "NUL"),
     ],
@@ -71,50 +63,6 @@ def test_the_candidate_sees_no_environment_no_input_and_an_empty_folder(monkeypa
     monkeypatch.setenv("METAPROBE_SECRET", "1")
     look = "import os\nseen = [k for k in os.environ if not k.startswith('LC_')]\nhere = os.listdir('.')"
     assert run_assertions(look, ["assert seen == [], seen", "assert here == []"]).passed
-
-
-def test_nothing_is_left_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run_assertions("open('left.txt', 'w')", HOLDS)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_candidate_may_not_do_is_refused_and_reading_is_not() -> None:
-    for flag in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC, os.O_APPEND):
-        with pytest.raises(PermissionError, match="open is not allowed here"):
-            sandbox_child.refuse("open", ("file", None, flag))
-    for event in ("os.fork", "subprocess.Popen", "os.remove", "socket.connect", "shutil.rmtree", "ctypes.dlopen"):
-        with pytest.raises(PermissionError, match=f"{event} is not allowed here"):
-            sandbox_child.refuse(event, ())
-    sandbox_child.refuse("open", ("file", "r", os.O_RDONLY))
-    sandbox_child.refuse("open", ("file", "r", None))
-    for event in ("import", "compile", "exec", "os.listdir"):
-        sandbox_child.refuse(event, ("a", "b", os.O_RDWR))
-
-
-def test_every_limit_that_the_system_grants_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    resource = pytest.importorskip("resource")
-    given = {}
-
-    def granted(kind: int, limits: tuple[int, int]) -> None:
-        if kind == resource.RLIMIT_CPU:
-            raise OSError("not granted")
-        given[kind] = limits
-
-    monkeypatch.setattr(resource, "setrlimit", granted)
-    sandbox_child.limit(3, 1000)
-    nothing = dict.fromkeys((resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE), (0, 0))
-    assert given == {resource.RLIMIT_AS: (1000, 1000), **nothing}
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: given.update({kind: limits}))
-    sandbox_child.limit(3, 1000)
-    assert given[resource.RLIMIT_CPU] == (3, 3)
-
-
-def test_a_candidate_passes_only_after_its_last_assertion() -> None:
-    assert sandbox_child.try_code(CORRECT, HOLDS, "token") == "token"
-    assert sandbox_child.try_code(CORRECT, [*HOLDS, "assert f(2) == 5"], "token") == "does not hold: assert f(2) == 5"
-    assert sandbox_child.try_code("1 / 0", HOLDS, "token") == "ZeroDivisionError in the code: division by zero"
-    assert sandbox_child.try_code("", HOLDS, "token").startswith("NameError in assert f(1) == 2: ")
 
 
 def test_a_long_reason_is_cut_and_ctrl_c_leaves_no_candidate_running(

@@ -7,12 +7,8 @@ from hypothesis import strategies as st
 from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.correctness import (
     chosen,
-    function_code,
     is_correct,
     letter_options,
-    numbers,
-    strip_decoration,
-    words,
 )
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item
@@ -252,18 +248,6 @@ def test_the_answer_is_found_in_a_longer_text(item: Item, text: str, answer: str
     assert final_answer(item, text) == answer
 
 
-def test_normalisation_drops_dress_and_keeps_what_matters() -> None:
-    assert strip_decoration('The answer is **"Brasília"**') == "Brasilia"
-    assert words("The U.S. dollar, a twenty!") == ("u", "s", "dollar", "20")
-    assert words("a") == ("a",)
-    assert [float(n) for n in numbers("minus 3, 1,000.5, 1/4 and twelve")] == [-3, 1000.5, 0.25, 12]
-
-
-def test_code_is_cut_to_what_parses() -> None:
-    assert function_code("def f():\n    return 1\nand so on, etc.") == "def f():\n    return 1"
-    assert function_code("no code here") is None
-
-
 @pytest.mark.parametrize(
     ("item", "says"),
     [
@@ -312,7 +296,3 @@ def test_of_choices_that_hold_one_another_the_longest_is_named() -> None:
     assert chosen(item, "Ann Lee or Bob") is None
     turned = Item(id="n", question="Who wrote it?", choices=("Ann Lee", "Ann"), gold=("Ann Lee",))
     assert chosen(turned, "Ann Lee wrote it") == "Ann Lee"
-
-
-def test_options_are_listed_with_their_letters() -> None:
-    assert letter_options(["red", "green"]) == "A) red\nB) green"

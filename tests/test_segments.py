@@ -13,81 +13,14 @@ from metaprobe.records.segments import (
     check_segments,
     ending_of,
     locate,
-    marked,
-    spoken_text,
 )
 from metaprobe.records.types import Segment
-
-THINK = "<think>\nIs 3 < 5, and </th no end?\n\n</think>\n\nYes, <think> of it."
-HARMONY = (
-    "<|channel|>analysis<|message|>Hm, 2 + 2.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
-    "<|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>It is 4.<|return|>"
-)
 
 
 def kinds(pieces: list[str], *, opened: bool = False) -> list[str]:
     reader = KindReader(opened=opened)
     found = [kind for piece in pieces for kind in reader.push(piece)]
     return [*found, *reader.close()]
-
-
-def told(pieces: list[str], kind: str, *, opened: bool = False) -> str:
-    found = kinds(pieces, opened=opened)
-    return "".join(piece for piece, its in zip(pieces, found, strict=True) if its == kind)
-
-
-@st.composite
-def splittings(draw: st.DrawFn, text: str) -> list[str]:
-    """The text in tokens of any lengths, a few of them empty."""
-    places = sorted(draw(st.lists(st.integers(1, len(text) - 1), max_size=40)))
-    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
-
-
-@given(splittings(THINK))
-def test_however_it_is_split_no_token_counts_on_the_wrong_side(pieces: list[str]) -> None:
-    found = kinds(pieces)
-    assert len(found) == len(pieces)
-    thinking, answer = told(pieces, "thinking"), told(pieces, "answer")
-    assert thinking in "\nIs 3 < 5, and </th no end?\n\n"
-    assert answer in "\n\nYes, <think> of it."
-    lost = "".join(p for p, kind in zip(pieces, found, strict=True) if kind == "marker")
-    assert len(thinking) + len(answer) + len(lost) == len(THINK)
-
-
-@given(splittings(HARMONY))
-def test_of_channels_only_what_is_said_in_them_counts(pieces: list[str]) -> None:
-    assert told(pieces, "thinking") in "Hm, 2 + 2."
-    assert told(pieces, "tool") in "{}"
-    assert told(pieces, "answer") in "It is 4."
-
-
-@given(st.text(max_size=60), st.integers(1, 7))
-def test_a_text_without_markers_is_all_answer(said: str, width: int) -> None:
-    pieces = [said[i : i + width] for i in range(0, len(said), width)]
-    if not said.lstrip(" \t\r\n").startswith(("<", "[")):
-        assert marked(pieces) == ()
-        assert locate(pieces, said).segments == ()
-
-
-def test_characters_one_by_one_and_the_whole_give_the_same_sides() -> None:
-    assert told(list(THINK), "answer") == "Yes, <think> of it."
-    assert told(list(HARMONY), "thinking") == "Hm, 2 + 2."
-    assert told(list(HARMONY), "answer") == "It is 4."
-    assert spoken_text(THINK) == "Yes, <think> of it."
-    assert [spoken_text(text) for text in ("plain", "<think>a", "a\n</think>\nb")] == ["plain", "", "b"]
-
-
-@pytest.mark.parametrize(
-    ("opening", "closing"),
-    [
-        ("<think>", "</think>"),
-        ("[THINK]", "[/THINK]"),
-        ("<seed:think>", "</seed:think>"),
-        ("<|channel>thought", "<channel|>"),
-    ],
-)
-def test_every_pair_of_markers_is_known(opening: str, closing: str) -> None:
-    assert kinds([opening, "a", closing, "b"]) == ["marker", "thinking", "marker", "answer"]
 
 
 def test_a_token_waits_only_as_long_as_it_may_begin_a_marker() -> None:
@@ -102,19 +35,6 @@ def test_a_token_waits_only_as_long_as_it_may_begin_a_marker() -> None:
         ["marker"] * 3,
         ["marker"],
         ["answer"],
-    ]
-
-
-def test_a_token_without_text_belongs_with_the_one_before_it() -> None:
-    assert kinds(["", "<think>", "", "a", "", "</think>", "b", ""]) == [
-        "marker",
-        "marker",
-        "marker",
-        "thinking",
-        "thinking",
-        "marker",
-        "answer",
-        "answer",
     ]
 
 
@@ -243,49 +163,12 @@ def test_what_only_ended_an_answer_is_left_out(
     assert (parts.kept, parts.segments) == (kept, ())
 
 
-def test_where_thinking_ends_and_nobody_says_it_the_answer_is_refused() -> None:
-    with pytest.raises(InvalidResponse, match=r"are of other words than thinking and answer.*ask the server"):
-        locate(["a", "b"], "four", "Hm.")
-    with pytest.raises(InvalidResponse, match="name no tokens"):
-        locate(["", ""], "four", "Hm.")
-    with pytest.raises(InvalidResponse, match="name no tokens"):
-        locate(["", ""], "<think>Hm.</think>four")
-
-
-def test_an_answer_that_goes_on_within_a_header_has_its_thinking_first() -> None:
-    pieces = [
-        "analysis",
-        "<|message|>",
-        "hm",
-        "<|end|>",
-        "<|start|>",
-        "assistant",
-        "<|channel|>",
-        "final",
-        "<|message|>",
-        "4",
-    ]
-    parts = locate(pieces, "4")
-    assert [(s.kind, "".join(pieces[s.start : s.end])) for s in parts.segments] == [("thinking", "hm"), ("answer", "4")]
-
-
 def test_where_a_stop_text_cannot_be_told_from_the_answer_all_is_scored_and_said() -> None:
     parts = locate(["4", "2", "END"], "43", ending="text")
     assert (parts.kept, parts.segments) == (3, ())
     assert parts.note == "which of the last tokens are of the stop text is not known, and all are scored"
     assert locate(["4", "2", "END"], "42", ending="text").note == ""
     assert locate(["4", "2", "END"], "42", ending="text").kept == 2
-
-
-def test_log_probabilities_of_the_thinking_alone_are_of_no_answer() -> None:
-    parts = locate([" h", "m", "\n"], "4", "hm")
-    assert [(s.kind, s.start, s.end) for s in parts.segments] == [("thinking", 0, 2)]
-
-
-def test_tokens_that_the_shown_text_does_not_hold_are_not_scored() -> None:
-    parts = locate(["Hm", ".", "four", "."], "four.")
-    assert parts.segments == (Segment("answer", 2, 4),)
-    assert "before or after the text that is shown" in parts.note
 
 
 def test_of_two_ends_of_thinking_the_answer_that_is_shown_decides() -> None:
@@ -296,11 +179,6 @@ def test_of_two_ends_of_thinking_the_answer_that_is_shown_decides() -> None:
     other = locate(["<think>", "Hm", "</think>", "five"], "four.", "Hm")
     assert other.segments == (Segment("thinking", 1, 2), Segment("answer", 3, 4))
     assert "of other words than the answer that is shown" in other.note
-
-
-def test_a_token_that_reaches_into_both_texts_is_of_neither() -> None:
-    parts = locate(["Hm", ".fo", "ur"], "four", "Hm.")
-    assert parts.segments == (Segment("thinking", 0, 1), Segment("answer", 2, 3))
 
 
 @pytest.mark.parametrize(

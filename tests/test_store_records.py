@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 from stored_runs import example, filled
 
 from metaprobe.records import schema
-from metaprobe.records.errors import DamagedShard
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement, Usage
 
@@ -85,7 +84,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(runs, min_size=1, max_size=3, unique_by=lambda run: run.id))
 def test_every_run_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, written: list[Run]) -> None:
     store = RunStore(tmp_path_factory.mktemp("store"))
@@ -110,29 +109,11 @@ def test_no_field_of_a_record_is_forgotten(record: type, stored: set[str]) -> No
     assert {field.name for field in dataclasses.fields(record)} == stored
 
 
-def test_arrays_read_can_be_written_to_and_do_not_share_memory(tmp_path: Path) -> None:
-    first, second = list(filled(tmp_path, 2))
-    assert first.calls[0].logprobs.flags.writeable
-    assert not np.shares_memory(first.calls[0].logprobs, second.calls[0].logprobs)
-    assert first.calls[0].logprobs.base is None
-
-
 def test_shards_have_the_size_asked_for_and_keep_the_order(tmp_path: Path) -> None:
     store = filled(tmp_path, 10, shard_runs=4)
     assert [pq.read_metadata(shard).num_rows for shard in store.shards()] == [4, 4, 2]
     assert [run.id for run in store] == [f"run-{i:03d}" for i in range(10)]
     assert len(store) == 10
-
-
-def test_reading_is_a_shard_at_a_time(tmp_path: Path) -> None:
-    store = filled(tmp_path, 10, shard_runs=4)
-    reading = iter(store)
-    assert next(reading).id == "run-000"
-    for shard in store.shards()[1:]:
-        shard.write_bytes(b"")
-    assert [next(reading).id for _ in range(3)] == ["run-001", "run-002", "run-003"]
-    with pytest.raises(DamagedShard):
-        next(reading)
 
 
 def test_a_run_stored_twice_is_read_once_and_the_first_counts(tmp_path: Path) -> None:
@@ -141,13 +122,6 @@ def test_a_run_stored_twice_is_read_once_and_the_first_counts(tmp_path: Path) ->
     assert [run.id for run in store] == ["run-000", "run-001", "run-002", "run-003"]
     assert [run.final_answer for run in store][1] == "secret"
     assert len(store) == 4
-
-
-def test_half_a_surrogate_pair_does_not_cost_the_run(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    store.append([example(0, final_answer="a\ud83d", variant="é😀")])
-    (run,) = store
-    assert (run.final_answer, run.variant) == ("a\ufffd", "é😀")
 
 
 def test_without_text_nothing_that_was_said_is_on_the_disk(tmp_path: Path) -> None:
@@ -189,18 +163,3 @@ def test_duckdb_and_polars_read_the_folder(tmp_path: Path) -> None:
     assert found == [(f"run-{i:03d}", float(example(i).calls[0].logprobs[0]), "execute") for i in range(5)]
     frame = polars.read_parquet(tmp_path / "*.parquet").sort("id")
     assert frame["labels"][1][0]["value"] == 1.0
-
-
-def test_a_run_costs_what_its_calls_cost_and_those_without_a_price_count_as_nothing() -> None:
-    calls = (Call(id="a", cost_usd=0.5), Call(id="b"), Call(id="c", cost_usd=0.25))
-    assert Run("r", "s", "", Item("i", ""), calls).cost_usd == 0.75
-    assert Run("r", "s", "", Item("i", ""), ()).cost_usd == 0
-
-
-def test_what_was_said_last_counts_of_all_calls_or_of_one() -> None:
-    statements = (Statement("a", "difficulty", 1.0), Statement("b", "difficulty", 2.0), Statement("b", "other", 3.0))
-    known = (("a", 0.0), ("a", 1.0), ("b", 0.0))
-    labels = tuple(Label(call, "correct", value, "program") for call, value in known)
-    run = Run("r", "s", "", Item("i", ""), (), statements=statements, labels=labels)
-    assert (run.stated("difficulty"), run.stated("difficulty", "a"), run.stated("difficulty", "c")) == (2.0, 1.0, None)
-    assert (run.label("correct", "a"), run.label("correct", "b"), run.label("critical", "a")) == (1.0, 0.0, None)

@@ -111,24 +111,6 @@ def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert other.read_text() == "kept"
 
 
-def test_a_lock_file_that_its_holder_takes_away_meanwhile_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, taken = fcntl.flock, []
-
-    def late(descriptor: int, kind: int) -> None:
-        if not taken:  # between the opening of the file and its lock, its last holder ended and took it away
-            taken.append((tmp_path / HELD).unlink())
-        lock(descriptor, kind)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with RunStore(tmp_path).writer() as writer:
-        writer.add(example(0))
-        with pytest.raises(StoreHeld, match=f"process {os.getpid()} "), RunStore(tmp_path).writer():
-            pass
-    assert rows(tmp_path) == ["run-000"]
-
-
 @pytest.mark.parametrize("without", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_where_the_file_system_has_no_locks_nobody_is_kept_out_and_other_errors_are_said(
     without: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,14 +130,6 @@ def test_where_the_file_system_has_no_locks_nobody_is_kept_out_and_other_errors_
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         RunStore(tmp_path).append([example(2)])
     assert rows(tmp_path) == ["run-000", "run-001"]
-
-
-def test_shards_hold_at_least_one_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="shard_runs is 0; expected at least 1"):
-        RunStore(tmp_path).writer(shard_runs=0)
-    with RunStore(tmp_path).writer(shard_runs=1) as writer:
-        writer.add(example(0))
-        assert rows(tmp_path) == ["run-000"]
 
 
 def test_a_shard_whose_write_was_interrupted_after_its_rename_is_not_written_twice(
@@ -193,8 +167,19 @@ def test_a_full_disk_is_named_once_and_the_end_of_the_block_tries_again(
     assert rows(tmp_path) == ["run-000", "run-001"]
 
 
-def test_a_store_may_lie_in_folders_that_are_not_there_yet(tmp_path: Path) -> None:
-    store = RunStore(tmp_path / "new" / "deep" / "runs")
-    store.append([example(0)])
-    store.append([example(1)])
-    assert rows(store.path) == ["run-000", "run-001"]
+def test_a_lock_file_that_its_holder_takes_away_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, taken = fcntl.flock, []
+
+    def late(descriptor: int, kind: int) -> None:
+        if not taken:  # between the opening of the file and its lock, its last holder ended and took it away
+            taken.append((tmp_path / HELD).unlink())
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with RunStore(tmp_path).writer() as writer:
+        writer.add(example(0))
+        with pytest.raises(StoreHeld, match=f"process {os.getpid()} "), RunStore(tmp_path).writer():
+            pass
+    assert rows(tmp_path) == ["run-000"]

@@ -1,7 +1,6 @@
 """The summary of a collection is plain JSON, and its numbers are those of the runs."""
 
 import json
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.collection_summary import summarize, summarize_stores, task_scores
-from metaprobe.eval.results import plain
-from metaprobe.records.errors import RecordError
+from metaprobe.collecting.collection_summary import summarize, summarize_stores
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Item, Run
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 
@@ -63,17 +59,6 @@ def test_a_store_is_summed_up_beside_what_it_was_collected_with(tmp_path: Path) 
     assert not {"task set", "model", "policy", "signals"} & summarize_stores([bare], resamples=5)[0].keys()
 
 
-def test_runs_are_scored_by_their_tasks_own_metrics_beside_guessing() -> None:
-    def run(number: int, answer: str, **item: Any) -> Run:
-        made = {"id": f"i{number}", "question": "q", "gold": ("4",), "task": "gsm8k", "check": "number"} | item
-        return Run(str(number), "s", "v", Item(**made), (), final_answer=answer)
-
-    found = task_scores([run(0, "4"), run(1, "5"), run(2, "4", question="")])
-    assert found["gsm8k"]["score"]["accuracy"].estimate == 0.5  # what was stored without its text is left out
-    assert found["gsm8k"]["guessing"] == {"accuracy": 1.0}
-    assert task_scores([run(0, "4", task="mine"), run(1, "x", task="bold"), run(2, "4", question="")]) == {}
-
-
 def intervals(found: Any, section: str = "") -> set[tuple[str, float, float]]:
     """Every interval that is wider than a point, with the section of the summary in which it stands."""
     if isinstance(found, list):
@@ -99,24 +84,6 @@ def test_intervals_of_every_section_of_a_summary_follow_its_resamples_and_seed(s
     for resamples, seed in ((11, 1), (12, 0)):
         others = intervals(summarize(runs, resamples=resamples, seed=seed))
         assert {section for section, *_ in first - others} >= sections
-
-
-def test_no_runs_are_an_error() -> None:
-    with pytest.raises(RecordError, match="no runs"):
-        summarize([])
-
-
-@dataclass
-class Pair:
-    a: object
-    b: object
-
-
-def test_what_json_does_not_know_is_made_plain() -> None:
-    value = Pair({("x", "y"): np.float64(0.5)}, (np.array([1, 2]), float("nan"), None, True))
-    made = plain(value)
-    assert made == {"a": {"x -> y": 0.5}, "b": [[1, 2], None, None, True]}
-    json.dumps(made, allow_nan=False)
 
 
 @pytest.mark.slow

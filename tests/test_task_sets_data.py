@@ -22,20 +22,19 @@ def write(folder: Path, name: str, n: int = 4, *, split: str | None = None, suff
     return path
 
 
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_without_data_the_error_says_where_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_data_the_error_says_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("METAPROBE_DATA", raising=False)
-    with pytest.raises(RecordError) as caught:
-        load_task(name)
-    for part in (TASKS[name].source, TASKS[name].licence, TASKS[name].folder, "METAPROBE_DATA", "--data"):
-        assert part in str(caught.value)
+    for name in OUTSIDE:
+        with pytest.raises(RecordError) as caught:
+            load_task(name)
+        for part in (TASKS[name].source, TASKS[name].licence, TASKS[name].folder, "METAPROBE_DATA", "--data"):
+            assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
 def test_data_lie_in_a_folder_in_a_folder_of_sets_or_where_the_environment_says(
-    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "gsm8k", "gsm8k", suffix=suffix)
+    write(tmp_path / "gsm8k", "gsm8k", suffix=".jsonl.gz")
     monkeypatch.setenv("METAPROBE_DATA", str(tmp_path))
     found = load_task("gsm8k")
     assert len(found) == 4
@@ -69,41 +68,18 @@ def test_a_split_is_a_file_or_a_field(tmp_path: Path) -> None:
             "data.jsonl:2: in 'rater1_traits': field 'ideas_content' is 9; expected a",
         ),
         ("asap", {"rater1_traits": SET_8(7)}, "'ideas_content' is 7; expected a whole number from 1 to 6"),
-        ("asap", {"rater1_traits": SET_8(0)}, "'ideas_content' is 0; expected a whole number from 1 to 6"),
         ("honest", {"template_masked": "No mask."}, "data.jsonl:2: field 'template_masked'"),
         ("bbq", {"id": "b0"}, "the id 'b0' is used twice"),
         ("mmlu", {"answer": float("inf")}, "field 'answer' is inf; expected a whole number from 0 to 3"),
-        ("mmlu", {"answer": float("nan")}, "field 'answer' is nan; expected a whole number from 0 to 3"),
-        ("mmlu", {"answer": 1.5}, "field 'answer' is 1.5; expected a whole number from 0 to 3"),
         ("mmlu", {"answer": True}, "field 'answer' is True; expected a whole number from 0 to 3"),
-        ("mmlu", {"answer": -1}, "field 'answer' is -1; expected a whole number from 0 to 3"),
-        ("mmlu", {"answer": 4}, "field 'answer' is 4; expected a whole number from 0 to 3"),
-        ("mmlu", {"answer": None}, "field 'answer' is None; expected a whole number from 0 to 3"),
-        ("mmlu", {"choices": ["a", " "]}, "expected a list of texts"),
-        ("mmlu", {"choices": []}, "expected a list of texts"),
-        ("mmlu", {"choices": ["a", 1]}, "expected a list of texts"),
-        ("mmlu", {"choices": "x" * 999}, "field 'choices' is '" + "x" * 196 + "; expected"),
         ("gsm8k", {"n_steps": 0}, "a whole number from 1 to 99"),
-        ("gsm8k", {"n_steps": 100}, "a whole number from 1 to 99"),
-        ("gsm8k", {"final": "4 or 5"}, "field 'final' is '4 or 5'; expected a number"),
         ("places", {"popularity_decile": 10}, "a whole number from 0 to 9"),
-        ("true-false", {"label": 2}, "a whole number from 0 to 1"),
-        ("truthfulqa", {"mc1_labels": [1, 0]}, "expected 2 times 0 and one 1"),
-        ("truthfulqa", {"mc1_labels": None}, "expected 2 times 0 and one 1"),
-        ("creak", {"entity": 5}, "field 'entity' is 5; expected a text"),
         ("asap", {"rater2_traits": None}, "data.jsonl:2: expected the grades of two raters"),
-        ("asap", {"rater1_traits": None}, "data.jsonl:2: expected the grades of two raters"),
-        ("asap", {"rater1_traits": 3}, "field 'rater1_traits' is 3; expected an object"),
         ("asap", {"essay_set": 6}, "a whole number from 7 to 8"),
-        ("asap", {"essay_set": 9}, "a whole number from 7 to 8"),
         ("essays", {"traits": None}, "data.jsonl:2: field 'traits' is missing"),
         ("essays", {"traits": {"clarity_of_topic": 6}}, "'clarity_of_topic' is 6; expected a whole number from 1 to 5"),
-        ("essays", {"traits": {"clarity_of_topic": 0}}, "'clarity_of_topic' is 0; expected a whole number from 1 to 5"),
-        ("essays", {"traits": {}}, "'clarity_of_topic' is missing"),
-        ("honest", {"template_masked": "[M] is all."}, "is not words with"),
         ("bold", {"gender": "both"}, "expected one of male, female"),
         ("bbq", {"label": 3}, "a whole number from 0 to 2"),
-        ("bbq", {"question_polarity": "none"}, "expected one of neg, nonneg"),
     ],
 )
 def test_a_bad_line_is_named_with_file_line_field_and_what_was_expected(
@@ -127,76 +103,6 @@ def test_a_bad_line_is_named_with_file_line_field_and_what_was_expected(
 def test_a_wrong_folder_or_split_is_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(RecordError, match=says):
         load_task("gsm8k", **options)
-
-
-def test_data_for_a_set_that_needs_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="needs no data"):
-        load_task("metacog-eval", data="somewhere")
-    with pytest.raises(RecordError, match="has no splits"):
-        load_task("arithmetic", split="test")
-    with pytest.raises(RecordError, match="has no splits"):
-        load_task(str(tmp_path / "mine.jsonl"), split="test")
-
-
-def test_where_data_were_looked_for_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("METAPROBE_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "gsm8k", "gsm8k")  # the working folder is no place for data unless it is named
-    with pytest.raises(RecordError, match=r"task gsm8k: no data given\..*or data=hf:openai/gsm8k:main$"):
-        load_task("gsm8k")
-    with pytest.raises(RecordError, match=r"or data=hf:OWNER/NAME\[:CONFIG\]$"):
-        load_task("places")
-    monkeypatch.setenv("METAPROBE_DATA", str(tmp_path / "else"))
-    with pytest.raises(RecordError, match=r"METAPROBE_DATA is .*else, and .*gsm8k holds no train.jsonl"):
-        load_task("gsm8k")
-    assert load_task("gsm8k", data=".")[0].id == "gsm8k-0"  # what is named goes before the environment
-    (tmp_path / "gsm8k" / "train.jsonl").write_text("", encoding="utf-8")
-    with pytest.raises(RecordError, match=r"no rows of split 'train' in \."):
-        load_task("gsm8k", data=".")
-
-
-def test_a_row_without_an_id_is_named_by_its_set_split_and_line(tmp_path: Path) -> None:
-    path = write(tmp_path, "places", 3)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    del lines[0]["id"]
-    lines[1]["id"] = None
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    assert [item.id for item in load_task("places", data=tmp_path)] == ["places-test-1", "places-test-2", "places-2"]
-
-
-def test_a_hub_data_set_is_asked_for_by_name_configuration_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("datasets")
-    asked: list[tuple[str, str | None, str]] = []
-
-    def loaded(name: str, config: str | None, *, split: str) -> list[dict[str, Any]]:
-        asked.append((name, config, split))
-        return [ORIGINALS["honest"]]
-
-    monkeypatch.setattr("datasets.load_dataset", loaded)
-    (item,) = load_task("honest", data="hf:")
-    assert item.id == "honest-honest-0"
-    load_task("honest", data="hf:MilaNLProc/honest:other")
-    load_task("honest", data="hf:someone/else")
-    load_task("honest", data="hf:someone/else:config")
-    assert asked == [
-        ("MilaNLProc/honest", "en_queer_nonqueer", "honest"),
-        ("MilaNLProc/honest", "other", "honest"),
-        ("someone/else", None, "test"),
-        ("someone/else", "config", "test"),
-    ]
-    with pytest.raises(RecordError, match="'hf:' names no data set; expected hf:OWNER/NAME"):
-        load_task("places", data="hf:")
-
-
-def test_people_of_other_domains_are_passed_over_and_beginnings_numbered(tmp_path: Path) -> None:
-    other = {**ORIGINALS["bold"], "category": "Judaism"}
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in (other, ORIGINALS["bold"])), encoding="utf-8")
-    items = load_task("bold", data=tmp_path)
-    assert [(item.id, item.dimension, item.group) for item in items] == [
-        ("bold-test-2-0", "female", "Sam"),
-        ("bold-test-2-1", "female", "Sam"),
-    ]
 
 
 @real_data
@@ -249,9 +155,3 @@ def test_a_hub_data_set_is_loaded_through_datasets(tmp_path: Path, monkeypatch: 
     assert (item.id, item.gold, item.split) == ("gsm8k-test-0", ("1004",), "test")
     with pytest.raises(RecordError, match=r"could not be loaded.*nosuch"):
         load_task("gsm8k", data=f"hf:{hub}", split="nosuch")
-
-
-def test_rows_of_another_form_are_refused_with_their_columns(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text('{"q": "?", "a": "!"}\n', encoding="utf-8")
-    with pytest.raises(ImportFileError, match=r"train.jsonl:1: not in a form that gsm8k knows.*\['a', 'q'\]"):
-        load_task("gsm8k", data=tmp_path)

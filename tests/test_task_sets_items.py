@@ -11,7 +11,6 @@ from outside_rows import DATA, MADE, OUTSIDE, items_of, real_data
 
 from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.correctness import is_correct
-from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
 from metaprobe.tasks.task import Row
@@ -68,52 +67,6 @@ def test_an_item_says_what_its_row_says_and_no_more(name: str) -> None:
     assert item.split == TASKS[name].default_split
 
 
-@pytest.mark.parametrize(
-    ("steps", "level"), [(1, "1-2 steps"), (2, "1-2 steps"), (3, "3-4 steps"), (4, "3-4 steps"), (5, "5 or more steps")]
-)
-def test_word_problems_are_graded_by_the_steps_of_their_solution(steps: int, level: str) -> None:
-    lines = "\n".join(["2 + 2 = 4", "", *["So."] * (steps - 1)])
-    [adapted] = TASKS["gsm8k"].adapt({"question": "?", "answer": f"{lines}\n#### -1,004.5"})
-    [item] = TASKS["gsm8k"].made([Row({"id": "g", **adapted}, "")], 1, "train")
-    assert (item.level, item.gold) == (level, ("-1004.5",))
-    [bare] = TASKS["gsm8k"].adapt({"question": "?", "answer": "#### 3"})
-    assert bare["n_steps"] == 1
-
-
-def test_equal_options_of_a_question_are_offered_once_and_empty_ones_not_at_all() -> None:
-    row = {**MADE["truthfulqa"](0), "id": "t", "mc1_choices": ["a", "b", "", "b"], "mc1_labels": [0, 0, 0, 1]}
-    [item] = TASKS["truthfulqa"].made([Row(row, "")], 1, "validation")
-    assert sorted(item.choices) == ["a", "b"]
-    assert item.gold == ("b",)
-
-
-def test_questions_that_begin_with_the_same_passage_are_one_group() -> None:
-    passage = "word " * 40  # 200 characters
-    made = [
-        Row({**MADE["mmlu"](n), "id": str(n), "question": begin + end}, "")
-        for n, (begin, end) in enumerate([(passage, "Who?"), (passage.upper(), "Where?"), (passage[:-5] + "else ", "")])
-    ]
-    first, second, third = (item.group for item in TASKS["mmlu"].made(made, 1, "test"))
-    assert first == second != third
-
-
-def test_essays_of_other_types_are_passed_over_and_their_line_breaks_read() -> None:
-    made = [
-        Row({**MADE["essays"](3), "id": "n", "type": "Narrative"}, ""),
-        Row({**MADE["essays"](3), "id": "e", "essay": " One.\\nTwo. "}, ""),
-    ]
-    items = TASKS["essays"].made(made, 1, "test")
-    assert [item.id for item in items] == ["e/issue", "e/evidence", "e/position", "e/conclusion"]
-    assert items[0].fields["essay"] == "One.\nTwo."
-    assert "Answer with one whole number." in items[0].question
-    assert "from 0 to 2" in items[0].question
-
-
-def test_an_entity_that_is_not_named_is_the_claim_itself() -> None:
-    made = [Row({"id": f"C{i}", "claim": "It is.", "label": "true", "entity": None}, "") for i in range(2)]
-    assert [item.group for item in TASKS["creak"].made(made, 1, "dev")] == ["c0", "c1"]
-
-
 @pytest.mark.parametrize("name", [name for name in OUTSIDE if name not in ("crows-pairs", "bold", "honest")])
 def test_the_gold_answer_is_right_and_nothing_is_wrong(name: str) -> None:
     for item in items_of(name, 40):
@@ -137,23 +90,6 @@ def test_options_are_lettered_and_their_order_follows_from_the_seed(name: str) -
         assert canonical(item, f"({letter})") == item.gold[0]
 
 
-def test_mmlu_options_that_speak_of_others_by_place_keep_their_order() -> None:
-    row = {**MADE["mmlu"](1), "id": "m", "choices": ["salt", "ice", "A and B", "none of the above"]}
-    for seed in range(20):
-        assert TASKS["mmlu"].made([Row(row, "")], seed, "test")[0].choices == tuple(row["choices"])
-
-
-def test_creak_groups_join_entities_that_a_pair_contrasts() -> None:
-    entities = [("a", "p1"), ("b", "p1"), ("b", "p2"), ("c", "p2"), ("d", None), ("D", None)]
-    made = [
-        Row({"id": str(i), "claim": "It is.", "label": "true", "entity": entity, "pair_id": pair}, "")
-        for i, (entity, pair) in enumerate(entities)
-    ]
-    groups = [item.group for item in TASKS["creak"].made(made, 1, "contrast")]
-    assert len(set(groups[:4])) == 1
-    assert len(set(groups)) == 2
-
-
 def test_asap_takes_the_third_rater_or_the_rounded_mean_and_hides_the_grade() -> None:
     items = {item.id: item for item in items_of("asap", 8)}
     assert items["asap-0/style"].gold == ("2",)  # 1 and 2
@@ -168,14 +104,6 @@ def test_asap_takes_the_third_rater_or_the_rounded_mean_and_hides_the_grade() ->
     assert item.fields.keys() == {"essay", "essay_prompt", "trait", "rubric", "low", "high"}
     assert "@PERSON1" in item.fields["essay"]
     assert item.fields["rubric"].count("\n") == 3
-
-
-def test_essays_have_a_stand_in_grade_for_issue_and_evidence_only() -> None:
-    items = items_of("essays", 5)
-    assert {(item.level, item.check) for item in items} == {
-        ("issue", "number"), ("evidence", "number"), ("position", "none"), ("conclusion", "none"),
-    }  # fmt: skip
-    assert [item.gold for item in items if item.level == "issue"] == [("0",), ("0",), ("1",), ("2",), ("2",)]
 
 
 @pytest.mark.parametrize(
@@ -193,12 +121,6 @@ def test_statements_about_one_subject_are_one_group(statement: str, about: str) 
     assert subject(statement) == about
 
 
-def test_a_country_has_more_than_one_name() -> None:
-    england = items_of("places")[1]
-    assert all(is_correct(england, answer) for answer in ("England", "It is in the United Kingdom.", "UK"))
-    assert not is_correct(england, "Ireland")
-
-
 def test_arithmetic_is_right_and_graded_by_digits() -> None:
     items = load_task("arithmetic", seed=3)
     for item in items:
@@ -207,6 +129,7 @@ def test_arithmetic_is_right_and_graded_by_digits() -> None:
         assert item.gold == (str(value),)
         assert item.level == f"{len(a)} digits" == f"{len(b)} digits"
         assert not is_correct(item, str(value + 1))
+        assert item.group == f"{min(int(a), int(b))} {sign} {max(int(a), int(b))}"  # 3 + 5 and 5 + 3 together
     assert len({item.question for item in items}) == len(items) == 1300
     assert items != load_task("arithmetic", seed=4)
     assert items == load_task("arithmetic", seed=3)
@@ -216,20 +139,6 @@ def test_arithmetic_is_right_and_graded_by_digits() -> None:
         for name, most in (("addition", 5), ("subtraction", 5), ("multiplication", 3))
         for digits in range(1, most + 1)
     }
-    for item in items:
-        a, sign, b = item.question.removeprefix("What is ").removesuffix("?").split()
-        assert item.group == f"{min(int(a), int(b))} {sign} {max(int(a), int(b))}"  # 3 + 5 and 5 + 3 together
-        assert (item.task, item.check) == ("arithmetic", "number")
-    for digits in range(2, 6):  # numbers are drawn from all there are of so many digits
-        drawn = [item.question.split()[2:] for item in items if item.level == f"{digits} digits"]
-        for numbers in zip(*([int(a), int(b.removesuffix("?"))] for a, _, b in drawn), strict=True):
-            assert min(numbers) < 0.15 * 10**digits
-            assert max(numbers) > 0.95 * 10**digits
-    assert {item.question for item in items if item.level == "1 digits" and item.dimension == "addition"} == {
-        f"What is {a} + {b}?" for a in range(10) for b in range(10)
-    }  # all there are, with 0
-    two = [int(number) for item in items if item.level == "2 digits" for number in re.findall(r"\d+", item.question)]
-    assert (min(two), max(two)) == (10, 99)
 
 
 HUB = {"gsm8k", "truthfulqa", "mmlu", "bold", "honest"}
@@ -253,17 +162,6 @@ def test_every_task_has_a_line_in_the_docs_with_its_folder_its_files_its_splits_
     needs = {need: lambda text: 0.0 for need in task.needs}
     scores = task.score(items, [item.gold[0] if item.gold else "words" for item in items], **needs)
     assert set(scores) >= (set(task.chance(items)) if name != "crows-pairs" else set()), "it scores likelihoods alone"
-
-
-def test_the_hub_is_asked_for_the_default_split() -> None:
-    found = {name: (task.hub, task.default_split) for name, task in TASKS.items() if task.hub}
-    assert found == {
-        "gsm8k": ("openai/gsm8k:main@train", "train"),
-        "truthfulqa": ("truthfulqa/truthful_qa:multiple_choice@validation", "validation"),
-        "mmlu": ("cais/mmlu:all@test", "test"),
-        "bold": ("AmazonScience/bold@train", "test"),
-        "honest": ("MilaNLProc/honest:en_queer_nonqueer@honest", "test"),
-    }
 
 
 # --- what guessing reaches
@@ -306,23 +204,26 @@ def test_chance_is_computed_from_the_items() -> None:
     assert chance([two, four]) == {"accuracy": 0.375}
     assert chance(free) == {"accuracy": 0.5}
     assert chance([*free, two]) == {"accuracy": 0.5}
-    assert chance([Item(id="z", question="?")]) == {}
     graded = Item(id="g", question="?", gold=("2",), check="number", fields={"low": "1", "high": "4"})
     assert chance([graded]) == {"accuracy": 0.25}
-    both = Item(id="c", question="?", gold=("x", "y"), choices=("x", "y", "z"), check="choice")
-    assert chance([both])["accuracy"] == pytest.approx(2 / 3)
-    program = Item(id="f", question="?", gold=("1",), check="function")
-    assert chance([program]) == {"accuracy": 0.0}
-    assert chance([program, *free]) == {"accuracy": 0.6}  # the commonest gold of free answers counts for it too
 
 
-def test_answers_are_scored_for_each_item_that_can_be_checked() -> None:
-    items = [Item(id=str(n), question="?", gold=("4",), check="number", group=f"g{n // 2}") for n in range(4)]
-    found = TASKS["gsm8k"].score([*items, Item(id="u", question="?")], ["4", "5", "4", "It is 4.", "x"])
-    assert (found["accuracy"].estimate, found["accuracy"].n, found["accuracy"].groups) == (0.75, 4, 2)
-    assert TASKS["gsm8k"].score([Item(id="u", question="?")], ["x"]) == {}
-    for answers in (["4"], ["4"] * 5):
-        with pytest.raises(RecordError, match=f"4 items and {len(answers)} answers"):
-            TASKS["gsm8k"].score(items, answers)
-    with pytest.raises(RecordError, match="0 items and 0 answers"):
-        TASKS["gsm8k"].score([], [])
+def test_questions_that_begin_with_the_same_passage_are_one_group() -> None:
+    passage = "word " * 40  # 200 characters
+    made = [
+        Row({**MADE["mmlu"](n), "id": str(n), "question": begin + end}, "")
+        for n, (begin, end) in enumerate([(passage, "Who?"), (passage.upper(), "Where?"), (passage[:-5] + "else ", "")])
+    ]
+    first, second, third = (item.group for item in TASKS["mmlu"].made(made, 1, "test"))
+    assert first == second != third
+
+
+def test_creak_groups_join_entities_that_a_pair_contrasts() -> None:
+    entities = [("a", "p1"), ("b", "p1"), ("b", "p2"), ("c", "p2"), ("d", None), ("D", None)]
+    made = [
+        Row({"id": str(i), "claim": "It is.", "label": "true", "entity": entity, "pair_id": pair}, "")
+        for i, (entity, pair) in enumerate(entities)
+    ]
+    groups = [item.group for item in TASKS["creak"].made(made, 1, "contrast")]
+    assert len(set(groups[:4])) == 1
+    assert len(set(groups)) == 2
