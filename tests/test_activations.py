@@ -97,15 +97,6 @@ def test_hidden_states_of_another_kind_are_refused(store: RunStore, other: Hidde
     assert "call-10-0" in store.activations().call_ids
 
 
-def test_hidden_states_of_two_kinds_in_one_folder_are_not_mixed_up(store: RunStore, tmp_path: Path) -> None:
-    foreign = RunStore(tmp_path / "foreign")
-    foreign.append([run(20, states(20, width=5))])
-    for path in foreign.path.iterdir():
-        path.rename(store.path / path.name.replace("runs-00000", "runs-00009"))
-    with pytest.raises(StoreMismatch, match="runs-00009"):
-        store.activations()
-
-
 def test_a_shape_that_contradicts_the_names_is_refused(store: RunStore) -> None:
     with pytest.raises(StoreMismatch, match=r"shape \(3, 2, 4\) for 2 layers and 2 positions"):
         store.append([run(0, Hidden(states(0).values, (0, 3), POSITIONS))])
@@ -281,15 +272,6 @@ def test_the_model_that_read_the_states_may_be_asked_for(store: RunStore, tmp_pa
     (read.path / "states-lens-b.safetensors").unlink()
     with pytest.raises(RecordError, match="read by 'lens'; they were by eye"):
         read.activations(model="lens")
-
-
-def test_every_token_of_calls_that_several_models_read_is_refused_until_one_is_named(extracted: RunStore) -> None:
-    tokens = {f"call-{i}-0": np.full((2, 2, WIDTH), 7, np.float16) for i in (4, 5)}
-    (extracted.path / "tokens-c-d.safetensors").write_bytes(token_bytes(tokens, (2, 3), model="eye"))
-    with pytest.raises(StoreMismatch, match="of several layers or models"):
-        extracted.token_states()
-    assert [found.values[0, 0, 0] for found in extracted.token_states(model="eye")] == [7, 7]
-    assert next(extracted.token_states(["call-1-0"])).values[0, 0, 0] == 2
 
 
 def test_what_several_kinds_would_answer_differently_is_refused(extracted: RunStore) -> None:

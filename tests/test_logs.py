@@ -98,13 +98,6 @@ def test_inspect_keeps_log_probabilities_to_the_bit_and_leaves_padding_out(tmp_p
     assert runs[0].calls[0].tokens == ("4",), "what came after the end of the answer was kept"
 
 
-def test_numbers_of_the_likeliest_tokens_are_not_taken_for_those_of_the_answer(tmp_path: Path) -> None:
-    report, runs = imported(LOGS / "inspect" / "graded.json", tmp_path)
-    assert list(report.left_out.values()) == [1]
-    assert next(iter(report.left_out)).startswith("the tokens with the log-probabilities do not spell the answer")
-    assert "sum-1-epoch-1" not in {run.item.id for run in runs}
-
-
 def test_inspects_grades_are_labels_and_epochs_share_a_group(tmp_path: Path) -> None:
     _, runs = imported(LOGS / "inspect" / "graded.json", tmp_path)
     labels = {run.item.id: {label.name: label.value for label in run.labels} for run in runs}

@@ -41,12 +41,9 @@ def helm(tmp_path: Path, change: Change) -> Path:
     [
         (lambda state: state["instance"].update(id=5), r"the instance's id is 5 \(int\); expected text"),
         (lambda state: state["result"].update(success=False, error="busy: later"), r"1 x the request failed \(busy\)"),
-        (lambda state: state["result"].update(success=False), r"1 x the request failed \(no result\)"),
         (lambda state: state.update(reference_index=0), "1 x the likelihood of a given text"),
-        (lambda state: state["request"].update(echo_prompt=True), "1 x the likelihood of a given text"),
         (lambda state: state["result"].update(completions=[]), "has no completions; expected at least one"),
         (lambda state: state["result"].update(completions={}), '"completions" is .*; expected a list'),
-        (lambda state: state.update(result="none"), "result is .*; expected an object"),
     ],
 )
 def test_a_request_of_helm_that_cannot_be_taken_says_why(change: Change, says: str, tmp_path: Path) -> None:
@@ -58,14 +55,11 @@ def test_a_request_of_helm_that_cannot_be_taken_says_why(change: Change, says: s
     ("path", "change", "says"),
     [
         (SUMS, lambda line: line.update(doc_id="one"), r'"doc_id" is "one" \(str\); expected a whole number'),
-        (SUMS, lambda line: line.update(doc_id=True), r'"doc_id" is true \(bool\); expected a whole number'),
         (SUMS, lambda line: line.update(resps=[]), r'1 "arguments" and 0 "resps"; expected as many'),
-        (SUMS, lambda line: line.update(resps=[[]]), r'1 "arguments" and 1 "resps"; expected as many, each with an'),
         (SUMS, lambda line: line.update(resps=[["7", 5]]), r"answer 1 is 5 \(int\); expected text"),
         (SUMS, lambda line: line.update(arguments=3), r'"arguments" is 3 \(int\); expected an object'),
         (CHOICES, lambda line: line["resps"][0].__setitem__(0, ["often", "True"]), "an option's answer is .*often"),
         (CHOICES, lambda line: line["resps"][0].__setitem__(0, [0.5, "True"]), "at most 0, true or false"),
-        (CHOICES, lambda line: line["resps"][0].__setitem__(0, [-0.5]), "at most 0, true or false"),
         (WORDS, lambda line: None, "1 x the likelihood of a given text"),
     ],
 )

@@ -6,9 +6,8 @@ import pytest
 from metacog_agents import actions, asked, model, run
 
 from metaprobe.pipelines.metacogagent import SYSTEM
-from metaprobe.records.types import Item
 from metaprobe.routing.paper import PaperRules
-from metaprobe.routing.profiles import Experience, Profiles, executing, experiences, first_agent, read_classification
+from metaprobe.routing.profiles import Experience, Profiles, experiences, first_agent, read_classification
 
 
 def test_an_agent_that_is_sure_answers_alone() -> None:
@@ -103,21 +102,6 @@ def test_after_every_agent_the_other_variants_ask_nothing_new(sure: tuple[object
         for index in range(3):
             assert questions(variant, index) <= known, variant
     assert not questions("conversation", 0) <= known  # the check can fail
-
-
-@pytest.mark.parametrize(
-    ("question", "agent"),
-    [
-        ("What does this Python code print?", "gamma"),
-        ("What is the capital of France?", "beta"),
-        ("What is 3 plus 4?", "alpha"),
-        ("Hm?", "beta"),  # no rule: whose turn it is
-    ],
-)
-def test_keyword_rules_route_by_skill(question: str, agent: str) -> None:
-    found = run(model(), "keyword", index=1, item=Item(id="i", question=question, gold=("4",), check="number"))
-    assert asked(found) == [f"{agent}:answer"]
-    assert (first_agent(found), executing(found)) == ("beta", (agent,))
 
 
 def test_a_conversation_ends_where_an_agent_agrees_with_the_one_before_it() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,10 @@ from metacog_agents import PROMPTS, actions, asked, model, run
 from scripted import ScriptedLLM
 
 from metaprobe.collecting.collect import collect
-from metaprobe.eval.systems.metacogagent import evaluate, outcome_matrix, outcomes
-from metaprobe.pipelines import Models, Prompts, Setup
+from metaprobe.eval.systems.metacogagent import evaluate, outcome_matrix
+from metaprobe.pipelines import Models, Setup
 from metaprobe.pipelines.metacogagent import AGENTS, SYSTEM
 from metaprobe.probes.signals import Signal
-from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.profiles import experiences
@@ -61,29 +60,6 @@ def test_a_predictor_reads_drafts_and_the_chosen_agents_draft_is_its_answer() ->
     assert (actions(found), found.final_answer) == (["ask", "beta"], "4")
     assert [e.agent for e in experiences(found)] == ["beta"]
     assert all(request.hidden for request in llm.asked[1:])
-
-
-def test_agents_of_any_name_take_the_general_prompt_and_their_own_model() -> None:
-    small, large = model(), ScriptedLLM({"assess": "90", "answer": "4"}, name="large")
-    models = Models(small, {"large": large})
-    run(small, index=1, models=models, agents=("alpha", "large"))
-    assert [request.agent for request in large.asked] == ["large", "large"]
-    assert large.asked[0].messages[0] == PROMPTS.messages("agent")[0]
-    with pytest.raises(RecordError, match="'ask' is no name"):
-        run(small, agents=("ask", "alpha"))
-
-
-def test_an_agents_own_prompt_file_is_read_where_it_is_there(tmp_path: Path) -> None:
-    for name, text in PROMPTS.texts.items():
-        (tmp_path / f"{name}.txt").write_text(text)
-    (tmp_path / "delta.txt").write_text("--- system\nYou are $agent.")
-    prompts = Prompts.load(SYSTEM.name, SYSTEM.prompts, tmp_path, optional=("delta", "epsilon"))
-    llm = ScriptedLLM({"classify": "math", "assess": "90", "answer": "4"})
-    run(llm, prompts=prompts, agents=("delta", "epsilon"))
-    run(llm, prompts=prompts, agents=("delta", "epsilon"), index=1)
-    shown = [request.messages[0].content for request in llm.asked if request.stage == "answer"]
-    assert shown == ["You are delta.", PROMPTS.messages("agent")[0].content]
-    assert prompts.digest != PROMPTS.digest
 
 
 def test_a_collection_learns_from_stored_runs_without_texts_when_it_goes_on(tmp_path: Path) -> None:
@@ -166,43 +142,6 @@ def test_delegations_that_mend_and_that_break_are_told_apart() -> None:
     assert result.precision is not None
     assert (result.precision.estimate, result.precision.groups) == (0.75, 2)
     assert result.flow == {("alpha", "beta"): 2, ("beta", "gamma"): 1, ("gamma", "alpha"): 1}
-
-
-def test_what_an_agents_calls_took_is_the_sum_of_its_assessment_and_answer() -> None:
-    (found,) = made_runs("every-agent", mixed, 1)
-    took = {"assess": (0.25, 10.0), "answer": (0.5, 20.0), "classify": (8.0, 800.0)}
-    calls = tuple(
-        replace(call, cost_usd=took[call.stage][0], latency_ms=took[call.stage][1])
-        if call.agent != "gamma" or call.stage == "answer"
-        else call
-        for call in found.calls
-    )
-    (line,) = outcomes([replace(found, calls=calls)])
-    assert {name: (a["cost_usd"], a["latency_ms"]) for name, a in line["agents"].items()} == {
-        "alpha": (0.75, 30.0),
-        "beta": (0.75, 30.0),
-        "gamma": (0.5, 20.0),
-    }
-    assert line["group"] == "g0"
-    (line,) = outcomes([found], by_classifier=True)
-    assert line["dimension"] == "mathematical computation"
-    alone = replace(found, item=replace(found.item, group=""))
-    assert next(outcomes([alone]))["group"] == "i0"
-
-
-def test_outcomes_are_the_lines_that_a_router_learns_from() -> None:
-    lines = list(outcomes(made_runs("every-agent", mixed, 2)))
-    assert [line["id"] for line in lines] == ["i0", "i1"]
-    assert lines[0]["dimension"] == "d"
-    assert lines[0]["agents"]["beta"] == {
-        "answer": "5",
-        "correct": 0,
-        "confidence": 0.9,
-        "cost_usd": None,
-        "latency_ms": None,
-    }
-    silent = list(outcomes(made_runs("every-agent", lambda k: model(sure=("?", 90, 90)), 1)))
-    assert silent[0]["agents"]["alpha"]["confidence"] is None
 
 
 def test_calibration_error_is_that_of_the_agents_that_answered() -> None:

@@ -20,7 +20,6 @@ from metaprobe.eval.systems.metacrit import (
     similarity_flow,
     stage_accuracy,
 )
-from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
 
 TEXTS = {"answer": "red green", "monitor": "green blue", "control": "blue blue", "synthesis": "blue"}
@@ -125,14 +124,6 @@ def test_accuracy_after_each_stage_is_paired_with_the_first_answer_and_resampled
     assert rows[FINAL].accuracy.estimate == rows["synthesis"].accuracy.estimate
 
 
-def test_variants_have_rows_of_their_own_and_several_answers_of_a_run_all_count() -> None:
-    rows = stage_accuracy([baseline(0, [0, 1, 1, 1], item="i"), make(1), make(2, variant="figures")])
-    found = {(row.system, row.variant, row.stage): row.accuracy.estimate for row in rows}
-    assert found["base", "plain", "answer"] == 0.75
-    assert found["base", "plain", FINAL] == 0
-    assert {variant for _, variant, _ in found} == {"plain", "equations", "figures"}
-
-
 def one_hot(texts):  # type: ignore[no-untyped-def]
     """(n, 3): how often each colour is named."""
     return np.array([[text.split().count(colour) for colour in ("red", "green", "blue")] for text in texts], float)
@@ -152,13 +143,6 @@ def test_similarity_follows_the_stages(reference: str, similarity: dict[str, flo
     values = list(similarity.values())
     assert rows[0].change is None
     assert [row.change.estimate for row in rows[1:]] == pytest.approx(np.diff(values))
-
-
-def test_similarity_refuses_runs_without_stages_and_embeddings_of_another_shape() -> None:
-    with pytest.raises(RecordError, match="no run has two of the stages"):
-        similarity_flow([baseline(0, [1], item="i")])
-    with pytest.raises(RecordError, match="expected \\(texts, d\\)"):
-        similarity_flow([make(0)], embed=lambda texts: np.zeros(3))
 
 
 def test_costs_are_in_the_papers_units() -> None:

@@ -120,17 +120,3 @@ def test_answers_that_nobody_checked_are_refused() -> None:
         attempts(replace(run(0, [(1, 0.9)]), outcome=None))
     with pytest.raises(RecordError, match="run 0 has no checked answer"):
         attempts(replace(run(0, [(1, 0.9)]), calls=()))
-
-
-def test_cycles_that_were_all_run_can_be_stopped_at_any_threshold() -> None:
-    found = report(run(0, [(0, 0.5), (1, 0.9)]), run(1, [(1, 0.8), (0, 0.2)]))
-    at = {row.threshold: row for row in found.thresholds}
-    assert {threshold: (row.accuracy.estimate, row.attempts.estimate) for threshold, row in at.items()}[0.85] == (1, 2)
-    early = at[min(at)]
-    assert early.attempts.estimate == 1
-    assert early.accuracy.estimate == 0.5
-    assert early.tokens.estimate == 30  # of the first cycle only
-    assert at[0.85].tokens.estimate == 90
-    assert report(run(0, [(0, 0.5)]), run(1, [(1, 0.8)])).thresholds == ()  # one cycle each: nothing to stop
-    undecided = [replace(each, decisions=()) for each in (run(0, [(0, 0.5), (1, 0.9)]), run(1, [(1, 0.8), (0, 0.2)]))]
-    assert report(*undecided).thresholds == ()

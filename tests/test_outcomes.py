@@ -30,19 +30,13 @@ def test_outcomes_survive_a_round_trip(tmp_path: Path) -> None:
         ({"id": "a", "agents": {"m": {"score": 0.5, "correct": 1}}}, "differ"),
         ({"id": "a", "agents": {"m": {"cost_usd": -1}}}, '"agents.m.cost_usd" is -1'),
         ({"id": "a", "agents": {"m": {"confidence": "high"}}}, '"agents.m.confidence" is "high"'),
-        ({"id": "a", "agents": {}, "propensities": {"x": 1.5}}, '"propensities.x" is 1.5'),
         ({"id": "a", "agents": {}, "propensities": {"x": None}}, '"propensities.x" is missing; expected a number'),
         ({"id": "a", "agents": {}, "propensities": [1]}, '"propensities" is [1]; expected an object'),
         ({"id": "a", "agents": {"m": 1}}, '"agents.m" is 1; expected an object'),
         ({"id": "a", "agents": {"m": {"answer": 7}}}, '"agents.m.answer" is 7; expected a string'),
-        ({"id": 7, "agents": {}}, '"id" is 7; expected a string'),
         ({"id": "a", "agents": {"m": {"score": True}}}, '"agents.m.score" is true; expected a number'),
-        ({"id": "a", "agents": {"m": {"score": -0.1}}}, '"agents.m.score" is -0.1; expected a number from 0 to 1'),
         ({"id": "a", "agents": {"m": {"confidence": math.nan}}}, '"agents.m.confidence" is NaN; expected a number'),
-        ({"id": "a", "agents": {"m": {"confidence": math.inf}}}, '"agents.m.confidence" is inf; expected a number of'),
         ({"id": "a", "agents": {"m": {"latency_ms": math.inf}}}, "expected a number of at least 0, and finite"),
-        ({"id": "a", "agents": "x" * 59}, '"agents" is "' + 56 * "x" + "...; expected"),
-        ({"id": "a", "agents": "x" * 58}, '"agents" is "' + 58 * "x" + '"; expected'),
         ({"id": "fine", "agents": {}}, "id 'fine' stands in line 1 too"),
     ],
 )
@@ -74,12 +68,9 @@ def test_the_least_that_a_line_may_say_and_the_bounds_of_its_numbers(tmp_path: P
     [
         ({"error": "timed out\nafter 30 s", "cost_usd": 0.1}, "timed out after 30 s"),
         ({"error": {"message": "rate limit", "code": 429}}, "rate limit"),
-        ({"error": {"code": 429}}, '{"code": 429}'),
         ({"error": True, "correct": 0, "answer": "half an ans"}, "no reason was given"),
         ({"answer": "", "correct": 0}, "no answer"),
         ({"answer": None, "confidence": None, "cost_usd": 0.1}, "no answer"),
-        ({"answer": " \n"}, "no answer"),
-        ({"cost_usd": 0.1, "latency_ms": 30000.0}, "no answer"),
     ],
 )
 def test_a_failed_call_is_no_answer_whose_score_is_nothing(agent: dict[str, object], why: str) -> None:

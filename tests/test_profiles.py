@@ -1,16 +1,12 @@
 """Profiles follow outcomes as equation 4 says, and a run tells who learns from it."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, Item, Label, Run, Statement
 from metaprobe.routing.profiles import (
     Experience,
-    Observation,
     Profiles,
     executing,
     experiences,
@@ -76,17 +72,3 @@ def test_nothing_is_learned_without_a_label_or_a_dimension() -> None:
     baseline = run_of({}, {"a": 1.0}, dimension=None)
     assert list(experiences(baseline)) == []
     assert (read_classification(baseline), first_agent(baseline)) == (None, "a")
-
-
-def test_an_observation_has_a_name_a_score_from_0_to_1_and_a_moment() -> None:
-    for correct in (0.0, 1.0):
-        assert Observation("a", "d", correct, id="o", time=-1.0).correct == correct
-    for agent, name in (("a", ""), ("", "o")):
-        with pytest.raises(RecordError, match="both must have a name"):
-            Observation(agent, "d", 1.0, id=name, time=0.0)
-    for correct in (-0.01, 1.01, math.nan):
-        with pytest.raises(RecordError, match=f"observation o: correct is {correct}; expected a number from 0 to 1"):
-            Observation("a", "d", correct, id="o", time=0.0)
-    for time in (math.inf, math.nan):
-        with pytest.raises(RecordError, match=f"observation o: time is {time}; expected a finite number"):
-            Observation("a", "d", 1.0, id="o", time=time)

@@ -11,7 +11,6 @@ from metaprobe.records.types import Call, Item, Label, Run
 from research.quality.data import debates, mu_shroom, token_logprobs_qa
 from research.quality.debates import single_feature
 from research.quality.figures import StratifiedAuroc
-from research.quality.methods import column_scores, lowest_group
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,21 +36,6 @@ def test_stratified_auroc_is_auroc_in_one_stratum_and_ignores_shifts_between_str
         if strata[i] == strata[j]
     ]
     assert within(y, score) == pytest.approx(np.mean(pairs))
-
-
-def test_lowest_group_is_the_worst_window_and_the_mean_of_what_is_shorter() -> None:
-    logprobs = np.empty(2, dtype=object)
-    logprobs[:] = [np.array([-1.0, -3.0, -5.0, 0.0]), np.array([-2.0])]
-    np.testing.assert_allclose(lowest_group(logprobs, 2), [-4.0, -2.0])
-
-
-def test_column_scores_order_features_as_their_auroc_does() -> None:
-    rng = np.random.default_rng(1)
-    y = rng.integers(0, 2, 120)
-    X = rng.normal(size=(120, 6)) + np.linspace(-1, 1, 6) * y[:, None]
-    found = column_scores(X, y)
-    assert np.argsort(found).tolist() == np.argsort([auroc(y, X[:, i]) for i in range(6)]).tolist()
-    assert column_scores(np.ones((120, 1)), y).tolist() == [0.0]
 
 
 def argued(number: int) -> Run:

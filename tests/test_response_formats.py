@@ -151,16 +151,6 @@ def test_a_stream_that_was_cut_gives_what_came() -> None:
         assert "cut" not in QualityPredictor.load(on_mismatch="ignore").predict(make(ANSWER)).reason
 
 
-def test_a_streamed_refusal_is_known_for_one() -> None:
-    chunks = copy.deepcopy(chat_stream(ANSWER))
-    for chunk in chunks:
-        for choice in chunk["choices"]:
-            choice["delta"] = {"refusal": choice["delta"].get("content")}
-            choice["logprobs"] = choice["logprobs"] and {"content": None, "refusal": choice["logprobs"]["content"]}
-    parsed = parse_response(chunks)
-    assert (parsed.finish_reason, parsed.text, parsed.logprobs.tolist()) == ("refusal", "", ANSWER.logprobs)
-
-
 @given(st.permutations(range(6)))
 def test_the_order_of_numbered_events_does_not_matter(order: list[int]) -> None:
     events = response_stream(ANSWER)

@@ -201,18 +201,6 @@ def test_a_flipped_bit_in_the_numbers_is_found(tmp_path: Path) -> None:
             list(store)
 
 
-def test_shards_of_another_format_are_refused(tmp_path: Path) -> None:
-    store = filled(tmp_path, 1)
-    (shard,) = store.shards()
-    table = pq.read_table(shard)
-    pq.write_table(table.replace_schema_metadata({schema.FORMAT_KEY: "2"}), shard)
-    with pytest.raises(StoreMismatch, match="has format 2, this metaprobe reads 1"):
-        list(store)
-    pq.write_table(pa.table({"id": ["x"]}), shard)
-    with pytest.raises(StoreMismatch, match="no shard of a run store"):
-        store.run_ids()
-
-
 def test_the_fingerprint_ignores_the_order_of_shards_and_sees_every_change(tmp_path: Path) -> None:
     store = filled(tmp_path, 3)
     known = fingerprint(store)
@@ -293,3 +281,15 @@ def test_threads_may_share_a_writer(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert store.run_ids() == {f"run-{i:03d}" for i in range(40)}
+
+
+def test_shards_of_another_format_are_refused(tmp_path: Path) -> None:
+    store = filled(tmp_path, 1)
+    (shard,) = store.shards()
+    table = pq.read_table(shard)
+    pq.write_table(table.replace_schema_metadata({schema.FORMAT_KEY: "2"}), shard)
+    with pytest.raises(StoreMismatch, match="has format 2, this metaprobe reads 1"):
+        list(store)
+    pq.write_table(pa.table({"id": ["x"]}), shard)
+    with pytest.raises(StoreMismatch, match="no shard of a run store"):
+        store.run_ids()

