@@ -62,7 +62,7 @@ class Activations:
 
 
 def layout_of(hidden: Hidden, call_id: str) -> Layout:
-    """What is kept of this call. Raises `StoreMismatch` where the array does not have the shape it says."""
+    """Returns the layout of this call's hidden states. Raises `StoreMismatch` where the array has another shape."""
     expected = (len(hidden.layers), len(hidden.positions))
     if hidden.values.ndim != 3 or hidden.values.shape[:2] != expected:
         raise StoreMismatch(

@@ -36,7 +36,7 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one chunk brings of the answer that is followed."""
+    """The part of the followed answer that one chunk brings."""
 
     text: str = ""
     """Text of the answer."""
@@ -45,7 +45,7 @@ class Piece:
     entries: Sequence[Entry] = ()
     """The tokens of the chunk, in order."""
     spoken: Sequence[Entry] = ()
-    """Of all tokens so far, those that have now turned out to be the answer's and were not known to be before."""
+    """Tokens of this chunk or earlier ones that are now known to be of the answer, and were not known before."""
 
 
 def kind_of(part: Mapping[str, Any]) -> Kind:
@@ -78,7 +78,7 @@ class AnswerStream:
         self.kind: Kind = ""
         """The kind of the stream's chunks; empty until a chunk shows it."""
         self.known: dict[str, Any] = {}
-        """What the chunks say of the whole answer: id, model, usage."""
+        """Fields of the whole answer that the chunks state: id, model, usage."""
         self.has_others = False
         """Whether chunks came of an answer that is not followed."""
         self.declined = self.called = False
@@ -164,7 +164,7 @@ class AnswerStream:
     def _logprobs(self) -> dict[str, Any] | None:
         if not self._has_logprobs:
             return None
-        # As without streaming, where the tokens of a refusal stand under a key of their own.
+        # The tokens of a refusal stand under a key of their own, also without streaming.
         held = {"content": None, "refusal": self._entries} if self.declined else {"content": self._entries}
         return held | ({"reasoning_content": self._thinking_entries} if self._thinking_entries else {})
 
@@ -199,7 +199,7 @@ class AnswerStream:
         return Piece(brought, thought, entries, self._answer.feed(entries, thought=thought, brought=brought))
 
     def _chosen(self, held: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the chunk brings of the answer that is followed; empty where it brings the usage or another answer's."""
+        """Returns the chunk's choice of the followed answer; empty where the chunk brings usage or another answer."""
         self.known.update({key: held[key] for key in _LASTING if held.get(key) is not None})
         chosen: Mapping[str, Any] | None = None
         for choice in filter(None, map(fields, as_list(held.get("choices")) or ())):
@@ -380,7 +380,7 @@ class _Outputs:
 
 @dataclass(slots=True)
 class _OutputSoFar:
-    """What is known of one of vLLM's answers."""
+    """The state of one of vLLM's answers while its outputs come."""
 
     ids: list[Any] = field(default_factory=list)
     text: str = ""

@@ -42,7 +42,7 @@ POLAR = frozenset(("yes", "no", "true", "false"))
 MOST_CODE = 100_000
 """Characters of code that is compiled; a function that answers a question has hundreds."""
 MOST_CUTS = 20
-"""How often a text is compiled at most, each time without the line that did not parse and what follows it."""
+"""Most times that a text is compiled, each time without the line that did not parse and what follows it."""
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _LEAD = re.compile(
@@ -190,7 +190,7 @@ def shows_letters(item: Item) -> bool:
 
 
 _NEGATED = re.compile(r"(?:(?<=\w)n't|(?<!\s)\s*+\bnot)\s+(true|false)\b|(?<!\s)\s*+\buntrue\b", re.IGNORECASE)
-"""What is not true is false: the one pair of options of which a negation names the other."""
+"""Matches "not true" and "not false": the one pair of options of which a negation names the other."""
 
 
 def chosen(item: Item, answer: str) -> str | None:

@@ -81,8 +81,8 @@ class Database:
     def check(self) -> None:
         """Reads the whole file. Raises `error` where its structure is damaged; who reads a row sees to its values."""
         with self.named():
-            if (found := self.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                raise sqlite3.DatabaseError(" ".join(found.split()))
+            if (fault := self.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(" ".join(fault.split()))
 
     def write_anew(self, within_s: float) -> None:
         """Writes the file anew, so that no byte of a deleted row is left in it or in the journal; inside `named`.
@@ -111,7 +111,7 @@ class Database:
 
     @contextmanager
     def _waiting(self, seconds: float) -> Iterator[None]:
-        """How long a statement inside waits for another process."""
+        """Sets how long a statement inside the block waits for another process."""
         self._db.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}").fetchall()
         try:
             yield
@@ -178,13 +178,13 @@ class Database:
     def _is_ours(self, application: int, version: int) -> bool:
         """False for an empty file. One transaction: another process may be making the table just now."""
         with self.transaction("DEFERRED"):
-            found, format_, tables = (
+            kind, format_, tables = (
                 self._db.execute(question).fetchone()[0]
                 for question in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
             )
-        if (found, format_) == (application, version):
+        if (kind, format_) == (application, version):
             return True
         if tables:
-            said = f"format {format_}, this metaprobe writes {version}" if found == application else "not ours"
-            raise self._error(f"{self.path} is a database but no {self._what} ({said}): choose another file")
+            why = f"format {format_}, this metaprobe writes {version}" if kind == application else "not ours"
+            raise self._error(f"{self.path} is a database but no {self._what} ({why}): choose another file")
         return False

@@ -1,4 +1,4 @@
-"""How an answer ended, by the words that APIs use for it.
+"""Reads how an answer ended, by the words that APIs use for it.
 
 Only the ends listed here are known. Every other word is kept as it came, and a verdict on the answer says it: an answer
 that was aborted, or that a server broke off with an error, is not an answer that ended by itself.

@@ -1,4 +1,4 @@
-"""What can be wrong with recorded or incoming data.
+"""Errors about recorded or incoming data.
 
 RecordError             a ValueError; the message names what came, what was expected, and what to do
 |-- InvalidResponse     a response that cannot be scored (no log-probabilities, NaN, empty, wrong shape)

@@ -279,7 +279,7 @@ def _of_batch(record: dict[str, Any]) -> bool:
 
 
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
-    """What the line's response says; without log-probabilities only where it may be, or has a stated confidence."""
+    """Reads the line's response; without log-probabilities only where that is allowed or a confidence is stated."""
     try:
         return parse_response(record["response"])
     except NoLogprobs as error:
@@ -307,7 +307,7 @@ def without_numbers(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _note_of(response: ParsedResponse | ParsedText) -> str:
-    """What a verdict on the answer must mention; empty for nothing."""
+    """Returns the note that a verdict on the answer must carry; empty where there is none."""
     if isinstance(response, ParsedText):
         return ""
     return "; ".join(filter(None, (response.note, response.top_fault)))

@@ -22,7 +22,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 
 KEPT_MESSAGES = 1000
-"""So many messages about bad lines are kept; all are counted, and all go to the file of bad lines."""
+"""Messages about bad lines that are kept; all lines are counted, and all go to the file of bad lines."""
 HELD_LINES = 1024
 """Lines that are stored already are compared with the store so many at a time, so that memory stays bounded."""
 
@@ -33,13 +33,13 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What became of the lines of an import file."""
+    """Counts of the lines of an import file, by what became of them."""
 
     imported: int
     already_stored: int
     """Lines whose answer the store held before, so that importing again adds nothing twice."""
     skipped: tuple[str, ...]
-    """What was wrong with each of the first 1,000 lines that were passed over, naming file and line."""
+    """Messages about the first 1,000 lines that were passed over, each with file and line."""
     labelled: int = 0
     """Lines with at least one label, of those imported and those already stored."""
     groups: int = 0
@@ -47,7 +47,7 @@ class ImportReport:
     relabelled: int = 0
     """Lines already stored that said something else of their answer (labels, group, confidence, prompt, ...)."""
     notes: tuple[str, ...] = ()
-    """What looks like a label or a prompt in the wrong place: each key once, naming the first line that has it."""
+    """Notes on keys that look like a label or prompt in the wrong place: each key once, with its first line."""
     bad: int = 0
     """How many lines were passed over because something is wrong with them."""
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -57,9 +57,9 @@ class ImportReport:
     without_logprobs: int = 0
     """Lines that came without log-probabilities: for their stated confidence, or for another model to read."""
     taken: Mapping[str, int] = field(default_factory=dict)
-    """What the reader took for the label `correct`, and why answers have none, with the number of answers of each."""
+    """Number of answers by what the reader took for the label `correct`, or by why they have none."""
     doubts: Mapping[str, int] = field(default_factory=dict)
-    """What verdicts on stored answers will mention, such as an answer that was aborted, with the number of each."""
+    """Number of stored answers by what their verdicts will mention, such as that the answer was aborted."""
 
 
 def import_file(

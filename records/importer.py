@@ -40,7 +40,7 @@ class LogFormat:
 
     name: str
     what: str
-    """What it is of, for people."""
+    """Description for people."""
     read: Callable[[Path, LogOptions], Iterator[Sample]]
     keys: tuple[frozenset[str], ...] = ()
     """Keys at the top of its document or line, any of these sets of them."""
@@ -120,8 +120,8 @@ def _keys(path: Path) -> set[str]:
 
 
 LOWEST = -9999.0
-"""What OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that it drew;
-what is lower is a mask, as -1e9, -1e30 or the lowest float32."""
+"""The number that OpenAI and vLLM write for a token that is not among the likeliest. No model says less of a token that
+it drew; a lower number is a mask, as -1e9, -1e30 or the lowest float32."""
 
 NOT_STATED = ", and the answer states no confidence that can be read"
 
@@ -144,9 +144,9 @@ class Line:
     record: dict[str, Any]
     run: Run
     place: str = ""
-    """Where it stands in a log that has no lines."""
+    """Place of the answer in a log that has no lines."""
     taken: str = ""
-    """What the reader took for `correct`, as `Sample.taken`."""
+    """Source of the label `correct`, as in `Sample.taken`."""
 
     def error(self, path: Path, what: str) -> ImportFileError:
         """Returns an error about it."""
@@ -154,7 +154,7 @@ class Line:
 
     def without_answer(self) -> "Line":
         """The same without what takes room: thousands of lines are held until they are compared with the store."""
-        # Of an answer without log-probabilities the text is all that it can be known again by.
+        # An answer without log-probabilities can be known again by its text alone.
         texts = [call.text if call.logprobs is None else "" for call in self.run.calls]
         calls = tuple(
             replace(call, text=text, tokens=(), top_logprobs=None)
@@ -270,12 +270,12 @@ def _check_lowest(run: Run) -> None:
 
 
 ANSWERS = 1000
-"""So many answers are looked at; a log of gigabytes is not read to its end."""
+"""Answers that `explain` looks at; a log of gigabytes is not read to its end."""
 
 
 @dataclass(slots=True)
 class Recognized:
-    """What the answers of a file hold, counted."""
+    """Counts of what the answers of a file hold."""
 
     answers: int = 0
     with_logprobs: int = 0

@@ -81,21 +81,21 @@ _DIRECTIONS = {
     "lower is better": MINIMIZE,
 }
 _SHORT = frozenset("higher lower max maximum min minimum".split())
-"""Those that say a direction only under a key that asks for one."""
+"""Words that state a direction only under a key that asks for one."""
 _BETTER = re.compile(r"(bigger|greater|higher|larger|less|lower|smaller)(is)?better")
 _TURNED = frozenset("flipped inverse inverted negated reverse reversed".split())
 
 
 def words_of(name: str) -> list[str]:
     """Returns the words of a name in lower case, whether capitals, marks or nothing part them."""
-    found = [word.casefold() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+    words = [word.casefold() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
     known = _GONE | _GONE_ALONE | _VALID | _VALID_ALONE | _STATUS | _BESIDE | _GLUED | {"direction"}
-    if len(found) == 1 and found[0] not in known:
-        for place in range(2, len(found[0]) - 1):
-            parts = [found[0][:place], found[0][place:]]
+    if len(words) == 1 and words[0] not in known:
+        for place in range(2, len(words[0]) - 1):
+            parts = [words[0][:place], words[0][place:]]
             if known.issuperset(parts):
                 return parts
-    return found
+    return words
 
 
 def direction_of_name(name: str) -> str:
@@ -203,7 +203,7 @@ def stated_direction(*records: Mapping[str, Any]) -> str:
 
     Returns nothing where none of them states any, and both where they contradict each other.
     """
-    found: dict[str, None] = {}
+    directions: dict[str, None] = {}
     for record in records:
         for key, value in record.items():
             inner = value.items() if isinstance(value, Mapping) and record is not records[0] else ()
@@ -213,8 +213,8 @@ def stated_direction(*records: Mapping[str, Any]) -> str:
                     word = str(told).strip().casefold().replace("_", " ")
                     stated = "" if word in _SHORT else _DIRECTIONS.get(word, "")
                 if stated:
-                    found[stated] = None
-    return " and ".join(found)
+                    directions[stated] = None
+    return " and ".join(directions)
 
 
 def _direction(key: str, value: object) -> str:

@@ -172,7 +172,7 @@ MOST_EQUAL, MOST_ZEROS = 0.5, 0.75
 """Shares of the tokens above which one value that they share is said to be doubtful. A model that is certain gives 0
 for many tokens, and no other value twice."""
 LOOKED_AT = 6
-"""Of so many tokens the alternatives are looked at where no feature needs them: the faults are the server's, and show
+"""Tokens whose alternatives are looked at where no feature needs them: the faults are the server's, and show
 in most tokens. Reading all of them takes longer than the rest of a response."""
 _SUM = 1.02
 """The highest sum of probabilities that rounding explains: sixteen bits hold three digits."""

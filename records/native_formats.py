@@ -27,7 +27,7 @@ class Native:
     completion: Callable[[Mapping[str, Any], int], dict[str, Any]]
     """The chat completion that says the same, of which answer."""
     ask: str
-    """What to ask the API for, so that log-probabilities come."""
+    """The request option with which the API gives log-probabilities."""
 
 
 def native_of(response: object) -> Native | None:
@@ -49,7 +49,7 @@ def as_completion(response: Mapping[str, Any], choice: int = 0) -> Mapping[str, 
 
 
 def read_native(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """What such an answer says. Raises `NoLogprobs`, with what to ask for, where it has no log-probabilities."""
+    """Reads such an answer. Raises `NoLogprobs`, with what to ask for, where it has no log-probabilities."""
     native = native_of(response)
     if native is None:
         raise InvalidResponse(f"the response has the keys {first_keys(response)}; expected one of {NAMES}")

@@ -71,7 +71,7 @@ CALLED = (
 
 
 _CALLS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<function=", "<|tool_call")
-"""How a tool call begins that a server without a parser for it gives as text."""
+"""Beginnings of tool calls that a server without a parser for them gives as text."""
 
 
 _WHOLE = frozenset(("", "completed", "complete", "success", "succeeded", "ok", "done"))
@@ -86,7 +86,7 @@ def content_text(content: object) -> str:
 
 
 def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """What a chat or text completion says, whichever of the two shapes its log-probabilities have."""
+    """Reads a chat or text completion, whichever of the two shapes its log-probabilities have."""
     answer, chosen = read_said(response, choice)
     given = fields(chosen.get("logprobs")) or {}
     rest: dict[str, Any] = {
@@ -98,7 +98,7 @@ def read_completion(response: Mapping[str, Any], choice: int, top: bool = True) 
     }
     if before := as_list(given.get("reasoning_content")):
         return _with_thinking(before, as_list(given.get("content")) or (), choice, top, rest)
-    # Those of a refusal stand under a key of their own.
+    # The tokens of a refusal stand under a key of their own.
     entries = given.get("content") if given.get("content") is not None else given.get("refusal")
     has_none = answer.finish_reason in (TOOL_CALL, REFUSAL)
     if answer.finish_reason == TOOL_CALL and not entries and not given.get("token_logprobs"):
@@ -142,7 +142,7 @@ def _with_thinking(
 
 
 def read_ending(finish_reason: object, spoken: str, message: Mapping[str, Any], logprobs: Mapping[str, Any]) -> str:
-    """How the answer ended: `TOOL_CALL` where it calls a tool, `REFUSAL` where it only says why there is none.
+    """Returns how the answer ended: `TOOL_CALL` where it calls a tool, `REFUSAL` where it only says why there is none.
 
     A refusal has a message and tokens of its own. `message` may hold `refusal`, `tool_calls` and `function_call`.
     """
@@ -213,7 +213,7 @@ def thinking_of(message: Mapping[str, Any], usage: Mapping[str, Any]) -> str | N
 
 
 def _thought(part: Mapping[str, Any]) -> str | None:
-    """What a part of a message shows of the thinking: Mistral's `thinking`, OpenRouter's `reasoning.text`."""
+    """Returns the thinking that a part of a message shows: Mistral's `thinking`, OpenRouter's `reasoning.text`."""
     kind = text(part.get("type"))
     if kind == "thinking":
         inner = part.get("thinking")

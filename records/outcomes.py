@@ -1,4 +1,4 @@
-"""What came of asking agents: one question a line, with every agent that was asked. Standard library only.
+"""Reads and writes outcomes of asking agents: one question a line, with every agent asked. Standard library only.
 
     {"id", "group", "question", "dimension",
      "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms",
@@ -31,7 +31,7 @@ a blank answer, no confidence and a score of at most 0. A missing answer beside 
 
 @dataclass(frozen=True, slots=True)
 class AgentOutcome:
-    """What one agent did with one question; None where it is not known."""
+    """The outcome of one agent on one question; None where a field is not known."""
 
     answer: str = ""
     score: float | None = None
@@ -54,14 +54,14 @@ class QuestionOutcomes:
 
     id: str
     group: str
-    """What must stay in one split; the id where the line names none."""
+    """Name of the split group; the id where the line names none."""
     question: str = ""
     dimension: str = ""
     agents: Mapping[str, AgentOutcome] = field(default_factory=dict)
     chosen: str | None = None
     """The action that was taken, of a logged outcome."""
     propensities: Mapping[str, float] = field(default_factory=dict)
-    """Of every action that was legal."""
+    """Propensity of every legal action."""
 
 
 def read_outcomes(path: str | Path) -> list[QuestionOutcomes]:

@@ -98,7 +98,7 @@ def _parsed(response: object, choice: int, top: bool) -> ParsedResponse:
 
 
 def parse_text(response: object, *, choice: int = 0) -> ParsedText:
-    """What a chat completion (a dict, a client's object, JSON text or bytes) says, with or without log-probabilities.
+    """Reads the text of a chat completion (dict, client's object, JSON text or bytes), with or without numbers.
 
     Raises `InvalidResponse` for one that holds no answer.
     """
@@ -111,7 +111,7 @@ def parse_text(response: object, *, choice: int = 0) -> ParsedText:
 
 
 def from_json(body: str | bytes | bytearray) -> object:
-    """What a body of JSON holds. Raises `InvalidResponse` where it is none."""
+    """Decodes a body of JSON. Raises `InvalidResponse` where it is none."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:  # ValueError: bad JSON, bad UTF-8, a number of 5000 digits
@@ -140,7 +140,7 @@ class Format:
 
     recognises: Callable[[Any], bool]
     read: Callable[[Any, int, bool], ParsedResponse]
-    """Of which choice, and whether its alternatives are wanted."""
+    """Takes the response, the number of the choice, and whether its alternatives are wanted."""
 
 
 FORMATS = (
@@ -180,7 +180,7 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
 
 
 def _unknown(response: Mapping[str, Any]) -> str:
-    """What is wrong with a mapping that is no response."""
+    """Says what is wrong with a mapping that is no response."""
     if known := native_formats.refusal_of(response):
         return known
     came = f"the response has the keys {first_keys(response)}"

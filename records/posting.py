@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from metaprobe.records.errors import RecordError
 
 TIMEOUT_S = 20.0
-"""How long one request may take in all."""
+"""Most seconds that one request may take in all."""
 MOST_BYTES = 1 << 20
 """Bytes of an answer that are read."""
 

@@ -32,7 +32,7 @@ Body = str | bytes | bytearray
 
 @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
 def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedResponse:
-    """What `parse_response(body)` gives, from the text or bytes of a response. Raises `InvalidResponse` as that does.
+    """Returns what `parse_response(body)` gives, from a text or bytes. Raises `InvalidResponse` as that does.
 
     With `top=False` the alternatives of a chat completion are not looked at: `top_logprobs` is None, whatever they are.
 
@@ -55,10 +55,11 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
 
 @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
 def parse_chunks(chunks: Sequence[bytes], *, top: bool = True) -> ParsedResponse | None:
-    """What the chunks of a streamed chat completion amount to, from the JSON of each; alternatives only with `top`.
+    """Returns what the chunks of a streamed chat completion amount to, from the JSON of each.
 
-    None where msgspec is not installed, and for all but a plain answer: one choice, of index 0, with words and their
-    log-probabilities and neither thinking, refusal nor tool call. `StreamedCompletion` then tells what it is.
+    Alternatives are read only with `top`. None where msgspec is not installed, and for all but a plain answer: one
+    choice, of index 0, with words and their log-probabilities and neither thinking, refusal nor tool call.
+    `AnswerStream` then tells what it is.
     """
     decoders = _decoders(top)
     if decoders is None:

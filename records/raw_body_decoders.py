@@ -12,7 +12,7 @@ import msgspec
 from metaprobe.records.endings import SAID_BESIDE
 
 NOT_GIVEN: Any = ...
-"""What no JSON holds: vLLM's `"stop_reason": null` says something, and a missing key says nothing."""
+"""A value that no JSON holds: vLLM's `"stop_reason": null` says something, and a missing key says nothing."""
 
 
 class Alternative(msgspec.Struct, gc=False):

@@ -17,7 +17,7 @@ _HOTTEST = 1e30  # no temperature; a plain float, for NumPy's warn when compared
 
 
 def fields(value: object) -> Mapping[str, Any] | None:
-    """What a mapping or a client's object holds by name, one level deep; None for anything else.
+    """Returns what a mapping or a client's object holds by name, one level deep; None for anything else.
 
     A pydantic object (openai, litellm) is looked into and not dumped: dumping 512 tokens with their alternatives takes
     milliseconds, and warns of what a lenient client let through.
@@ -46,7 +46,7 @@ def fields_of_each(values: Sequence[Any]) -> list[Mapping[str, Any] | None]:
 
 
 def columns_of_each(values: Sequence[Any], names: Sequence[str]) -> list[list[Any]] | None:
-    """What stands under each of the names in every value, a list a name, with None where a value has no such name.
+    """Returns what stands under each of the names in every value, a list a name; None where a value lacks the name.
 
     None where a value is neither a mapping nor a client's object. Most lists are of one kind and have every name, and
     are read without a step of Python a value; one that is not fails there, and is read slowly.
@@ -87,7 +87,7 @@ def first_keys(response: Mapping[str, Any]) -> list[str]:
 
 
 def error_message(response: Mapping[str, Any]) -> str:
-    """What a server says went wrong, cut to 200 characters; empty where that is not said."""
+    """Returns what a server says went wrong, cut to 200 characters; empty where that is not said."""
     error = response.get("error")
     held = response if response.get("object") == "error" else fields(error) or {}
     message = text(held.get("message")) or text(held.get("code")) or text(error) or text(response.get("detail"))

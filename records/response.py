@@ -58,7 +58,7 @@ class ParsedResponse:
     left_out: int = 0
     """The number of tokens after the answer that only ended it."""
     note: str = ""
-    """What a verdict must mention: that the stream has no end, or that there are other answers. Empty for nothing."""
+    """Text that a verdict must mention: that the stream has no end, or there are other answers. Empty for nothing."""
     top_fault: str = ""
     """Why the alternatives cannot be the likeliest tokens; they are then left out. Empty where nothing was found."""
 
@@ -73,7 +73,7 @@ class ParsedText:
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     thinking: str | None = None
-    """What is shown of the thinking before the answer; empty where it is counted only, None where there was none."""
+    """The thinking that is shown before the answer; empty where it is only counted, None where there was none."""
     ending: Ending = ""
 
 
@@ -290,7 +290,7 @@ def answer_of(parsed: ParsedResponse) -> ParsedResponse:
 def parts_of(
     tokens: Sequence[str], spoken: str, thinking: str | None, ending: Ending, entries: Sequence[Any] = ()
 ) -> Parts:
-    """What the tokens of an answer are of. Raises `InvalidResponse` where that is unknown and the score hangs on it.
+    """Tells thinking from answer. Raises `InvalidResponse` where that is unknown and the score depends on it.
 
     `entries` have the bytes of tokens that are no whole characters, where the server gives them.
     """

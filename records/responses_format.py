@@ -37,7 +37,7 @@ def begins_call(event: Mapping[str, Any]) -> bool:
 
 
 def read_response(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """What a response says: the text of all its messages, one after the other, as openai's `output_text`.
+    """Reads a response: the text of all its messages, one after the other, as openai's `output_text`.
 
     Tool calls and refusals have no log-probabilities there and are passed over, and so has the reasoning at OpenAI;
     vLLM's cover the reasoning too, which is told apart. Raises `InvalidResponse` where nothing but these came. Where

@@ -27,7 +27,7 @@ CHILD = Path(__file__).with_name("sandbox_child.py")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a candidate did."""
+    """The outcome of one candidate."""
 
     passed: bool
     reason: str

@@ -62,7 +62,7 @@ class KindReader:
         self._state: Literal["start", "inside", "header", "rest"] = "inside" if opened else "start"
         self._kind: SegmentKind = "thinking" if opened else "answer"
         self._marks: tuple[str, ...] = CLOSINGS if opened else ()
-        """What ends the stretch that is being read."""
+        """Marks that end the stretch that is being read."""
         self._edge = opened  # the next white space stands beside a marker
         # Undecided are so many characters of white space, and then a text that may begin a marker. When a token comes,
         # only that text is looked at again, so that the work grows with the text and not with its square.
@@ -96,7 +96,7 @@ class KindReader:
 
     def close(self) -> list[Kind]:
         """The kinds of the tokens that were still waiting, now that no other comes."""
-        # What may have begun the end of the thinking, when the answer was cut, counts for neither side.
+        # Text that may begin the mark that ends the thinking, where the answer was cut, counts for neither side.
         unsaid = self._state == "header" or (self._state == "inside" and self._kind == "thinking")
         self._give(self._space + len(self._text), "marker" if unsaid else self._kind)
         self._space, self._text = 0, ""
@@ -136,7 +136,7 @@ class KindReader:
         return start
 
     def _open(self, mark: str) -> None:
-        """What follows one of the markers."""
+        """Sets the state that follows one of the markers."""
         if mark in _HARMONY:
             self._state, self._header, self._kind = "header", [mark], "thinking"
         else:
@@ -203,7 +203,7 @@ class KindReader:
         return kinds
 
     def _kind_of(self, end: int) -> Kind:
-        """What the token belongs to that ends there."""
+        """Returns the kind of the token that ends there."""
         touched = set()
         while self._spans and self._last < end:
             stop, kind = self._spans[0]

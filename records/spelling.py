@@ -96,9 +96,9 @@ class Spelled:
     """How far the tokens spell the text."""
 
     missing: str = ""
-    """What of the text no token spells, from the first place where they part; empty where they spell all of it."""
+    """The part of the text that no token spells, from the first difference; empty where they spell all of it."""
     other: str = ""
-    """What the tokens spell in its place; empty where they only leave something out."""
+    """The words that the tokens spell in its place; empty where they only leave something out."""
     more: bool = False
     """Whether the tokens spell all of the text, and words beyond it."""
 
@@ -140,7 +140,7 @@ def _bare(text: str) -> str:
 
 
 def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Iterator[str]:
-    """What the tokens may say, by each way of spelling; the likeliest ways first."""
+    """Yields what the tokens may say, by each way of spelling; the likeliest ways first."""
     plain = ["" if _SPECIAL.fullmatch(piece) and not _BYTE.fullmatch(piece) else piece for piece in pieces]
     for given in dict.fromkeys((tuple(pieces), tuple(plain))):
         yield "".join(_unsaid(piece) or piece for piece in given)
@@ -153,7 +153,7 @@ def _readings(pieces: Sequence[str], byte_rows: Sequence[bytes | None]) -> Itera
 
 
 def _unsaid(piece: str) -> str:
-    """What stands for a token that does not say its text; empty for any other token."""
+    """Returns the sign for a token that does not say its text; empty for any other token."""
     return UNSAID if not piece else _ANY if _ID.fullmatch(piece) else ""
 
 
@@ -231,7 +231,7 @@ def _fits(skipped: str, hole: str) -> bool:
 
 
 def _parted(part: str, wanted: str, place: int) -> Spelled:
-    """What is left where a part of the reading does not stand in the text."""
+    """Returns how far the tokens spell the text where a part of the reading does not stand in it."""
     rest = wanted[place:]
     if part.startswith(rest) or (not place and rest in part):
         return Spelled(more=True)

@@ -1,4 +1,4 @@
-"""What happened: the records that every room shares. Facts only; what can be derived is a property.
+"""The records that every room shares. Facts only; what can be derived is a property.
 
 Arrays are NumPy arrays, one entry a token, never lists of objects. All records are immutable.
 """
@@ -19,7 +19,7 @@ SegmentKind = Literal["thinking", "answer", "tool"]
 HIDDEN = "hidden"
 """Kind of the checkpoints that read hidden states, and the name of their graphs' input."""
 THINKING_POSITIONS = ("thinking_first", "thinking_last", "thinking_mean")
-"""Those of the thinking before an answer."""
+"""Token positions in the thinking before an answer."""
 
 LIVE_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean", *THINKING_POSITIONS)
 """Token positions at which hidden states can be kept while a model answers. `prompt_last` comes before any answer."""
@@ -37,7 +37,7 @@ class Item:
     gold: tuple[str, ...] = ()
     """Accepted answers, the canonical one first. For `check == "function"`: assertions that must all hold."""
     group: str = ""
-    """What must stay in one split: the question, or the template or fact that several questions share."""
+    """Items of one group stay in one split: the question, or the template or fact that several questions share."""
     choices: tuple[str, ...] = ()
     dimension: str = ""
     level: str = ""
@@ -48,7 +48,7 @@ class Item:
     check: Check = "none"
     """How an answer is checked (`metaprobe.records.correctness`)."""
     fields: dict[str, str] = field(default_factory=dict, hash=False)
-    """What else a system's prompts may use: `essay`, `trait`, `rubric`, ... Every item of one task has the same."""
+    """Further texts for a system's prompts: `essay`, `trait`, `rubric`, ... A task's items have the same keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Hidden:
     """float16, shape (layers, positions, width)."""
     layers: tuple[int, ...]
     positions: tuple[str, ...]
-    """Of `POSITIONS`."""
+    """Names out of `POSITIONS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Call:
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending: the k likeliest tokens at each step."""
     segments: tuple[Segment, ...] = ()
-    """What the T tokens are of, in order and apart; tokens of markers such as `</think>` are in none. Empty where all
+    """The parts of the T tokens, in order and apart; tokens of markers such as `</think>` are in none. Empty where all
     tokens are of the answer, as far as is known."""
     sampling: Sampling = field(default_factory=Sampling)
     reader: str = ""
@@ -141,14 +141,14 @@ class Call:
     cost_usd: float | None = None
     error: str | None = None
     note: str = ""
-    """What a verdict on the answer must mention, found where its response was read; empty for nothing."""
+    """Text that a verdict on the answer must mention, from reading its response; empty for nothing."""
     hidden: Hidden | None = None
     """Stored beside the runs as safetensors, not in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a model said of itself."""
+    """A model's statement about itself."""
 
     call_id: str
     kind: str
@@ -159,7 +159,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What is known of a response, by whom."""
+    """A judgement of a response, and who made it."""
 
     call_id: str
     name: str
@@ -176,7 +176,7 @@ def label_strength(label: Label) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy chose at a named point of a pipeline."""
+    """A policy's choice at a named point of a pipeline."""
 
     id: str
     point: str
@@ -206,7 +206,7 @@ class Run:
 
     @property
     def cost_usd(self) -> float:
-        """What the calls cost together; calls without a price count as 0."""
+        """Cost of all calls together; calls without a price count as 0."""
         return sum(call.cost_usd or 0.0 for call in self.calls)
 
     def stated(self, kind: str, call_id: str | None = None) -> float | None:

@@ -55,7 +55,7 @@ def read_vllm(response: object, choice: int, top: bool = True) -> ParsedResponse
 
 
 def _ending(response: object, parsed: ParsedResponse) -> Ending:
-    """How the answer ended. vLLM leaves an end token in `token_ids` and `logprobs`, and not in the text."""
+    """Returns how the answer ended. vLLM leaves an end token in `token_ids` and `logprobs`, and not in the text."""
     reason = get(response, "stop_reason")
     if parsed.finish_reason != STOP or isinstance(reason, str):
         return "text" if parsed.finish_reason == STOP else ""

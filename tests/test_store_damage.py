@@ -170,6 +170,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path, mon
     store = filled(tmp_path, 3, shard_runs=3)
     rows = pq.read_table(store.shards()[0]).to_pylist()
     monkeypatch.setattr("metaprobe.records.lines.MOST_VALUES", 4_000)
+    monkeypatch.setattr("metaprobe.records.lines.VALUES_RATIO", 1)
     for row in rows:
         row["calls"][0] |= {"tokens": [], "top_logprobs": None, "logprobs": np.zeros(200_000, np.float32)}
     pq.write_table(pa.Table.from_pylist(rows, schema=schema.RUN), store.shards()[0], compression="zstd")

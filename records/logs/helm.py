@@ -38,10 +38,10 @@ _NO_SCORES = (
     "num_", "training_", "inference_", "batch_size", "finish_reason_", "logprob", "prompt_truncated", "max_prob",
     "predicted_index",
 )  # fmt: skip
-"""What HELM counts and times besides; names of statistics begin so."""
+"""Beginnings of the names of statistics that only count or time."""
 
 _WITHHELD = re.compile(r"\[encrypted_text_\d+\]|\[redacted\]")
-"""What HELM's scripts put in the place of a text that must not be public: of an answer, a prompt, a reference."""
+"""Matches what HELM's scripts put in the place of a text that must not be public (answer, prompt, reference)."""
 WITHHELD = (
     "HELM has encrypted or redacted the text (decrypt_scenario_states.py of HELM gives encrypted texts back, where"
     " encryption_data.json is there)"

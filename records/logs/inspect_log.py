@@ -41,11 +41,11 @@ from metaprobe.records.openai_format import completion
 MAX_MEMBER = 256 << 20
 """Bytes of one sample, unpacked."""
 _GRADES = {"C": 1.0, "P": 0.5, "N": 0.0, "I": 0.0}
-"""What Inspect's scorers write for correct, partial, no answer and incorrect."""
+"""Values that Inspect's scorers write for correct, partial, no answer and incorrect."""
 _JUDGED = ("", "invalid_response_format", "refusal", "no_response")
 """Values of a score's `reason` with which the answer was judged; with others, the scorer or its grader failed."""
 _UNGRADED = re.compile(r"\s*(no )?grade (was )?(not )?found\b", re.I)
-"""How the explanation begins where a grader gave no grade; older versions of Inspect then write incorrect."""
+"""Beginning of an explanation where a grader gave no grade; older versions of Inspect then write incorrect."""
 _GRADED = re.compile(r"grade\W{1,9}(c|p|i|n|(in)?correct|partial)\b", re.I)
 """The grade in the words of a grader, as Inspect's own instructions ask for it."""
 _GRADERS = ("model_graded_qa", "model_graded_fact")
@@ -75,7 +75,7 @@ def read_inspect(path: Path, options: LogOptions) -> Iterator[Sample]:
 
 
 def _bare(top: Mapping[str, Any]) -> str:
-    """What is wrong with a log that holds no samples; `top`: what is known of the log."""
+    """Says what is wrong with a log that holds no samples; `top`: what is known of the log."""
     status = words(top.get("status"))
     return (
         f"the log of Inspect holds no samples{f' (its status is {status!r})' if status else ''}; expected samples with"
@@ -326,7 +326,7 @@ def _reasoning(content: object) -> str:
 
 
 def _sampling(spec: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the tokens were drawn, as far as it was set: of the task's plan, before that of the model."""
+    """Returns the sampling settings that were set; those of the task's plan go before those of the model."""
     configs = [mapping(held, "a config") for held in (spec.get("model_generate_config"), plan.get("config"))]
     keys = ("temperature", "top_p", "seed", "max_tokens")
     given = {key: config[key] for config in configs for key in keys if config.get(key) is not None}

@@ -39,7 +39,7 @@ EQUAL = (
     " prompt with its log-probabilities gives such constants (take a completions endpoint with echo, or a local model)"
 )
 UNREAD = "[invalid]"
-"""What the filters of lm-eval keep of a text in which their pattern finds nothing."""
+"""The value that the filters of lm-eval keep of a text in which their pattern finds nothing."""
 _EQUAL = 1e-6
 """Nats within which log-likelihoods count as the same: what is left of rounding where all are one constant."""
 
@@ -109,7 +109,7 @@ def _samples(
 
 
 def _arguments(arguments: object) -> list[tuple[object, ...]]:
-    """What was asked, a request each: (context, continuation) or (context, settings)."""
+    """Returns the requests, each (context, continuation) or (context, settings)."""
     held = mapping(arguments, '"arguments"')
     requests = [mapping(request, '"arguments"') for request in held.values() if request is not None]
     return [tuple(request[key] for key in sorted(request)) for request in requests]
@@ -156,7 +156,7 @@ def _is_unread(kept: Sequence[object], text: str) -> bool:
 
 
 def _taken(record: Mapping[str, Any], labels: Mapping[str, float], score: str, right: str) -> str:
-    """What became `correct`, with the filter's name where it has one."""
+    """Says which score became `correct`, with the filter's name where it has one."""
     name = words(record.get("filter"))
     under = f" under the filter {name!r}" if name and name != "none" else ""
     return taken_of(labels, right, LogOptions(correct=score)) + under

@@ -79,12 +79,12 @@ _OWN = "--correct pass takes promptfoo's own verdict"
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What the assertions say of one answer."""
+    """The judgement of the assertions on one answer."""
 
     right: bool | None
     """None where they say nothing, or nothing that is sure."""
     taken: str
-    """What the grade was taken from, or why there is none; in words to count by."""
+    """Source of the grade, or why there is none; in words to count by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _right(checks: Sequence[_Check], passed: bool | None, *, weighed: bool) -> t
 
 
 def _taken(right: bool | None, checks: Sequence[_Check], *, nothing: bool) -> str:
-    """What the grade was taken from, or why there is none."""
+    """Returns the source of the grade, or why there is none."""
     judging = [check for check in checks if _is(check, CONTENT) or (_is(check, NEEDED) and not check.passed)]
     failed = _kinds([check for check in checks if check not in judging and check.passed is False])
     if right is not None:
@@ -231,7 +231,7 @@ _ERROR = 2
 _OLD = 2
 """The version of promptfoo's results that name neither themselves nor their test."""
 _THINKING = "Thinking: "
-"""What promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
+"""Text that promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
 
 
@@ -248,7 +248,7 @@ def _results(path: Path, options: LogOptions) -> Iterator[tuple[str, int | None,
         for number, record in records_of(path, on_error=options.on_error, on_bytes=options.on_bytes):
             yield f"line {number}", number, "", record
         return
-    # Of the command line the results stand in a summary; what the Node package gives is the summary itself.
+    # The command line puts the results in a summary; the Node package gives the summary itself.
     where = ("results", "results") if first_keys(path, "results") else ("results",)
     for number, (before, held) in enumerate(elements(path, *where, on_bytes=options.on_bytes), 1):
         name = words(before.get("evalId")) or words(before.get("id")) or words(before.get("timestamp"))

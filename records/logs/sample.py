@@ -1,4 +1,4 @@
-"""What readers of logs share: the samples that they give, and how they look into a log's document.
+"""Parts that readers of logs share: the samples that they give, and how they look into a log's document.
 
 Every reader gives one sample after the other, each as an import line or with the reason for none.
 """
@@ -213,7 +213,7 @@ END_TOKENS = re.compile(
 )
 """Tokens that end an answer, or fill a batch after its end. A harmony answer ends with `<|return|>`."""
 _ESCAPED = re.compile(r"\\x[0-9a-fA-F]{2}|<0x[0-9a-fA-F]{2}>|[^!-~]")
-"""What tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
+"""Matches what tokenizers spell differently: single bytes, spaces, and whatever is not ASCII."""
 _LONGEST_END = 32
 """Characters of an end token at most."""
 
@@ -238,7 +238,7 @@ class Sample:
     """One answer of a log."""
 
     place: str
-    """Where it stands, as `line 3` or `sample q1, epoch 2`."""
+    """Place of the answer in the log, as `line 3` or `sample q1, epoch 2`."""
     line: dict[str, Any] | None
     """The import line that says the same; None for one that cannot be taken."""
     left_out: str = ""
@@ -246,14 +246,14 @@ class Sample:
     number: int | None = None
     """Its line in the file, where the log has lines."""
     source: object = None
-    """What the log holds, for the file of bad lines; by default the line."""
+    """The log's own record, for the file of bad lines; by default the line."""
     taken: str = ""
-    """What the reader took for `correct`, or why the answer has no such label; in words to count by."""
+    """Source of the label `correct`, or why the answer has no such label; in words to count by."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What a reader is told besides the file."""
+    """Settings of a reader besides the file."""
 
     correct: str = ""
     """The score whose 1 and 0 mean right and wrong; by default the one that its format says."""
