@@ -7,9 +7,7 @@ Where an answer ends. Rows of a batch that end early are padded, and the output 
 - one row alone is never padded: all its tokens count, the end-of-sequence token too if it came;
 - say what ends an answer, `parse_response({**output, "eos_token_id": model.generation_config.eos_token_id})`, and a row
   is cut exactly: that token and what follows are left out, as in a `Call`;
-- otherwise a row of a batch that may be padded is refused: one that ends in a repeated token, that ends as another row
-  with such an end, or that has, one token before its end, the last token of another row. One case is missed: where
-  `max_new_tokens` cut all the others one step after this row ended, it has its end and one token of padding too many.
+- otherwise a row of a batch is refused, because it may be padded.
 
 Where thinking ends. The output has no texts, so it is told likewise by `"thinking_end_token_id"`, the id of `</think>`,
 and `"thinking_start_token_id"` where the model writes `<think>` itself; without the first, all counts as the answer.
@@ -114,14 +112,10 @@ def _ended(answers: NDArray[Any], row: int, eos: object) -> NDArray[Any]:
         return ids[: ends[0]] if len(ends) else ids
     if len(answers) == 1:
         return ids
-    last, repeated = answers[:, -1], (answers[:, -2:-1] == answers[:, -1:]).any(axis=1)
-    others = np.arange(len(answers)) != row
-    if ids[-1] in last[repeated] or np.isin(ids[-2:-1], last[others]).any():
-        raise InvalidResponse(
-            f"row {row} of this batch of {len(answers)} may end in padding, which the output does not tell from an"
-            f" answer; {_STATE}"
-        )
-    return ids
+    raise InvalidResponse(
+        f"row {row} of this batch of {len(answers)} may end in padding, which the output does not tell from an answer;"
+        f" {_STATE}"
+    )
 
 
 def _logprob(step: Any, row: int, token: int, number: int) -> float:
