@@ -13,6 +13,7 @@ from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.openai_format import completion, read_completion
 from metaprobe.records.reading import as_list, each, error_message, fields, first_keys, only_choice, text
 from metaprobe.records.response import ParsedResponse
+from metaprobe.records.responses_format import is_response, response_as_completion
 
 RULED_OUT = -9999.0
 """Below it an alternative's log-probability is a mask: Gemini writes -1.3e30 for tokens that may not come."""
@@ -43,7 +44,9 @@ def is_native(response: object) -> bool:
 
 
 def as_completion(response: Mapping[str, Any], choice: int = 0) -> Mapping[str, Any]:
-    """Returns the chat completion that says the same; what is of none of these APIs as it is."""
+    """Returns the chat completion that says the same; a response of an unknown API is returned unchanged."""
+    if is_response(response):
+        return response_as_completion(response)
     native = native_of(response)
     return response if native is None else native.completion(response, choice)
 

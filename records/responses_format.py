@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from metaprobe.records.endings import STOP, TOOL_CALL, once, read_end, refuse_error
-from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.errors import InvalidResponse, NoLogprobs
+from metaprobe.records.openai_format import completion
 from metaprobe.records.reading import as_list, each, fields, only_choice, read_temperature, text, usage
 from metaprobe.records.response import ParsedResponse, parse_entries, settle
 from metaprobe.records.segments import Ending
@@ -47,12 +48,12 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
     only_choice(choice, "a response of the Responses API")
     failed = {"error": response.get("error") or "failed"} if response.get("status") == "failed" else {}
     refuse_error({**response, **failed})
-    parts, other = _text_parts(response.get("output"))
+    parts, other = text_parts(response.get("output"))
     entries: list[Any] = []
     for part in parts:
         given = as_list(part.get("logprobs"))
         if not given and part.get("text"):
-            raise InvalidResponse(f"the response holds text without log-probabilities; {_ASK}")
+            raise NoLogprobs(f"the response holds text without log-probabilities; {_ASK}")
         entries.extend(given or ())
     if not entries:
         came = ", ".join(sorted(other)) or "no output"
@@ -60,10 +61,7 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
             f"the response holds no text with log-probabilities (it came with {came}); expected a message of"
             f" output_text: leave refusals and tool calls out; otherwise {_ASK}"
         )
-    counted, reason = fields(response.get("usage")) or {}, fields(response.get("incomplete_details")) or {}
-    ended = text(reason.get("reason")) or text(response.get("status"))
-    if ended == "completed":  # of which a message may say otherwise
-        ended = _state(response) or ended
+    counted, ended = fields(response.get("usage")) or {}, _ended(response)
     refused = "a part of the response is a refusal" if "refusal" in other else ""
     called = bool(CALLS & other)
     parsed = parse_entries(
@@ -80,6 +78,26 @@ def read_response(response: Mapping[str, Any], choice: int, top: bool = True) ->
     ending: Ending = "some" if parsed.finish_reason == STOP else ""
     drawn = parsed.usage.completion_tokens if not other else 0  # other items are counted too
     return parsed if called else settle(parsed, _thinking(response, counted), ending, entries, counted=drawn)
+
+
+def response_as_completion(response: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the chat completion that says the same as a response, without log-probabilities."""
+    parts, _ = text_parts(response.get("output"))
+    counted = fields(response.get("usage")) or {}
+    return completion(
+        "".join(text(part.get("text")) for part in parts),
+        None,
+        model=response.get("model"),
+        finish_reason=_ended(response),
+        used=(counted.get("input_tokens"), counted.get("output_tokens"), None),
+    )
+
+
+def _ended(response: Mapping[str, Any]) -> str:
+    """Returns the API's word for how a response ended; a message may say otherwise than a completed response."""
+    reason = fields(response.get("incomplete_details")) or {}
+    ended = text(reason.get("reason")) or text(response.get("status"))
+    return (_state(response) or ended) if ended == "completed" else ended
 
 
 def _state(response: Mapping[str, Any]) -> str:
@@ -117,7 +135,7 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
             if event["type"].endswith("done"):
                 continue  # it gives all log-probabilities once more
             part["logprobs"].extend(as_list(event.get("logprobs")) or ())
-    whole, _ = _text_parts(known.get("output"))
+    whole, _ = text_parts(known.get("output"))
     if any(part.get("logprobs") for part in whole) or not joined:
         return known
     parts = [joined[place] for place in sorted(joined)]
@@ -129,8 +147,8 @@ def from_events(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {**known, "output": [*items, message]}
 
 
-def _text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:
-    """(the parts that are text, the kinds of everything else)."""
+def text_parts(output: object) -> tuple[list[Mapping[str, Any]], set[str]]:
+    """Returns (the parts that are text, the kinds of everything else)."""
     parts: list[Mapping[str, Any]] = []
     other: set[str] = set()
     for item in each(output):

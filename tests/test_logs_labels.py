@@ -496,7 +496,7 @@ def test_a_batch_of_responses_without_log_probabilities_is_left_out_or_read_as_i
     (tmp_path / "out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     report, (run,) = imported(tmp_path / "out.jsonl", tmp_path, plain=True)
     assert (run.id, run.calls[0].text, run.calls[0].finish_reason) == ("q0", "It is 4.", "stop")
-    assert dict(report.left_out) == {"the response holds no text (it holds message, refusal)": 1}
+    assert dict(report.left_out) == {"the response holds no text (it holds refusal)": 1}
     with pytest.raises(ImportFileError, match="1 x no log-probabilities"):
         imported(tmp_path / "out.jsonl", tmp_path / "numbers")
 

@@ -16,12 +16,10 @@ from metaprobe.records.logs.sample import (
     Sample,
     mapping,
     read_sample,
-    sequence,
     short_name,
     words,
 )
-from metaprobe.records.openai_format import completion
-from metaprobe.records.responses_format import CALLS, is_response
+from metaprobe.records.responses_format import CALLS, is_response, text_parts
 
 CALL = "the answer is a tool call"
 
@@ -81,7 +79,7 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         raise NoAnswer(f"the request failed ({message[:60] or f'status {status}'})")
     own = {key: value for key, value in record.items() if key not in ("custom_id", "error")}  # labels, a group
     if is_response(body):
-        body = _spoken(body)
+        _check_words(body)
     line: dict[str, Any] = {**own, "id": custom_id, "response": body}
     if requests is not None:
         asked = requests.body(custom_id)
@@ -109,33 +107,13 @@ def _samples(place: str, number: int, record: Mapping[str, Any], requests: _Requ
         yield _sample(place, line | one, number)
 
 
-def _spoken(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a response of the Responses API; one without log-probabilities as the chat completion that says it.
-
-    Raises `NoAnswer` for a tool call, and where the response holds no text.
-    """
-    items = [mapping(item, "an item of the output") for item in sequence(body.get("output"), '"output"')]
-    if any(item.get("type") in CALLS for item in items):
+def _check_words(body: Mapping[str, Any]) -> None:
+    """Raises `NoAnswer` for a response of the Responses API that calls a tool or holds no text."""
+    parts, others = text_parts(body.get("output"))
+    if CALLS & others:
         raise NoAnswer(CALL)
-    held = [
-        part for item in items if item.get("type") == "message" for part in sequence(item.get("content"), "content")
-    ]
-    parts = [mapping(part, "a part of a message") for part in held]
-    spoken = [part for part in parts if part.get("type") == "output_text" and part.get("text")]
-    if not spoken:
-        kinds = sorted({words(part.get("type")) or "no type" for part in (*items, *parts)})
-        raise NoAnswer(f"the response holds no text (it holds {', '.join(kinds)[:60] or 'nothing'})")
-    if all(part.get("logprobs") for part in spoken):
-        return body
-    used = mapping(body.get("usage"), '"usage"')
-    reason = words(mapping(body.get("incomplete_details"), '"incomplete_details"').get("reason"))
-    return completion(
-        "".join(words(part.get("text")) for part in spoken),
-        None,
-        model=body.get("model"),
-        finish_reason=reason or words(body.get("status")),
-        used=(used.get("input_tokens"), used.get("output_tokens"), None),
-    )
+    if not any(part.get("text") for part in parts):
+        raise NoAnswer(f"the response holds no text (it holds {', '.join(sorted(others))[:60] or 'nothing'})")
 
 
 def _sample(place: str, line: dict[str, Any], number: int) -> Sample:
