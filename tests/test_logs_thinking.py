@@ -211,25 +211,3 @@ def test_an_answer_whose_numbers_are_of_another_text_is_kept_for_another_model_t
     import_file(path, store, plain=True)
     [call] = [call for run in store for call in run.calls]
     assert (call.text.strip(), call.logprobs) == ("Something else.", None)
-
-
-def zeros_in_batch(folder: Path, **more: Any) -> Path:
-    """A batch whose one answer has six log-probabilities that are 0; `more` stands beside them."""
-    top = {"top_logprobs": more.pop("top_logprobs", [])}
-    logprobs = {"content": [{"token": "a", "logprob": 0.0, **top}] * 6, **more}
-    choice = {"index": 0, "message": {"content": "aaaaaa"}, "finish_reason": "stop", "logprobs": logprobs}
-    return of_batch(folder, response={"status_code": 200, "body": {"object": "chat.completion", "choices": [choice]}})
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"top_logprobs": [{"token": "x", "logprob": -19.25}]},
-        {"reasoning_content": [{"token": "t", "logprob": -0.7}]},
-    ],
-    ids=["numbers of other tokens", "numbers of the thinking"],
-)
-def test_zeros_beside_numbers_are_numbers(more: dict[str, Any], tmp_path: Path) -> None:
-    report, [call] = imported(zeros_in_batch(tmp_path, **more), tmp_path)
-    assert report.left_out == {}
-    assert call.logprobs is not None
