@@ -2,8 +2,7 @@
 
 RecordError             a ValueError; the message names what came, what was expected, and what to do
 |-- InvalidResponse     a response that cannot be scored (no log-probabilities, NaN, empty, wrong shape)
-|   |-- NoLogprobs      a whole answer that came without log-probabilities
-|   `-- OtherTokens     a whole answer whose log-probabilities are of other tokens than its own
+|   `-- NoLogprobs      a whole answer that came without log-probabilities
 |-- ImportFileError     a line of an import file is not what it should be; carries file and line
 |-- DamagedShard        a shard of a run store cannot be read; the other shards still can
 |-- StoreMismatch       data of one kind or configuration offered where another is stored
@@ -21,16 +20,22 @@ class RecordError(ValueError):
 class InvalidResponse(RecordError):
     """A response that cannot be scored."""
 
+    other_tokens: bool = False
+    """Whether the answer is complete, and its log-probabilities are of other tokens or of a part of its own."""
+
+
+def of_other_tokens(message: str) -> InvalidResponse:
+    """Returns the error about an answer whose log-probabilities are of other tokens than its own."""
+    error = InvalidResponse(message)
+    error.other_tokens = True
+    return error
+
 
 class NoLogprobs(InvalidResponse):
     """A complete answer that came without log-probabilities."""
 
     placeholders: bool = False
     """Whether numbers came that stand for none, for example because all of them are 0."""
-
-
-class OtherTokens(InvalidResponse):
-    """A complete answer whose log-probabilities are of other tokens, or of a part of its own."""
 
 
 class ImportFileError(RecordError):

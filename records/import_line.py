@@ -302,8 +302,9 @@ def text_of_line(record: dict[str, Any]) -> ParsedText:
 
 
 def without_numbers(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a chat completion without its log-probabilities."""
-    return {**response, "choices": [{**choice, "logprobs": None} for choice in response["choices"]]}
+    """Returns a response as the chat completion that says the same without its log-probabilities."""
+    told = as_completion(response)
+    return {**told, "choices": [{**choice, "logprobs": None} for choice in told["choices"]]}
 
 
 def _note_of(response: ParsedResponse | ParsedText) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs, OtherTokens
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.import_line import (
     KEYS,
     csv_lines,
@@ -198,14 +198,12 @@ def read_log(
                     f"id {run.id!r} was already used on {places[run.id]}; expected every line to have its own:"
                     ' lines about one question share a "group", repeated collections differ in "run_id"'
                 )
-        except (NoLogprobs, OtherTokens) as problem:
-            if form.name == LINES.name and (stated is None or isinstance(problem, OtherTokens)):
+        except (ImportFileError, InvalidResponse) as problem:
+            why = _why_left_out(problem)
+            if not why or (form.name == LINES.name and (stated is None or why == OTHER_TOKENS)):
                 hand_over(_at(path, sample, str(problem)), options.on_error, problem)
             else:
-                why = sample.left_out or _why_left_out(problem)
-                on_left_out(sample, why + (NOT_STATED if stated is not None else ""))
-        except (ImportFileError, InvalidResponse) as problem:
-            hand_over(_at(path, sample, str(problem)), options.on_error, problem)
+                on_left_out(sample, (sample.left_out or why) + (NOT_STATED if stated is not None else ""))
         else:
             places[run.id] = sample.place
             yield Line(number, record, run, "" if sample.number else sample.place, taken)
@@ -219,10 +217,11 @@ def _why_not(record: Mapping[str, Any]) -> str:
     return why_not_right({key: value for key, value in record.items() if key not in KEYS})
 
 
-def _why_left_out(problem: NoLogprobs | OtherTokens) -> str:
-    if isinstance(problem, OtherTokens):
-        return OTHER_TOKENS
-    return ZEROS if problem.placeholders else NO_LOGPROBS
+def _why_left_out(problem: Exception) -> str:
+    """Returns the words to count an answer by that has no numbers of its own; empty for any other fault."""
+    if isinstance(problem, NoLogprobs):
+        return ZEROS if problem.placeholders else NO_LOGPROBS
+    return OTHER_TOKENS if isinstance(problem, InvalidResponse) and problem.other_tokens else ""
 
 
 def _run_of_line(
@@ -235,11 +234,11 @@ def _run_of_line(
     """The run of a line. An answer of a log whose log-probabilities are of other tokens is taken as one without any."""
     try:
         return run_of_line(line, default_id)
-    except (NoLogprobs, OtherTokens) as problem:
-        if isinstance(problem, OtherTokens):
-            if form.name == LINES.name:
-                raise
+    except InvalidResponse as problem:
+        if problem.other_tokens and form.name != LINES.name:
             line = {**line, "response": without_numbers(line["response"])}
+        elif not isinstance(problem, NoLogprobs):
+            raise
         value = stated(text_of_line(line).text) if stated is not None else None
         if value is not None:
             line = {**line, "verbalized_confidence": value}

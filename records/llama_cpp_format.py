@@ -1,4 +1,4 @@
-"""Reads what the own endpoint of llama.cpp's server gives."""
+"""Reads what the own endpoint of llama.cpp's server gives, in its newer and older shapes."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from metaprobe.records.endings import LENGTH, STOP, read_end
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.reading import as_list, each, fields, only_choice, read_temperature, text, usage
+from metaprobe.records.reading import as_list, fields, only_choice, read_temperature, text, usage
 from metaprobe.records.response import ParsedResponse, parse_entries, settle
 from metaprobe.records.segments import Ending
 
@@ -20,10 +20,10 @@ def is_llama_cpp(response: object) -> bool:
 
 
 def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -> ParsedResponse:
-    """llama.cpp's own answer, in both of its shapes.
+    """llama.cpp's own answer, in each of its shapes.
 
-    {token, logprob, top_logprobs}: raw. {token, prob, top_probs}, asked for with `post_sampling_probs`: processed; at
-    temperature 0 they are all 1, say nothing, and are refused.
+    {token, logprob, top_logprobs}: raw. {token, prob, top_probs}, asked for with `post_sampling_probs`, and the older
+    {content, probs: [{tok_str, prob}]}: processed; at temperature 0 they are all 1, say nothing, and are refused.
     """
     only_choice(choice, "a llama.cpp answer")
     settings = fields(response.get("generation_settings")) or {}
@@ -58,8 +58,20 @@ def read_llama_cpp(response: Mapping[str, Any], choice: int, top: bool = True) -
 
 def _logs(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
     """An entry of probabilities as one of log-probabilities."""
-    top = [{"logprob": _log(row.get("prob"), number)} for row in each(entry.get("top_probs"))]
-    return {"token": entry.get("token"), "logprob": _log(entry.get("prob"), number), "top_logprobs": top}
+    older = as_list(entry.get("probs"))
+    rows = older if older is not None else as_list(entry.get("top_probs")) or ()
+    held = [row for row in map(fields, rows) if row is not None]
+    token, drawn = entry.get("token"), entry.get("prob")
+    if older is not None:  # the drawn token is told by its text, and is missing where it is none of the likeliest
+        token = entry.get("content")
+        drawn = next((row.get("prob") for row in held if row.get("tok_str") == token), None)
+        if drawn is None:
+            raise InvalidResponse(
+                f"the probability of token {number} is not among its {len(held)} likeliest; expected it there: request"
+                " more with n_probs, or use a version of llama.cpp that gives it apart"
+            )
+    top = [{"logprob": _log(row.get("prob"), number)} for row in held]
+    return {"token": token, "logprob": _log(drawn, number), "top_logprobs": top}
 
 
 def _log(probability: object, number: int) -> float:
@@ -72,5 +84,9 @@ def _log(probability: object, number: int) -> float:
 
 
 def _ended(response: Mapping[str, Any]) -> str:
+    """`stop` or `length`, as newer and older versions say it."""
     kind = text(response.get("stop_type"))
-    return LENGTH if kind == "limit" else STOP if kind in _ENDINGS else read_end(kind)
+    if kind == "limit" or response.get("stopped_limit") is True:
+        return LENGTH
+    stopped = kind in ("eos", "word") or any(response.get(name) is True for name in ("stopped_eos", "stopped_word"))
+    return STOP if stopped else read_end(kind)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.endings import REFUSAL, TOOL_CALL
-from metaprobe.records.errors import InvalidResponse, OtherTokens
+from metaprobe.records.errors import InvalidResponse, of_other_tokens
 from metaprobe.records.logprobs import (
     alternatives,
     check_logprobs,
@@ -210,7 +210,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
     if not names_tokens(pieces):
         if differ or (not parsed.segments and len(parsed.text.split()) > MOST_WORDS * len(at)):
             came_short = of_all or f"log-probabilities came for {len(at)} tokens of {len(parsed.text.split())} words"
-            raise OtherTokens(f"{came_short}, and name no tokens; {_WHOLE}")
+            raise of_other_tokens(f"{came_short}, and name no tokens; {_WHOLE}")
         return parsed
     shown = text_of(parsed.text, "answer") if parsed.segments else parsed.text
     if "".join(pieces) == shown:
@@ -223,7 +223,7 @@ def check_text(parsed: ParsedResponse, entries: Sequence[Any] = (), *, counted: 
         reading = whole if whole.all else reading
     if reading.missing or reading.other:
         where = f"they say {reading.other[:30]!r} where the text says" if reading.other else "they leave out"
-        raise OtherTokens(
+        raise of_other_tokens(
             f"{of_all or 'the tokens with the log-probabilities do not spell the answer'}: {where}"
             f" {reading.missing[:30]!r}; {_WHOLE}"
         )

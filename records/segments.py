@@ -15,7 +15,7 @@ from itertools import accumulate, groupby
 from typing import Any, Literal, get_args
 
 from metaprobe.records.endings import STOP, read_end
-from metaprobe.records.errors import InvalidResponse, OtherTokens
+from metaprobe.records.errors import InvalidResponse, of_other_tokens
 from metaprobe.records.spelling import last_place, spelled
 from metaprobe.records.types import Segment, SegmentKind
 
@@ -432,7 +432,7 @@ def _aligned(pieces: Sequence[str], kept: int, text: str, thinking: str) -> Part
         before = raw[:cut].strip(SPACE)
         if before and before in thought:  # all of it, or what a stream kept of it
             return Parts(kept, _spans(pieces, (start, start + len(before)), (cut, cut + len(answer))))
-    raise OtherTokens(
+    raise of_other_tokens(
         f"the answer came after thinking, and its {len(pieces)} log-probabilities"
         f" {'name no tokens' if not shown else 'are of other words than thinking and answer'}, so where the thinking"
         " ends is not known; expected tokens that make up the answer, or thinking and answer: ask the server for their"

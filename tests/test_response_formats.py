@@ -76,6 +76,7 @@ def test_recorded_answers_come_back_from_every_format(recorded_runs: Path) -> No
         ("vllm_request_output", 2, "raw", None, "length", " a city"),
         ("sglang_generate", 2, "processed", None, "length", " Paris."),
         ("llama_cpp_completion", 2, "raw", 0.800000011920929, "length", " Paris."),
+        ("llama_cpp_completion_older", 2, "processed", 0.800000011920929, "stop", " Paris."),
         ("llama_cpp_python_chat", 4, "unknown", None, "length", "When a user gives"),
         ("llama_cpp_python_chat_stream", 4, "unknown", None, "length", "Hail, F"),
         ("llama_cpp_python_completion", 5, "unknown", None, "length", " the capital of Lond"),
