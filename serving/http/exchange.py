@@ -52,6 +52,8 @@ MAX_MODELS = 1024
 """Names that are remembered; callers choose them."""
 MAX_FIRST_EVENT = 1 << 16
 """Bytes of the first event of a stream that are waited for before anything is passed on; errors are shorter."""
+MAX_QUOTED = 500
+"""Bytes of an upstream's error that are quoted where they cannot pass as they came."""
 MAX_NAME = 512
 """Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
 
@@ -241,7 +243,11 @@ class Question:
 
 class Passing:
     """One answer on its way to the caller: its head (`begin`), then its body, streamed (`feed`, `end`) or whole
-    (`judge`, `send_whole`)."""
+    (`judge`, `send_whole`).
+
+    The head of a stream is sent at once. Where its first event is a failure, the answer to the request as it came
+    goes on under the same head.
+    """
 
     def __init__(self, exchange: "Exchange", *, without: str = "", before: str = "", until: float = 0.0) -> None:
         """`without`: why the answer has no log-probabilities. `before`: how the changed request failed, of an answer to
@@ -262,7 +268,7 @@ class Passing:
         """What reads a streamed answer; None for one that is passed on whole."""
         self.status = 0
         self.begun = False
-        """Whether the caller has got anything."""
+        """Whether the caller has got anything of this answer's body."""
         self.failed = ""
         """How the request failed; nothing of this answer was passed on."""
         self.ended = asyncio.Event()
@@ -273,7 +279,7 @@ class Passing:
         self.status, self._headers = status, list(headers)
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
             self.stream = self._question.stream(self._without)
-        if self.stream is not None and self._first is None:
+        if self.stream is not None:
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
             self._passes(failure_of(status, self._headers))
@@ -281,8 +287,8 @@ class Passing:
     async def feed(self, data: bytes) -> None:
         """Passes on what is whole by now of the events of a stream.
 
-        Of a stream that may be a failure nothing is passed on before the first event, unless that is a comment: who
-        waits for it is not kept waiting for more.
+        Of a stream that may be a failure no event is passed on before the first one is whole, unless that is a comment:
+        a caller who waits for a comment is not kept waiting for more.
         """
         if self._first is not None:
             self._held.append(data)
@@ -301,8 +307,9 @@ class Passing:
 
     async def cut(self, refusal: Refusal) -> None:
         """Ends a stream that broke."""
-        assert self.stream is not None
-        await self._send(self.stream.cut(refusal.status, refusal.code, refusal.message), more=False)
+        stream = self.stream or self._question.stream(self._without)
+        assert stream is not None  # without it no head has been sent
+        await self._send(stream.cut(refusal.status, refusal.code, refusal.message), more=False)
 
     async def judge(self, body: bytes) -> bytes | None:
         """The whole body as it is to be passed on, with its verdict; None where the answer is held back."""
@@ -318,7 +325,12 @@ class Passing:
         return body
 
     async def send_whole(self, body: bytes) -> None:
-        """Sends the answer with this body."""
+        """Sends the answer with this body. Where the head of a stream has been sent, an error event quotes the body."""
+        if self._exchange.begun:
+            quoted = body[:MAX_QUOTED].decode("utf-8", "replace")
+            message = f"asked again without {self._question.added}, the upstream answered {self.status}: {quoted}"
+            await self.cut(Refusal(502 if self.status == 200 else self.status, "upstream_status", message))
+            return
         headers = MutableHeaders(raw=list(self._headers))
         headers["content-length"] = str(len(body))
         if self._reason:
@@ -342,7 +354,6 @@ class Passing:
     async def _begin_stream(self, event: bytes) -> None:
         self._first = None
         if self._passes(failure_in_event(event)):
-            await self._start(self._headers)
             await self._feed(b"".join(self._held))
 
     async def _feed(self, data: bytes) -> None:
@@ -355,10 +366,12 @@ class Passing:
             self.ended.set()
 
     async def _start(self, headers: list[tuple[bytes, bytes]]) -> None:
-        self.begun = True
-        await self._exchange.send({"type": "http.response.start", "status": self.status, "headers": headers})
+        if not self._exchange.begun:
+            self._exchange.begun = True
+            await self._exchange.send({"type": "http.response.start", "status": self.status, "headers": headers})
 
     async def _send(self, body: bytes, *, more: bool) -> None:
+        self.begun = True
         await self._exchange.send({"type": "http.response.body", "body": body, "more_body": more})
 
 
@@ -374,6 +387,8 @@ class Exchange(ABC):
         self.metrics = metrics
         self.declined = declined
         self.started = 0.0
+        self.begun = False
+        """Whether the caller has got the head of an answer."""
 
     @abstractmethod
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
@@ -397,14 +412,26 @@ class Exchange(ABC):
             except Exception as error:
                 first.failed = self.excuse(error) if asked.added and not first.begun else ""
                 if not first.failed:
-                    raise
+                    await self._end(first, error)
+                    return
             if not first.failed:
                 return
             failed = first.failed
             self.metrics.errors.labels("logprobs_declined").inc()
             within_s = self.settings.timeout_s - (time.perf_counter() - self.started)
         without = no_logprobs(known or failed, again=not known)
-        await self.ask(asked.body, Passing(self, without=without, before=failed), within_s)
+        passing = Passing(self, without=without, before=failed)
+        try:
+            await self.ask(asked.body, passing, within_s)
+        except Refusal as refusal:
+            await self._end(passing, refusal)
+
+    async def _end(self, passing: Passing, error: Exception) -> None:
+        """Ends a stream whose head has been sent with an error event. Raises any other error."""
+        if not self.begun or not isinstance(error, Refusal):
+            raise error
+        self.metrics.errors.labels(error.code).inc()
+        await passing.cut(error)
 
 
 class UpstreamExchange(Exchange, Response):
@@ -463,11 +490,6 @@ class UpstreamExchange(Exchange, Response):
                     if passing.failed or passing.ended.is_set():
                         break
             await passing.end()
-        except Refusal as refusal:
-            if not passing.begun:
-                raise
-            self.metrics.errors.labels(refusal.code).inc()
-            await passing.cut(refusal)
         finally:
             if passing.begun and passing.stream is not None:
                 self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)

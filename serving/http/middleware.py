@@ -159,7 +159,7 @@ class _InnerExchange(Exchange):
                 await passing.begin(status, headers)
                 json = Headers(raw=headers).get("content-type", "").lower().startswith("application/json")
                 judged = (status == 200 and json) or (status == FORBIDDEN and passing.looks)
-                as_it_is = not (passing.failed or passing.stream or judged)
+                as_it_is = not (passing.failed or passing.stream or judged or self.begun)
             if as_it_is or message["type"] not in ("http.response.start", "http.response.body"):
                 passing.begun = True
                 await self.send(message)
