@@ -3,7 +3,9 @@
 from importlib.metadata import version
 from typing import Any
 
-from metaprobe.monitoring.labels import EXPECTED, SOURCES
+import msgspec
+
+from metaprobe.serving.http.feedback import Label, Labels
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
 _VERDICT = {
@@ -19,27 +21,6 @@ _VERDICT = {
         "reason": {"type": "string"},
     },
 }
-_LABEL = {
-    "type": "object",
-    "required": ["request_id", "label"],
-    "properties": {
-        "request_id": {"type": "string", "description": "The id that came with the verdict, or the caller's own."},
-        "label": {"type": ["number", "boolean", "string", "null"], "description": f"{EXPECTED}."},
-        "who": {"type": "string", "description": "Who says so; a later label of the same request counts."},
-        "time": {"type": "number", "description": "Seconds since 1970; now where it is left out."},
-        "source": {
-            "enum": list(SOURCES),
-            "description": "What gave the label. One of a judge never replaces a person's; without it: a person.",
-        },
-        "comment": {"type": "string", "description": "Not stored."},
-    },
-    "additionalProperties": False,
-}
-_LABELS = {
-    "type": "object",
-    "required": ["feedback"],
-    "properties": {"feedback": {"type": "array", "items": {"$ref": "#/components/schemas/Label"}}},
-}
 _STORED = {
     "type": "object",
     "required": ["stored", "unknown"],
@@ -48,10 +29,6 @@ _STORED = {
         "unknown": {"type": "integer", "description": "Of these, labels of requests that the log does not hold."},
     },
 }
-_ASKED: dict[str, dict[str, Any]] = {
-    "/v1/feedback": {"oneOf": [{"$ref": "#/components/schemas/Label"}, {"$ref": "#/components/schemas/Labels"}]}
-}
-"""What is sent where it is no upstream's business."""
 _PASSED = "The upstream's answer as it came"
 
 _POSTS = {
@@ -84,7 +61,8 @@ def openapi() -> dict[str, Any]:
     }
     paths |= {path: {"get": _operation(said, path)} for path, said in _GETS.items()}
     key = {"type": "http", "scheme": "bearer"}
-    schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Label": _LABEL, "Labels": _LABELS, "Stored": _STORED}
+    _, labels = msgspec.json.schema_components([Label, Labels], ref_template="#/components/schemas/{name}")
+    schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Stored": _STORED, **labels}
     return {
         "openapi": "3.1.0",
         "info": {"title": "metaprobe", "version": version("metaprobe")},
@@ -95,7 +73,9 @@ def openapi() -> dict[str, Any]:
 
 
 def _body(path: str) -> dict[str, Any]:
-    schema = _ASKED.get(path, {"type": "object"})
+    schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business
+    if path == "/v1/feedback":
+        schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Label", "Labels")]}
     return {"content": {"application/json": {"schema": schema}}, "required": True}
 
 
