@@ -20,6 +20,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.records.response import ParsedResponse
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
 from metaprobe.serving.http.request_log import RequestLog
@@ -254,7 +255,7 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
         first = next(iter(named.found))
         named.found[""] = named.found[first]
     asked = {name: (*place, settings.run_by_model.get(name)) for name, place in named.found.items()}
-    loaded = {place: _load(settings, *place) for place in dict.fromkeys(asked.values())}
+    loaded = {place: load_judge(settings, *place) for place in dict.fromkeys(asked.values())}
     judges = _seated({name: loaded[place] for name, place in asked.items()})
     shadows, canaries = _once(settings.shadows, "in the shadow"), _once(settings.canaries, "on trial")
     if unknown := (shadows.keys() | canaries.keys() | settings.run_by_model.keys()) - judges.keys():
@@ -265,16 +266,20 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     events = evaluation_events(on_span=True) if settings.otel else None
 
+    def beside(checkpoints: Mapping[str, str], name: str) -> QualityPredictor | None:
+        run = settings.run_by_model.get(name)
+        return load_judge(settings, checkpoints[name], None, run) if name in checkpoints else None
+
     def scorer(predictor: QualityPredictor, name: str, role: str) -> Scorer:
-        beside = _load(settings, shadows[name], None, settings.run_by_model.get(name)) if name in shadows else None
-        shadow = None if beside is None else Scorer(beside, metrics, role="shadow")
+        other = beside(shadows, name)
+        shadow = None if other is None else Scorer(other, metrics, role="shadow")
         return Scorer(
             predictor, metrics, max_tokens=settings.max_scored_tokens, role=role, shadow=shadow, events=events
         )
 
     seats = {}
     for name, predictor in judges.items():
-        trial = _load(settings, canaries[name], None, settings.run_by_model.get(name)) if name in canaries else None
+        trial = beside(canaries, name)
         seats[name] = Seat(scorer(predictor, name, "judge"), scorer(trial, name, "canary") if trial else None)
     return Judges(seats, settings.canary_share)
 
@@ -315,7 +320,21 @@ def on_mismatch_of(settings: Settings) -> OnMismatch:
     return "note" if settings.on_mismatch == "warn" else settings.on_mismatch
 
 
-def _load(settings: Settings, location: str, sha256: str | None, run: str | None) -> QualityPredictor:
+def load_gates(settings: Settings) -> StreamingGate | None:
+    """Returns the gate that the settings name; None where they name none."""
+    if settings.gate is None:
+        return None
+    return StreamingGate.load(
+        settings.gate,
+        stop=settings.gate_stop,
+        escalate=settings.gate_escalate,
+        sha256=settings.gate_sha256,
+        on_mismatch=on_mismatch_of(settings),
+    )
+
+
+def load_judge(settings: Settings, location: Path | str, sha256: str | None, run: str | None) -> QualityPredictor:
+    """Returns the predictor of one checkpoint, with the settings' operating point."""
     mismatch, flags = on_mismatch_of(settings), settings.flags
     return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=mismatch, **flags)
 

@@ -22,7 +22,7 @@ from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
-from metaprobe.serving.http.judges import Scorer, on_mismatch_of
+from metaprobe.serving.http.judges import Scorer, load_gates, load_judge
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
@@ -66,22 +66,8 @@ class VerdictMiddleware:
         self._app = app
         self._settings = settings = settings or settings_of(os.environ)
         if predictor is None:
-            predictor = QualityPredictor.load(
-                settings.checkpoint,
-                sha256=settings.sha256,
-                run=settings.run_by_model.get(""),
-                on_mismatch=on_mismatch_of(settings),
-                **settings.flags,
-            )
-        if gates is None and settings.gate is not None:
-            gates = StreamingGate.load(
-                settings.gate,
-                stop=settings.gate_stop,
-                escalate=settings.gate_escalate,
-                sha256=settings.gate_sha256,
-                on_mismatch=on_mismatch_of(settings),
-            )
-        self._gates = gates
+            predictor = load_judge(settings, settings.checkpoint, settings.sha256, settings.run_by_model.get(""))
+        self._gates = gates = gates or load_gates(settings)
         self._declined = Declined()
         self._metrics = Metrics()
         self._scorer = Scorer(predictor, self._metrics, max_tokens=settings.max_scored_tokens)
