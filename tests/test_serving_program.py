@@ -56,13 +56,6 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     assert isinstance(refused.exception, SettingsError)
 
 
-def test_what_the_program_does_by_default_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.http.run_server.serve", started.append)
-    assert CliRunner().invoke(serve, ["bundled:x"]).exit_code == 0
-    assert started == [Settings(checkpoint="bundled:x")]
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_program_listens_where_and_ends_when_its_settings_say(workers: int) -> None:
     settings = Settings(checkpoint="c", host="127.0.0.2", port=4711, workers=workers, grace_s=7)

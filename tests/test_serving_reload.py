@@ -329,7 +329,7 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
-@pytest.mark.parametrize("at", ["importlib.metadata", "click", "metaprobe.serving_cli", "numpy", "uvicorn"])
+@pytest.mark.parametrize("at", ["importlib.metadata", "numpy"])
 def test_a_signal_that_comes_with_the_first_imports_waits_until_the_server_is_there(
     two: tuple[Checkpoint, Checkpoint], tmp_path: Path, at: str
 ) -> None:
