@@ -9,7 +9,7 @@ import httpx
 import pytest
 import serving_clients
 from served import KEY, Upstream, running
-from serving_clients import LOGPROBS, Served
+from serving_clients import LOGPROBS, PLAIN, Served
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http.app import create_app
@@ -30,7 +30,7 @@ served = serving_clients.served
 def test_nothing_but_health_answers_without_a_key(served: Served, path: str) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}, {"x-metaprobe-key": ""}):
         method = "GET" if path == "/metrics" else "POST"
-        answer = httpx.request(method, served.url + path, headers=headers, trust_env=False)
+        answer = httpx.request(method, served.url + path, headers=headers, **PLAIN)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
     health = served.get("/healthz")
     assert health.status_code == 200
@@ -73,8 +73,7 @@ def test_headers_that_are_not_ascii_cost_no_answer(served: Served, stream: bool)
         f"{served.url}/v1/chat/completions",
         json=request,
         headers=[(b"authorization", f"Bearer {KEY}".encode()), (b"user-agent", "café".encode())],
-        timeout=20,
-        trust_env=False,
+        **PLAIN,
     )
     assert answer.status_code == 200
     assert b'"metaprobe"' in answer.content
@@ -229,9 +228,7 @@ def test_neither_proxies_nor_passwords_of_the_machine_are_used(
 def test_an_address_that_is_not_there_is_answered_with_those_that_are(
     served: Served, method: str, path: str, status: int
 ) -> None:
-    answer = httpx.request(
-        method, f"{served.url}{path}", headers={"authorization": f"Bearer {KEY}"}, timeout=20, trust_env=False
-    )
+    answer = httpx.request(method, f"{served.url}{path}", headers={"authorization": f"Bearer {KEY}"}, **PLAIN)
     assert answer.status_code == status
     assert "POST /v1/score" in answer.json()["error"]["message"]
 

@@ -16,7 +16,7 @@ import openai
 import pytest
 import serving_clients
 from served import KEY, chunks, completion, running
-from serving_clients import Served
+from serving_clients import PLAIN, Served
 
 from metaprobe.serving.http import endpoints
 from metaprobe.serving.http.app import create_app
@@ -202,15 +202,15 @@ def test_a_fault_at_any_step_after_the_upstream_was_asked_leaves_no_connection_a
             body = json.dumps({**asked, "stream": stream, "max_tokens": 2}).encode()
             headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
             for _ in range(600):
-                breaker.where, breaker.begun = "", False
+                breaker.begun, breaker.where = False, ""  # in this order: the request before may still be ending
                 with suppress(httpx.HTTPError):  # an answer without an end is left by its caller after a while
-                    httpx.post(f"{base}{path}", content=body, headers=headers, timeout=3, trust_env=False)
+                    httpx.post(f"{base}{path}", content=body, headers=headers, **{**PLAIN, "timeout": 3})
                 assert until(lambda: len(told.open) <= (0 if stream else 1)), f"{breaker.where} leaves a connection"
                 if not breaker.where:
                     break
-            answer = httpx.get(f"{base}/openapi.json", headers=headers, timeout=20, trust_env=False)
+            answer = httpx.get(f"{base}/openapi.json", headers=headers, **PLAIN)
             assert answer.status_code == 200, "a request that failed no longer counts as being answered"
-        assert told.asked == len(breaker.broken) + 1
+        assert told.asked <= len(breaker.broken) + 1, "a request that fails is not asked again"
     assert len(breaker.broken) > 8
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import serving_clients
 from served import KEY, TOKENS, Upstream, running
-from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
+from serving_clients import LOGPROBS, PLAIN, TEXT, Served, verdict_in, verdict_of
 from test_serving_gate import FakeGates
 
 from metaprobe.llms.base import LLMError
@@ -98,7 +98,7 @@ def test_tags_may_stand_in_the_requests_metadata(logged: Logged) -> None:
 def test_tags_in_the_header_are_what_the_caller_wrote_in_either_coding(logged: Logged, coding: str) -> None:
     head = {"authorization": f"Bearer {KEY}", "content-type": "application/json", "x-metaprobe-tags": "task=größe"}
     sent = {name.encode(): value.encode(coding) for name, value in head.items()}
-    verdict = httpx.post(f"{logged.url}/v1/score", json=LOGPROBS, headers=sent, trust_env=False).json()
+    verdict = httpx.post(f"{logged.url}/v1/score", json=LOGPROBS, headers=sent, **PLAIN).json()
     assert logged.entry(verdict["request_id"]).tags == {"task": "größe"}
 
 

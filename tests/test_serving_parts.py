@@ -1,4 +1,4 @@
-"""Parts of the server, each alone: which headers pass, what may be scored, who is asked, and how uvicorn is told."""
+"""Parts of the server, each alone: turns of bodies, batches, choices, what is asked for, and how uvicorn is told."""
 
 import asyncio
 import json

@@ -17,6 +17,7 @@ import serving_clients
 import uvicorn
 from click.testing import CliRunner
 from served import running_as
+from serving_clients import PLAIN
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import CheckpointError
@@ -103,7 +104,7 @@ def test_the_program_says_nothing_of_itself_and_believes_nothing_that_callers_sa
     socket_asked["sec-websocket-key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
     with running_as(server_config(Settings(checkpoint=checkpoint), log_config=None)) as (url, _):
         answers = [
-            httpx.get(url + path, headers=headers, timeout=20, trust_env=False)
+            httpx.get(url + path, headers=headers, **PLAIN)
             for path, headers in (("/healthz", said), ("/metrics", socket_asked))
         ]
     assert [answer.status_code for answer in answers] == [200, 401]

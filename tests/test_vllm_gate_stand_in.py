@@ -134,15 +134,17 @@ def unlikely(processor: Any, drawn: list[int], seed: int) -> Any:
     return after
 
 
-@pytest.mark.parametrize("rate", [0, 1, 0.0, 1.0, -0.1, 2, True, False, "0.1", [0.1]])
-def test_a_rate_that_is_no_share_is_refused_by_name(module: Any, rate: Any) -> None:
-    with pytest.raises(ValueError, match=r"metaprobe_gate is .*; expected a false-alarm rate such as 0.05"):
-        module.GateLogitsProcessor.validate_params(params(metaprobe_gate=rate))
-
-
-@pytest.mark.parametrize("rate", [1e-9, 0.06, 0.999])
-def test_a_rate_that_the_gate_cannot_promise_is_refused_before_the_engine_sees_it(module: Any, rate: float) -> None:
-    with pytest.raises(ValueError, match=r"metaprobe_gate is .*; expected one of .*: 0.02, 0.05, 0.1, 0.2, 0.3"):
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        *((rate, "a false-alarm rate such as 0.05") for rate in (0, 1.0, -0.1, True, False, "0.1", [0.1])),
+        *((rate, "one of .*: 0.02, 0.05, 0.1, 0.2, 0.3") for rate in (1e-9, 0.06)),
+    ],
+)
+def test_a_rate_that_the_gate_cannot_promise_is_refused_before_the_engine_sees_it(
+    module: Any, rate: Any, expected: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"metaprobe_gate is .*; expected {expected}"):
         module.GateLogitsProcessor.validate_params(params(metaprobe_gate=rate))
 
 
@@ -180,19 +182,15 @@ def test_a_share_and_an_end_that_ends_are_taken(module: Any, rate: float) -> Non
     module.GateLogitsProcessor.validate_params(params())
 
 
-@pytest.mark.parametrize("end", [9.0, True, "9", [9], float("nan")])
-def test_an_end_that_is_no_whole_number_is_refused_before_the_engine_sees_it(module: Any, end: Any) -> None:
-    asked = SimpleNamespace(extra_args={"metaprobe_gate": 0.1, "metaprobe_gate_end": end}, stop_token_ids=[1, 9])
-    with pytest.raises(ValueError, match="metaprobe_gate_end is"):
+@pytest.mark.parametrize(
+    ("end", "ends"), [(4, [OTHER_END]), (0, None), (9.0, [9]), (True, [1]), ("9", [9]), ([9], [9])]
+)
+def test_an_end_that_would_not_end_the_answer_is_refused_before_the_engine_sees_it(
+    module: Any, end: Any, ends: list[int] | None
+) -> None:
+    asked = SimpleNamespace(extra_args={"metaprobe_gate": 0.1, "metaprobe_gate_end": end}, stop_token_ids=ends)
+    with pytest.raises(ValueError, match="metaprobe_gate_end is .*; expected a token of stop_token_ids"):
         module.GateLogitsProcessor.validate_params(asked)
-
-
-def test_an_end_that_would_not_end_the_answer_is_refused(module: Any) -> None:
-    with pytest.raises(ValueError, match=r"metaprobe_gate_end is 4; expected a token of stop_token_ids \[9\]"):
-        module.GateLogitsProcessor.validate_params(params(metaprobe_gate=0.1, metaprobe_gate_end=4))
-    without = SimpleNamespace(extra_args={"metaprobe_gate": 0.1, "metaprobe_gate_end": 0}, stop_token_ids=None)
-    with pytest.raises(ValueError, match="metaprobe_gate_end is 0"):
-        module.GateLogitsProcessor.validate_params(without)
 
 
 def test_requests_that_do_not_ask_keep_their_logits(module: Any, gates: PlannedGates) -> None:
