@@ -19,7 +19,7 @@ METADATA_KEY = "metaprobe"
 
 
 class _Scoring:
-    """What both handlers do; where one is used by `ainvoke` it runs in the event loop, taking well under a millisecond.
+    """The part that both handlers share. `ainvoke` runs it in the event loop, where it takes well under a millisecond.
 
     The verdict goes to `on_verdict`, with `run_id`, `parent_run_id`, `tags` and `metadata` (LangGraph puts the node's
     name there, as `langgraph_node`) as its context; and, unless `annotate` is False, into the message, so that a later
@@ -85,7 +85,7 @@ class VerdictHandler(_Scoring, callbacks.BaseCallbackHandler):  # type: ignore[m
 
 
 class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ignore[misc]
-    """The same for an `on_verdict` that is to be awaited; for `ainvoke`, `astream` and `abatch`."""
+    """A handler for an `on_verdict` that is to be awaited; for `ainvoke`, `astream` and `abatch`."""
 
     async def on_llm_end(
         self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
@@ -96,7 +96,7 @@ class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ig
                 await handed
 
 
-def _completion(said: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
+def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
     """The chat completion that LangChain took apart. The Responses API's log-probabilities come as a plain list.
 
     Calls whose arguments are no JSON stand apart from the others, and those of the older kind apart from both.
@@ -109,7 +109,7 @@ def _completion(said: str, known: Mapping[str, Any], message: Any) -> dict[str, 
         "model": known.get("model_name") or known.get("model"),
         "choices": [
             {
-                "message": {"content": said, "tool_calls": calls, "function_call": older},
+                "message": {"content": content, "tool_calls": calls, "function_call": older},
                 "logprobs": logprobs if as_list(logprobs) is None else {"content": logprobs},
                 "finish_reason": known.get("finish_reason"),
             }

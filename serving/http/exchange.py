@@ -41,7 +41,7 @@ REASON = "metaprobe-reason"
 NOT_OURS = frozenset({401, 402, 407, 408, 429, 503, 504})
 """Statuses of 400 and above that log-probabilities cannot cause: keys, money, time and load. 403 is looked at."""
 FORBIDDEN = 403
-"""Of keys, unless its body names log-probabilities, as OpenAI's does for models that may not give them."""
+"""A status about keys, unless its body names log-probabilities: OpenAI gives it for models that may not give them."""
 REMEMBER_S = 600.0
 """How long a model is asked without log-probabilities before it is asked with them again."""
 GIVEN_S = 3600.0
@@ -62,7 +62,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 
 
 def failure_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """What an answer's head says against log-probabilities, as in "500"; empty for none.
+    """Returns how an answer's head fails because of log-probabilities, as in "500"; empty where it does not.
 
     `headers`: with names in any case. Of `FORBIDDEN`, the body decides (`names_logprobs`).
     """
@@ -77,7 +77,7 @@ def names_logprobs(body: bytes) -> bool:
 
 
 def failure_in(body: bytes) -> str:
-    """What the JSON of an answer or a chunk with status 200 says against log-probabilities; empty for none."""
+    """Returns how the JSON of an answer or chunk with status 200 fails; empty where it does not."""
     if b'"error"' not in body:
         return ""
     try:
@@ -95,7 +95,7 @@ def failure_in(body: bytes) -> str:
 
 
 def failure_in_event(event: bytes) -> str:
-    """The same of the first event of a stream."""
+    """Returns how the first event of a stream fails; empty where it does not."""
     data = data_of(event)
     return failure_in(data) if data else ""
 
@@ -120,7 +120,7 @@ class Declined:
         self._given: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def why(self, model: str, asked_for: str) -> str:
-        """What the upstream answered when it was asked for more; empty where it is to be asked for it now.
+        """Returns what the upstream answered when it was asked for more; empty where it is to be asked for more now.
 
         `asked_for`: what is asked for beside what the caller wants.
         """
@@ -179,19 +179,19 @@ class Question:
     path: str
     """Below the upstream's base address."""
     body: bytes
-    """As the caller sent it."""
+    """The request as the caller sent it."""
     scorer: Scorer | None
     """None where there is nothing to score."""
     settings: Settings
     chat: ChatRequest | None = None
-    """What a chat completion's request asks for; None for a request that passes as it came, and so does its answer."""
+    """A chat completion's request; None for a request that passes as it came, as its answer does."""
     gates: StreamingGate | None = None
     panels: PanelDesk | None = None
     """Says which choice of several to keep."""
 
     @property
     def added(self) -> str:
-        """What was added to the request, such as "log-probabilities"; empty for nothing."""
+        """The name of what was added to the request, such as "log-probabilities"; empty for nothing."""
         return "" if self.chat is None else self.chat.added
 
     @property
@@ -205,7 +205,7 @@ class Question:
         return "" if self.chat is None else self.chat.model
 
     def stream(self, without: str) -> ScoredStream | None:
-        """What reads a streamed answer; None where nothing does. `without`: why it has no log-probabilities."""
+        """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
         if self.scorer is None:
             return None
         return ScoredStream(
@@ -259,13 +259,13 @@ class Passing:
         self._reason = ""
         self._received = 0
         self._held: list[bytes] = []
-        """What has come of a stream's first event, which says whether the answer is a failure."""
+        """The bytes so far of a stream's first event, which says whether the answer is a failure."""
         self._first = EventSplitter() if before or until else None
         """Reads the first event; None once it is known, or where it does not matter."""
         self.looks = self._first is not None
         """Whether it matters that the answer may be a failure."""
         self.stream: ScoredStream | None = None
-        """What reads a streamed answer; None for one that is passed on whole."""
+        """The reader of a streamed answer; None for an answer that is passed on whole."""
         self.status = 0
         self.begun = False
         """Whether the caller has got anything of this answer's body."""
@@ -379,7 +379,7 @@ class Exchange(ABC):
     """Asks, and asks again where the request failed because of what was added to it."""
 
     send: Send
-    """To the caller."""
+    """Sends a message to the caller."""
 
     def __init__(self, question: Question, *, settings: Settings, metrics: Metrics, declined: Declined) -> None:
         self.question = question
@@ -397,7 +397,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def excuse(self, error: Exception) -> str:
-        """What an error says against what was added to the request; empty for nothing."""
+        """Returns how an error can be due to what was added to the request; empty where it cannot."""
 
     async def run(self) -> None:
         """Passes the answer on. Raises what `ask` raises where it cannot be asked again."""
@@ -456,7 +456,7 @@ class UpstreamExchange(Exchange, Response):
         return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT else ""
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
-        """As of `Exchange`, of the upstream."""
+        """Asks the upstream."""
         path = self.question.path
         async with self._client.asking(self._request, "POST", path, body, within_s=within_s) as answer:
             passed = to_caller(answer.headers).items()

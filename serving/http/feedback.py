@@ -32,7 +32,7 @@ _threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
 
 
 class Label(msgspec.Struct, forbid_unknown_fields=True):
-    """What someone says of one answer. Any other key might change what the label means, and is refused."""
+    """A label as a caller sends it. Any other key might change what the label means, and is refused."""
 
     request_id: Annotated[str, Meta(description="The id that came with the verdict, or the caller's own.")]
     label: Annotated[bool | int | float | str | None, Meta(description=f"{EXPECTED}.")]

@@ -33,8 +33,7 @@ class Spans:
 
     @contextmanager
     def span(self, endpoint: str, headers: Headers) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
-        """In the context of the span: the headers that tell the upstream the span, and its attributes, which are read
-        at the end."""
+        """Yields the headers that tell the upstream the span, and its attributes, which are read at the end."""
         context = self._propagator.extract(headers)
         told: dict[str, str] = {}
         known: dict[str, Any] = {}
@@ -67,7 +66,7 @@ ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
 
 
 def trial_id(request: Request) -> str:
-    """By which a canary is chosen: what the caller calls the request, else its id; empty where it came past the guard.
+    """Returns the name by which a canary is chosen: the caller's id of the request, else ours; empty past the guard.
 
     A caller who asks again under the same name has the same judge.
     """
@@ -75,7 +74,7 @@ def trial_id(request: Request) -> str:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks. Raises `KeyError` where the request came past the guard."""
+    """Returns who asks. Raises `KeyError` where the request came past the guard."""
     caller: Caller = request.scope[SCOPE_CALLER]
     return caller
 
@@ -162,7 +161,7 @@ class Guard:
             logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
 
     def _check(self, headers: Headers, endpoint: str, bounded: bool) -> Caller:
-        """Who asks. Raises `Refusal` where he may not."""
+        """Returns who asks. Raises `Refusal` for a caller who may not."""
         settings = self._settings
         if "content-length" in headers and "transfer-encoding" in headers:
             # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.

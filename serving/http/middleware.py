@@ -100,7 +100,7 @@ class VerdictMiddleware:
             return None  # the application says best what is wrong with it
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
-        """What the answers to this request are logged by; None without a log. Tags that cannot be read are left out:
+        """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:
         the application has no quarrel with them."""
         if self._log is None:
             return None
@@ -183,15 +183,15 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
 
     An application without a life of its own fails at once and says nothing; it is answered for here.
     """
-    heard, said = [], False
+    heard, answered = [], False
 
     async def hear() -> Message:
         heard.append(await receive())
         return heard[-1]
 
     async def say(message: Message) -> None:
-        nonlocal said
-        said = True
+        nonlocal answered
+        answered = True
         if message["type"].startswith("lifespan.shutdown"):
             await asyncio.to_thread(close)
         await send(message)
@@ -199,7 +199,7 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
     try:
         await app(scope, hear, say)
     except Exception as error:
-        if said:
+        if answered:
             await asyncio.to_thread(close)
             raise
         logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
@@ -212,7 +212,7 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
 
 
 async def first_of(receive: Receive, ended: asyncio.Event) -> Message:
-    """What the caller does next, or that it is gone where the answer was ended before."""
+    """Returns the caller's next message, or a disconnect where the answer was ended before."""
     waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -223,7 +223,7 @@ async def first_of(receive: Receive, ended: asyncio.Event) -> Message:
 
 
 def once_more(body: bytes, whole: bool, receive: Receive) -> Receive:
-    """What has been received, once more, then the rest."""
+    """Returns a `receive` that gives what has been received once more, then the rest."""
     told = False
 
     async def received() -> Message:

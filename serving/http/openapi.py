@@ -1,4 +1,4 @@
-"""What the server answers at which address, as an OpenAPI document."""
+"""The OpenAPI document of the server's addresses."""
 
 from importlib.metadata import version
 from typing import Any
@@ -57,9 +57,9 @@ _KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
 def openapi() -> dict[str, Any]:
     """The document, as JSON's own types."""
     paths: dict[str, Any] = {
-        path: {"post": _operation(said, path) | {"requestBody": _body(path)}} for path, said in _POSTS.items()
+        path: {"post": _operation(summary, path) | {"requestBody": _body(path)}} for path, summary in _POSTS.items()
     }
-    paths |= {path: {"get": _operation(said, path)} for path, said in _GETS.items()}
+    paths |= {path: {"get": _operation(summary, path)} for path, summary in _GETS.items()}
     key = {"type": "http", "scheme": "bearer"}
     _, labels = msgspec.json.schema_components([Label, Labels], ref_template="#/components/schemas/{name}")
     schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Stored": _STORED, **labels}
@@ -79,18 +79,18 @@ def _body(path: str) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": schema}}, "required": True}
 
 
-def _operation(said: str, path: str) -> dict[str, Any]:
+def _operation(summary: str, path: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"type": "object"}
     if path == "/v1/score":
         answer = {"$ref": "#/components/schemas/Verdict"}
     elif path == "/v1/feedback":
         answer = {"$ref": "#/components/schemas/Stored"}
-    elif "`metaprobe`" in said:
+    elif "`metaprobe`" in summary:
         answer["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
     kind = _KINDS.get(path, "application/json")
     refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     operation: dict[str, Any] = {
-        "summary": said,
+        "summary": summary,
         "responses": {
             "200": {"description": "Answered.", "content": {kind: {"schema": answer}}},
             "default": {"description": "Refused, and why.", **refused},

@@ -1,4 +1,4 @@
-"""What connections may cost: how many there are, how long they may say nothing, and how long they may read nothing.
+"""Bounds of connections: how many there are, how long they may send nothing, and how long they may read nothing.
 
 A request that is being answered is bounded elsewhere (`Settings.body_timeout_s`, `timeout_s`, `max_concurrency`), so a
 stream that goes on is never cut from here.
@@ -25,7 +25,7 @@ OTHER_FILES = 32
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of the connections of one worker."""
+    """Bounds of the connections of one worker."""
 
     connections: int
     header_timeout_s: float
@@ -66,7 +66,7 @@ _seldom = Seldom(logger)
 
 
 MAX_HEADER_BYTES = 64 << 10
-"""Of a request's first line and header."""
+"""Bytes that a request's first line and header may have."""
 MAX_AHEAD = 16
 """Requests that a connection may send before the one ahead of them is answered. Each takes two kilobytes, and hundreds
 fit into what is read at once."""
@@ -74,7 +74,8 @@ MAX_AHEAD_BYTES = 64 << 10
 """Bytes of a body that may come before its request's turn; beyond them reading would stop, and nobody would notice that
 the caller has gone."""
 STALLED_S = 2.0
-"""After which a caller who does not take a waiting answer makes room for a new connection, where no other can."""
+"""Seconds after which a caller who reads nothing of a waiting answer makes room for a new connection, where no other
+can."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -92,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._send_timer: asyncio.TimerHandle | None = None
         self._quiet_since = 0.0
         self._header_bytes = 0
-        """Of a header that is not whole yet."""
+        """Bytes so far of a header that is not whole yet."""
         self._begun = False
         """Whether a request has begun of which something is still to come."""
         self._header_is_whole = False
