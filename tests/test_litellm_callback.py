@@ -116,7 +116,7 @@ def test_what_is_no_answer_is_passed_over(callback: Any, predictor: QualityPredi
 
 
 @pytest.mark.parametrize(
-    ("answer", "stream", "said"),
+    ("answer", "stream", "message"),
     [
         ([SimpleNamespace(logprobs=None)], True, "without its log-probabilities: iterate over"),
         ([SimpleNamespace()], True, "without its log-probabilities: iterate over"),
@@ -126,7 +126,7 @@ def test_what_is_no_answer_is_passed_over(callback: Any, predictor: QualityPredi
     ],
 )
 def test_a_stream_that_lost_its_logprobs_says_what_to_do(
-    callback: Any, predictor: QualityPredictor, answer: list[Any], stream: bool, said: str
+    callback: Any, predictor: QualityPredictor, answer: list[Any], stream: bool, message: str
 ) -> None:
     handed: list[Scored] = []
     log(
@@ -136,8 +136,8 @@ def test_a_stream_that_lost_its_logprobs_says_what_to_do(
     )
     assert handed[0].verdict is None
     assert handed[0].reason
-    assert ("LiteLLM rebuilds a streamed answer" in handed[0].reason) is bool(said)
-    assert said in handed[0].reason
+    assert ("LiteLLM rebuilds a streamed answer" in handed[0].reason) is bool(message)
+    assert message in handed[0].reason
 
 
 @pytest.mark.parametrize("listens", ["plainly", "asynchronously", "not at all"])

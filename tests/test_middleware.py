@@ -44,8 +44,8 @@ def inside(engine: Any, checkpoint: Path, **options: Any) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def engine(checkpoint: Path) -> Iterator[tuple[Upstream, Served]]:
     told = Upstream()
-    with inside(told, checkpoint) as found:
-        yield told, found
+    with inside(told, checkpoint) as served:
+        yield told, served
 
 
 def request(said: str, **more: Any) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def test_a_gated_answer_ends_early_and_the_engine_stops_writing(checkpoint: Path
 def test_the_environment_sets_it_up_and_what_cannot_be_meant_is_refused(checkpoint: Path) -> None:
     assert settings_of({"PATH": "x"}).checkpoint == "bundled:quality"
     given = {"METAPROBE_CHECKPOINT": str(checkpoint), "METAPROBE_GATE": "g", "METAPROBE_GATE_STOP": "0.1"}
-    found = settings_of(given)
-    assert (found.checkpoint, found.gate, found.gate_stop) == (str(checkpoint), "g", 0.1)
+    settings = settings_of(given)
+    assert (settings.checkpoint, settings.gate, settings.gate_stop) == (str(checkpoint), "g", 0.1)
     with pytest.raises(RecordError, match="METAPROBE_GATE_STOP is 'much'; expected a number"):
         settings_of({"METAPROBE_GATE_STOP": "much"})
     with pytest.raises(RecordError, match=r"gate_stop is 2\.0; expected a share"):

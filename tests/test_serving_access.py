@@ -234,7 +234,7 @@ def test_an_address_that_is_not_there_is_answered_with_those_that_are(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"auth": False, "host": "0.0.0.0"}, "bind to 127.0.0.1"),
         ({"auth": False, "host": "example.com"}, "bind to 127.0.0.1"),
@@ -263,10 +263,10 @@ def test_an_address_that_is_not_there_is_answered_with_those_that_are(
         ({"upstream": "http:///v1"}, "is not a base URL"),
     ],
 )
-def test_settings_that_are_not_safe_are_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError, match=said) as found:
+def test_settings_that_are_not_safe_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
         Settings(checkpoint=Path("c"), **wrong)
-    assert "secret" not in str(found.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_key_that_no_header_can_carry_is_not_taken_for_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,13 +279,13 @@ def test_a_key_that_no_header_can_carry_is_not_taken_for_the_upstream(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"), [("", "no key for callers"), ("short", "fewer than 16"), ("é" * 20, "ASCII")]
+    ("keys", "message"), [("", "no key for callers"), ("short", "fewer than 16"), ("é" * 20, "ASCII")]
 )
 def test_keys_that_protect_nothing_are_refused(
-    predictor: QualityPredictor, monkeypatch: pytest.MonkeyPatch, keys: str, said: str
+    predictor: QualityPredictor, monkeypatch: pytest.MonkeyPatch, keys: str, message: str
 ) -> None:
     monkeypatch.setenv("METAPROBE_API_KEY", keys)
     settings = Settings(checkpoint=Path("c"))
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         Keys.of(settings)
     assert repr(keys) not in repr(settings) or not keys

@@ -392,9 +392,9 @@ def test_who_goes_after_a_second_request_lets_the_upstream_go(checkpoint: Path) 
 
 def test_a_trailer_is_no_header(checkpoint: Path) -> None:
     body = LOGPROBS if isinstance(LOGPROBS, str) else json.dumps(LOGPROBS)
-    said = "POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n"
-    said += f"connection: close\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\nauthorization: Bearer {KEY}\r\n\r\n"
-    with bounded(checkpoint) as client, connected(client, said) as opened:
+    sent = "POST /v1/score HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n"
+    sent += f"connection: close\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\nauthorization: Bearer {KEY}\r\n\r\n"
+    with bounded(checkpoint) as client, connected(client, sent) as opened:
         assert everything(opened).startswith(b"HTTP/1.1 401 ")
 
 

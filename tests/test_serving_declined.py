@@ -155,9 +155,9 @@ def test_a_connection_that_is_closed_on_a_changed_request_is_asked_again_once(ch
     "how", ["401", "402", "403 not yours", "407", "408", "429", "503", "504", "500 retry-after", "400 retry-after"]
 )
 def test_what_log_probabilities_cannot_cause_passes_and_is_asked_once(checkpoint: Path, how: str, way: str) -> None:
-    with failing(checkpoint, how, way) as (told, served), pytest.raises(openai.APIStatusError) as found:
+    with failing(checkpoint, how, way) as (told, served), pytest.raises(openai.APIStatusError) as caught:
         served.chat()
-    assert found.value.status_code == int(how[:3])
+    assert caught.value.status_code == int(how[:3])
     assert len(told.bodies) == 1
 
 
@@ -166,9 +166,9 @@ def test_what_log_probabilities_cannot_cause_passes_and_is_asked_once(checkpoint
 def test_who_asks_for_log_probabilities_gets_the_error_as_it_came(checkpoint: Path, how: str, way: str) -> None:
     with failing(checkpoint, f"{how} as planned", way) as (told, served):
         for more in ({}, {"top_logprobs": 2}):
-            with pytest.raises(openai.APIStatusError, match="as planned") as found:
+            with pytest.raises(openai.APIStatusError, match="as planned") as caught:
                 served.chat(logprobs=True, **more)
-            assert found.value.status_code == int(how)
+            assert caught.value.status_code == int(how)
     # Alternatives were added to the first, which is tried once as it came; the second is the caller's own.
     assert [body.get("top_logprobs") for body in told.bodies] == [1, None, 2]
 
@@ -235,9 +235,9 @@ def test_a_name_of_megabytes_is_not_remembered() -> None:
 def test_the_second_try_is_within_the_time_that_the_upstream_has(checkpoint: Path) -> None:
     with FaultyServer() as faulty:
         settings = Settings(checkpoint=checkpoint, upstream=faulty.base_url, timeout_s=0.3)
-        with running(create_app(settings)) as (url, _), pytest.raises(openai.APIStatusError) as found:
+        with running(create_app(settings)) as (url, _), pytest.raises(openai.APIStatusError) as caught:
             Served(url).chat("a:500 silent")
-    assert found.value.status_code == 504
+    assert caught.value.status_code == 504
     assert len(faulty.bodies) == 2
 
 

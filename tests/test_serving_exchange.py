@@ -162,15 +162,15 @@ def breaker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Breaker]:
     """Begins to look at lines once the upstream has answered."""
     from metaprobe.serving.http import upstream
 
-    found = Breaker()
+    breaker = Breaker()
     made = upstream.UpstreamAnswer.__init__
 
     def noted(self: Any, *given: Any) -> None:
         made(self, *given)
-        found.begun = True
+        breaker.begun = True
 
     monkeypatch.setattr(upstream.UpstreamAnswer, "__init__", noted)
-    return found
+    return breaker
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def faulty(checkpoint: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "said"),
+    ("fault", "status", "message"),
     [
         ("400", 400, "bad temperature"),
         ("401", 401, "Incorrect API key provided: None"),  # ours is not handed on
@@ -69,10 +69,10 @@ def faulty(checkpoint: Path) -> Iterator[Served]:
     ],
 )
 def test_an_error_of_the_upstream_keeps_its_status_and_words(
-    faulty: Served, fault: str, status: int, said: str
+    faulty: Served, fault: str, status: int, message: str
 ) -> None:
     for stream in (False, True) if fault != "cut" else (False,):  # a stream that is cut has begun with 200: see below
-        with pytest.raises(openai.APIStatusError, match=said) as caught:
+        with pytest.raises(openai.APIStatusError, match=message) as caught:
             faulty.chat(f"a:{fault}", stream=stream)
         assert caught.value.status_code == status
         if fault == "429":
@@ -82,9 +82,9 @@ def test_an_error_of_the_upstream_keeps_its_status_and_words(
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_upstream_that_goes_silent_is_a_time_out(checkpoint: Path, stream: bool) -> None:
     with before_faults(checkpoint, 0.1) as impatient:
-        with pytest.raises(openai.APIStatusError, match=r"did not go on within 0\.1 s") as found:
+        with pytest.raises(openai.APIStatusError, match=r"did not go on within 0\.1 s") as caught:
             impatient.chat("a:silent", stream=stream)
-        assert found.value.status_code == 504
+        assert caught.value.status_code == 504
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("no-logprobs", "no log-prob"), ("bad-logprobs", ""), ("empty", "")])
@@ -189,8 +189,8 @@ def test_an_error_that_repeats_the_upstreams_key_does_not_give_it_away(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_UPSTREAM_KEY", "the-key-of-the-upstream")
-    said = b'{"error": {"message": "no such key: the-key-of-the-upstream"}}'
-    with before_bytes(checkpoint, in_bytes(said, status="401 Unauthorized")) as client:
+    error = b'{"error": {"message": "no such key: the-key-of-the-upstream"}}'
+    with before_bytes(checkpoint, in_bytes(error, status="401 Unauthorized")) as client:
         answer = client.post("/v1/chat/completions", {"model": "m", "messages": []})
     assert answer.status_code == 401
     assert answer.json()["error"]["message"] == "no such key: ***"

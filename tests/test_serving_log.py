@@ -206,10 +206,10 @@ def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_an
             refused = [one.result() for one in several]
         assert {answer.status_code for answer in refused} == {503}
         assert {answer.headers["retry-after"] for answer in refused} == {"5"}
-        said = [answer.json()["error"]["message"] for answer in refused]
-        assert any("requests wait for the score log already" in one for one in said)
-        assert any("cannot be written now; the server's log says why" in one for one in said)
-        assert not any(str(tmp_path) in one for one in said)
+        messages = [answer.json()["error"]["message"] for answer in refused]
+        assert any("requests wait for the score log already" in one for one in messages)
+        assert any("cannot be written now; the server's log says why" in one for one in messages)
+        assert not any(str(tmp_path) in one for one in messages)
         holder.execute("COMMIT")
         holder.close()
         assert told.post("/v1/feedback", label).json()["stored"] == 1

@@ -127,5 +127,5 @@ def test_what_the_log_has_dropped_and_repeated_is_counted_from_its_beginning() -
     for dropped, repeated in ((0, 0), (3, 1), (3, 1), (5, 2)):
         metrics.count_log(dropped, repeated)
         counted = counts_in(metrics.exposition().decode())
-        found = (counted["metaprobe_log_dropped_total",], counted["metaprobe_log_repeated_total",])
-        assert found == (dropped, repeated)
+        totals = (counted["metaprobe_log_dropped_total",], counted["metaprobe_log_repeated_total",])
+        assert totals == (dropped, repeated)

@@ -166,10 +166,10 @@ def test_a_caller_who_leaves_ends_the_upstream(served: Served, upstream: tuple[U
 
 
 def test_a_redirect_is_not_followed_and_not_passed_on(served: Served) -> None:
-    with pytest.raises(openai.InternalServerError, match="redirects") as found:
+    with pytest.raises(openai.InternalServerError, match="redirects") as caught:
         served.chat("redirect")
-    assert found.value.status_code == 502
-    assert "location" not in found.value.response.headers
+    assert caught.value.status_code == 502
+    assert "location" not in caught.value.response.headers
 
 
 def test_an_answer_that_is_no_json_passes_as_it_came_and_says_that_it_has_no_verdict(served: Served) -> None:

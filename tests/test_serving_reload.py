@@ -104,9 +104,9 @@ def test_the_file_of_pins_counts_for_more_and_a_place_that_holds_something_else_
     pins.write_text(f"{other.path} {one.digest}\n")
     with pytest.raises(CheckpointError):
         load_judges(settings, Metrics())
-    for written, said in (("# nothing\n", "names no checkpoint"), (f"{other.path}\n", "has 1 words")):
+    for written, message in (("# nothing\n", "names no checkpoint"), (f"{other.path}\n", "has 1 words")):
         pins.write_text(written)
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=message):
             load_judges(settings, Metrics())
 
 

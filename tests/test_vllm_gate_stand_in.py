@@ -86,9 +86,9 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setitem(sys.modules, "vllm.v1.sample.logits_processor", processor)
     monkeypatch.setitem(sys.modules, "vllm.v1.sample.logits_processor.builtin", builtin)
     sys.modules.pop("metaprobe.serving.vllm_gate", None)
-    found = importlib.import_module("metaprobe.serving.vllm_gate")
+    loaded = importlib.import_module("metaprobe.serving.vllm_gate")
     monkeypatch.delenv("METAPROBE_GATE", raising=False)
-    yield found
+    yield loaded
     sys.modules.pop("metaprobe.serving.vllm_gate", None)
 
 
@@ -189,7 +189,7 @@ def test_an_end_that_would_not_end_the_answer_is_refused_before_the_engine_sees_
     module: Any, end: Any, ends: list[int] | None
 ) -> None:
     asked = SimpleNamespace(extra_args={"metaprobe_gate": 0.1, "metaprobe_gate_end": end}, stop_token_ids=ends)
-    with pytest.raises(ValueError, match="metaprobe_gate_end is .*; expected a token of stop_token_ids"):
+    with pytest.raises(ValueError, match=r"metaprobe_gate_end is .*; expected a token of stop_token_ids"):
         module.GateLogitsProcessor.validate_params(asked)
 
 
