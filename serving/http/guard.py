@@ -4,7 +4,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -102,7 +102,10 @@ class Guard:
         given = headers.get("x-request-id", "")
         identity = uuid.uuid4().hex  # ours: under a name that two callers chose, one would land on the other's row
         endpoint = _endpoint(scope["path"])
-        with self._spans.span(endpoint, headers) if self._spans else nullcontext(({}, {})) as (told, known):
+        span: AbstractContextManager[tuple[dict[str, str], dict[str, Any]]] = nullcontext(({}, {}))
+        if self._spans is not None:
+            span = self._spans.span(endpoint, headers)
+        with span as (told, known):
             told["x-request-id"] = given or identity  # the upstream is to log the same id
             passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in told]
             passed += [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
