@@ -31,7 +31,7 @@ RETRY_AFTER_S = 5
 _threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
 
 
-class Label(msgspec.Struct, forbid_unknown_fields=True):
+class SentLabel(msgspec.Struct, forbid_unknown_fields=True):
     """A label as a caller sends it. Any other key might change what the label means, and is refused."""
 
     request_id: Annotated[str, Meta(description="The id that came with the verdict, or the caller's own.")]
@@ -45,14 +45,14 @@ class Label(msgspec.Struct, forbid_unknown_fields=True):
     comment: Annotated[msgspec.Raw | msgspec.UnsetType, Meta(description="Not stored.")] = msgspec.UNSET
 
 
-class Labels(msgspec.Struct):
+class SentLabels(msgspec.Struct):
     """Several labels in one request."""
 
-    feedback: list[Label]
+    feedback: list[SentLabel]
 
 
 _object = msgspec.json.Decoder(Object)
-_label, _labels = msgspec.json.Decoder(Label), msgspec.json.Decoder(list[Label])
+_label, _labels = msgspec.json.Decoder(SentLabel), msgspec.json.Decoder(list[SentLabel])
 
 
 class FeedbackDesk:
@@ -113,7 +113,7 @@ def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
     return [_to_store(one) for one in several]
 
 
-def _several(array: bytes, most: int) -> list[Label]:
+def _several(array: bytes, most: int) -> list[SentLabel]:
     """Returns the labels of a list, counted before an object is made of each where they might be very many."""
     count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
     labels = [] if count > most else _labels.decode(array)
@@ -123,7 +123,7 @@ def _several(array: bytes, most: int) -> list[Label]:
     return labels
 
 
-def _to_store(one: Label) -> FeedbackLabel:
+def _to_store(one: SentLabel) -> FeedbackLabel:
     try:
         value = label_value(one.label)
     except ValueError as error:

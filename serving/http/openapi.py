@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from metaprobe.serving.http.feedback import Label, Labels
+from metaprobe.serving.http.feedback import SentLabel, SentLabels
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
 _VERDICT = {
@@ -61,7 +61,7 @@ def openapi() -> dict[str, Any]:
     }
     paths |= {path: {"get": _operation(summary, path)} for path, summary in _GETS.items()}
     key = {"type": "http", "scheme": "bearer"}
-    _, labels = msgspec.json.schema_components([Label, Labels], ref_template="#/components/schemas/{name}")
+    _, labels = msgspec.json.schema_components([SentLabel, SentLabels], ref_template="#/components/schemas/{name}")
     schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Stored": _STORED, **labels}
     return {
         "openapi": "3.1.0",
@@ -75,7 +75,7 @@ def openapi() -> dict[str, Any]:
 def _body(path: str) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business
     if path == "/v1/feedback":
-        schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Label", "Labels")]}
+        schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("SentLabel", "SentLabels")]}
     return {"content": {"application/json": {"schema": schema}}, "required": True}
 
 
