@@ -9,7 +9,7 @@ import pytest
 import serving_clients
 from hypothesis import given
 from hypothesis import strategies as st
-from served import TOKENS, Upstream, chunks, completion
+from served import TOKENS, Upstream, completion
 from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
 
 from metaprobe.probes.quality import QualityPredictor
@@ -112,14 +112,6 @@ def test_a_stream_ends_with_the_verdict_that_the_whole_answer_has(served: Served
         assert [chunk.choices[0].finish_reason for chunk in before].count("stop") == 1
         assert verdict_of(last) == whole
         assert (last.id, last.choices[0].delta.content) == ("c-1", None)
-
-
-def test_the_events_of_a_stream_pass_unchanged_where_logprobs_were_asked_for(served: Served) -> None:
-    request = {"model": "m", "messages": [{"role": "user", "content": "plain"}], "logprobs": True, "stream": True}
-    events = served.post("/v1/chat/completions", request).content.split(b"\n\n")
-    assert [json.loads(event[6:]) for event in events[:-3]] == list(chunks(request))
-    assert b'"metaprobe"' in events[-3]
-    assert events[-2:] == [b"data: [DONE]", b""]
 
 
 def test_the_clients_own_stream_helper_and_the_async_client_read_it(served: Served) -> None:
