@@ -1,1 +1,1 @@
-"""Where a predictor meets traffic: the HTTP server and proxy, and what hangs it onto other libraries."""
+"""The HTTP server and proxy, watched streams, and callbacks of other libraries."""

@@ -48,7 +48,7 @@ class Tier:
     price: Price | None = None
     """US dollars for a million tokens. Without it OpenAI's own models have their list price, others none."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What only requests to this model carry, such as `temperature` or `extra_body`."""
+    """Fields that only requests to this model carry, such as `temperature` or `extra_body`."""
 
     def cost_usd(self, response: object, at: "Tier | None" = None) -> float | None:
         """Returns what an answer cost, or would have cost of the tier `at`, in US dollars; None where it is unknown."""
@@ -70,13 +70,13 @@ class CascadeAnswer:
     """The answer that was kept, and how it came to be. Every other attribute is that of `response`."""
 
     response: Any = field(repr=False)
-    """As the client of the model returned it that answered."""
+    """The response of the model that answered, as its client returned it."""
     answered_by: str
     """Name of that model."""
     verdict: Verdict | None
     """On the weak model's answer; None where it could not be judged, for `reason`."""
     decision: Decision | None
-    """Of the policy; None where there was nothing to decide."""
+    """The policy's decision; None where there was nothing to decide."""
     reason: str
     """Why this answer was kept."""
     cost_usd: float | None
@@ -95,12 +95,12 @@ class CascadeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class CascadeCounts:
-    """What a cascade has done so far."""
+    """Counts of a cascade so far."""
 
     questions: int = 0
     """That were answered."""
     by_strong: int = 0
-    """Of these, answered by the strong model."""
+    """Questions that the strong model answered."""
     cost_usd: float | None = 0.0
     """US dollars for all of them; None as soon as that of one is unknown."""
 
@@ -121,7 +121,7 @@ _Steps = Generator[tuple[Tier, dict[str, Any]], Any, CascadeAnswer]
 
 
 class _Cascading:
-    """What both cascades do but for the waiting."""
+    """The part that both cascades share: everything but waiting."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Cascading:
 
     @property
     def counts(self) -> CascadeCounts:
-        """What it has done so far."""
+        """The counts so far."""
         return self._counts
 
     def _create(self, **request: Any) -> Any:
@@ -240,7 +240,7 @@ class _Cascading:
         return _Judged(decision.action == ASK, reason, scored.verdict, decision, weak, spent)
 
     def _costs(self, weak: Any, spent: float | None) -> dict[str, float]:
-        """What the question has cost and what the strong model will about cost, where both are known.
+        """Returns the question's cost so far and about that of the strong model, where both are known.
 
         Raises `RecordError` where a budget is to be kept and they are not.
         """

@@ -27,12 +27,12 @@ def verdict(checkpoint: str = "bundled:quality", log: str = "") -> Any:
     hand_over = _logging(log) if log else None
 
     async def score_sample(state: Any, target: Any) -> Any:
-        found = scored_output(predictor, state.output.model_dump(mode="json"), hand_over)
-        metadata = found.as_metadata()
-        if found.verdict is None or found.verdict.score is None:
+        scored = scored_output(predictor, state.output.model_dump(mode="json"), hand_over)
+        metadata = scored.as_metadata()
+        if scored.verdict is None or scored.verdict.score is None:
             return inspect_scorer.Score.unscored(explanation=metadata["reason"], metadata=metadata)
         return inspect_scorer.Score(
-            value=float(found.verdict.score),
+            value=float(scored.verdict.score),
             answer=state.output.completion,
             explanation=metadata["reason"] or None,
             metadata=metadata,
@@ -54,9 +54,9 @@ def scored_output(predictor: QualityPredictor, output: dict[str, Any], on_verdic
     `on_verdict` is called with it.
     """
     try:
-        found = score(predictor, response_of(output))
+        scored = score(predictor, response_of(output))
     except (NoAnswer, ImportFileError) as reason:
-        found = Scored(None, str(reason))
+        scored = Scored(None, str(reason))
     if on_verdict is not None:
-        on_verdict(found)
-    return found
+        on_verdict(scored)
+    return scored

@@ -19,13 +19,15 @@ METADATA_KEY = "metaprobe"
 
 
 class _Scoring:
-    """What both handlers do.
+    """The part that both handlers share. `ainvoke` runs it in the event loop, where it takes well under a millisecond.
 
     The verdict goes to `on_verdict`, with `run_id`, `parent_run_id`, `tags` and `metadata` (LangGraph puts the node's
     name there, as `langgraph_node`) as its context; and, unless `annotate` is False, into the message, so that a later
     node can read `message.response_metadata["metaprobe"]["score"]`. A message that was streamed has been handed out
     before its verdict is known, and stays without.
     """
+
+    run_inline = True
 
     def __init__(
         self, predictor: QualityPredictor, *, on_verdict: OnVerdict | None = None, annotate: bool = True
@@ -36,8 +38,21 @@ class _Scoring:
         self._annotate = annotate
         self._metadata: dict[Any, Mapping[str, Any]] = {}  # run_id -> metadata: only the start of a run carries it
 
-    def _started(self, run_id: Any, metadata: Mapping[str, Any] | None) -> None:
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+    ) -> None:
+        """Remembers the run's metadata."""
         self._metadata[run_id] = metadata or {}
+
+    def on_llm_start(
+        self, serialized: Any, prompts: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
+    ) -> None:
+        """Remembers the run's metadata."""
+        self._metadata[run_id] = metadata or {}
+
+    def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
+        """Forgets the run."""
+        self._metadata.pop(run_id, None)
 
     def _ended(self, response: Any, run_id: Any, context: dict[str, Any]) -> Iterator[Scored]:
         """The verdict on each generation."""
@@ -58,25 +73,7 @@ class _Scoring:
 
 
 class VerdictHandler(_Scoring, callbacks.BaseCallbackHandler):  # type: ignore[misc]
-    """A callback handler; where it is used by `ainvoke` it runs in the event loop, taking well under a millisecond."""
-
-    run_inline = True
-
-    def on_chat_model_start(
-        self, serialized: Any, messages: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
-    ) -> None:
-        """Remembers the run's metadata."""
-        self._started(run_id, metadata)
-
-    def on_llm_start(
-        self, serialized: Any, prompts: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
-    ) -> None:
-        """Remembers the run's metadata."""
-        self._started(run_id, metadata)
-
-    def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
-        """Forgets the run."""
-        self._metadata.pop(run_id, None)
+    """A callback handler."""
 
     def on_llm_end(
         self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
@@ -88,23 +85,7 @@ class VerdictHandler(_Scoring, callbacks.BaseCallbackHandler):  # type: ignore[m
 
 
 class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ignore[misc]
-    """The same for an `on_verdict` that is to be awaited; for `ainvoke`, `astream` and `abatch`."""
-
-    async def on_chat_model_start(
-        self, serialized: Any, messages: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
-    ) -> None:
-        """Remembers the run's metadata."""
-        self._started(run_id, metadata)
-
-    async def on_llm_start(
-        self, serialized: Any, prompts: Any, *, run_id: Any, metadata: dict[str, Any] | None = None, **known: Any
-    ) -> None:
-        """Remembers the run's metadata."""
-        self._started(run_id, metadata)
-
-    async def on_llm_error(self, error: BaseException, *, run_id: Any, **known: Any) -> None:
-        """Forgets the run."""
-        self._metadata.pop(run_id, None)
+    """A handler for an `on_verdict` that is to be awaited; for `ainvoke`, `astream` and `abatch`."""
 
     async def on_llm_end(
         self, response: Any, *, run_id: Any, parent_run_id: Any = None, tags: list[str] | None = None, **known: Any
@@ -115,7 +96,7 @@ class AsyncVerdictHandler(_Scoring, callbacks.AsyncCallbackHandler):  # type: ig
                 await handed
 
 
-def _completion(said: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
+def _completion(content: str, known: Mapping[str, Any], message: Any) -> dict[str, Any]:
     """The chat completion that LangChain took apart. The Responses API's log-probabilities come as a plain list.
 
     Calls whose arguments are no JSON stand apart from the others, and those of the older kind apart from both.
@@ -128,7 +109,7 @@ def _completion(said: str, known: Mapping[str, Any], message: Any) -> dict[str, 
         "model": known.get("model_name") or known.get("model"),
         "choices": [
             {
-                "message": {"content": said, "tool_calls": calls, "function_call": older},
+                "message": {"content": content, "tool_calls": calls, "function_call": older},
                 "logprobs": logprobs if as_list(logprobs) is None else {"content": logprobs},
                 "finish_reason": known.get("finish_reason"),
             }

@@ -22,7 +22,7 @@ METADATA_KEY = "metaprobe"
 ANSWERS = frozenset({"completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses"})
 """Types of call that bring an answer; embeddings, images and the like are passed over."""
 MAX_CALLS = 4096
-"""So many calls are remembered as scored."""
+"""Number of calls that are remembered as scored."""
 _LOST = (
     "LiteLLM rebuilds a streamed answer without its log-probabilities: iterate over"
     " metaprobe.serving.watch_stream.watch(stream, predictor)"
@@ -103,7 +103,7 @@ class VerdictLogger(custom_logger.CustomLogger):  # type: ignore[misc]
 
 
 def _context(call: object, holder: dict[str, Any]) -> dict[str, Any]:
-    """What is known of the call; its metadata are those of `holder`, and are given to it where it has none."""
+    """Returns what is known of the call; its metadata are those of `holder`, and are given to it where it has none."""
     if holder.get("metadata") is None:
         holder["metadata"] = {}
     return {"litellm_call_id": str(call), "metadata": holder["metadata"]}

@@ -32,14 +32,14 @@ class Scored:
     reason: str = ""
     """Why there is no verdict, or what else is to be known of it; empty where all is well."""
     response_id: str = ""
-    """As the server names the answer; empty where that is unknown."""
+    """The server's id of the answer; empty where it is unknown."""
     model: str = ""
     context: Mapping[str, Any] = field(default_factory=dict)
-    """What the integration knows of the call, under the names that its library uses (`run_id`, `metadata`, ...)."""
+    """The integration's knowledge of the call, under the names that its library uses (`run_id`, `metadata`, ...)."""
     action: str = ""
     """How the gate ended the answer: `stop` or `escalate`; empty where it did not."""
     response: object = field(default=None, repr=False, compare=False)
-    """What was scored, in whatever form it came; None where that was not to be read."""
+    """The response that was scored, in whatever form it came; None where it was not to be read."""
 
     def as_metadata(self) -> dict[str, Any]:
         """The verdict's fields, and `reason`, in types that JSON has."""
@@ -145,14 +145,14 @@ def evaluation_attributes(
     name: str, *, score: float | None, flagged: bool | None, reason: str, response_id: str
 ) -> dict[str, str | float]:
     """Returns the attributes of one verdict's event; see `evaluation_events`."""
-    found: dict[str, str | float] = {NAME: name}
+    attributes: dict[str, str | float] = {NAME: name}
     if response_id:
-        found[RESPONSE_ID] = response_id
+        attributes[RESPONSE_ID] = response_id
     if reason:
-        found[EXPLANATION] = reason
+        attributes[EXPLANATION] = reason
     if score is None:
-        return {**found, ERROR_TYPE: "not_scored"}
-    found[SCORE_VALUE] = score
+        return {**attributes, ERROR_TYPE: "not_scored"}
+    attributes[SCORE_VALUE] = score
     if flagged is not None:
-        found[SCORE_LABEL] = "fail" if flagged else "pass"
-    return found
+        attributes[SCORE_LABEL] = "fail" if flagged else "pass"
+    return attributes

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Tags = Mapping[str, str] | Callable[[Scored], Mapping[str, str]]
 _IDS = ("litellm_call_id", "run_id")
-"""Under which an integration names a call whose answer has no id of its own."""
+"""Keys under which an integration names a call whose answer has no id of its own."""
 
 
 def log_verdicts(
@@ -107,7 +107,7 @@ class Destination:
     requests: Callable[[Iterable[Entry], str], Iterator[Outgoing]]
     """Given the entries, and the tag that names an answer's trace (empty: its request id is the trace's)."""
     address: Callable[[], tuple[str, dict[str, str]]]
-    """Where it is and the headers that it wants, from environment variables. Raises `RecordError`."""
+    """Returns its URL and the headers that it wants, from environment variables. Raises `RecordError`."""
     refused: Callable[[Mapping[str, Any]], int]
     """How many verdicts of a request its answer refuses."""
 

@@ -27,7 +27,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.routing.gate import Gate, StreamingGate
 
 RATE, END = "metaprobe_gate", "metaprobe_gate_end"
-"""Of a request: the share of good answers that may be ended, and the token that ends one."""
+"""Keys of a request's `extra_args`: the share of good answers that may be ended, and the token that ends one."""
 TOP = 5
 """Alternatives a token for a gate whose features use them."""
 
@@ -127,7 +127,7 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
 
 
 def _look(answer: _Gated) -> str:
-    """What the gate says, now that further tokens are known."""
+    """Returns the gate's action, now that further tokens are known."""
     while answer.pushed < len(answer.drawn) and answer.rows and (token := answer.drawn[answer.pushed]) >= 0:
         row = answer.rows.popleft()
         answer.pushed += 1

@@ -34,7 +34,7 @@ class GatedAnswer:
         self._gate: Gate | None = None
         self._decided = ""
         self.note = ""
-        """What to be careful about, or why the gate stepped back."""
+        """A warning about the gate, or why the gate stepped back."""
         self.action = ""
         """`stop` or `escalate`, once the answer is to be ended for what the gate said."""
 
@@ -132,7 +132,7 @@ def watch(
 
 
 class _Watched(Generic[T]):
-    """What is known of the answer, now and at the end. Other attributes are those of the upstream stream."""
+    """Holds what is known of the answer, now and at the end. Other attributes are those of the upstream stream."""
 
     def __init__(self, stream: Any, watcher: "_Watcher", on_verdict: OnVerdict | None) -> None:
         self._stream = stream
@@ -261,7 +261,7 @@ class AsyncWatchedStream(_Watched[T], AsyncIterator[T]):
 
 
 class _EitherWatchedStream(WatchedStream[T], AsyncWatchedStream[T]):
-    """Of a stream that does not say which it is, as LiteLLM's; its caller knows. `close` is the synchronous one."""
+    """Wraps a stream that is both synchronous and asynchronous, as LiteLLM's is. `close` is the synchronous one."""
 
 
 async def _done(value: object) -> None:

@@ -149,6 +149,8 @@ class Upstream:
                     self.go_on.release()  # the thread that waits for it
                     await step
                     return
+                if not step.result():  # the test has failed, and the server must still end within its time
+                    return
                 self.sent += 1
             event = b": still here\n\n" * (said == "comments") + b"data: " + json.dumps(chunk).encode() + b"\n\n"
             for part in [event[:7], event[7:]] if said == "torn" else [event]:

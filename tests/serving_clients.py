@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,21 @@ def upstream() -> Iterator[tuple[Upstream, str]]:
         yield told, f"{url}/v1"
 
 
+PLAIN: dict[str, Any] = {"timeout": 20, "trust_env": False, "verify": False}
+"""Options of a request over loopback. Reading certificates would take ten times as long as the request."""
+
+
 class Served:
     """A running server, and clients of it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": KEY, "max_retries": 0, "timeout": 20}
-        self.client = openai.OpenAI(**options)
         self.options = options
+
+    @cached_property
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(**self.options)
 
     def chat(self, said: str = "plain", model: str = "m", **more: Any) -> Any:
         return self.client.chat.completions.create(model=model, messages=[{"role": "user", "content": said}], **more)
@@ -53,10 +61,10 @@ class Served:
         given = {"authorization": f"Bearer {KEY}", "content-type": "application/json"} | {
             name.replace("_", "-"): value for name, value in headers.items()
         }
-        return httpx.post(f"{self.url}{path}", content=content, headers=given, timeout=20, trust_env=False)
+        return httpx.post(f"{self.url}{path}", content=content, headers=given, **PLAIN)
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", headers=headers, timeout=20, trust_env=False)
+        return httpx.get(f"{self.url}{path}", headers=headers, **PLAIN)
 
 
 @pytest.fixture(autouse=True)

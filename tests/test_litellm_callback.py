@@ -76,12 +76,6 @@ def test_a_call_is_scored_and_later_callbacks_find_the_verdict(
     assert logger.checkpoint == predictor.checkpoint.digest
 
 
-def test_what_is_handed_to_an_asynchronous_call_is_awaited(callback: Any, predictor: QualityPredictor) -> None:
-    handed: list[Scored] = []
-    alog(callback.VerdictLogger(predictor, on_verdict=awaited(handed)), call())
-    assert [scored.verdict for scored in handed] == [predictor.predict(LOGPROBS)]
-
-
 @pytest.mark.parametrize("ended", [log, alog])
 def test_the_verdict_is_in_the_metadata_where_nobody_listens(
     callback: Any, predictor: QualityPredictor, ended: Any
@@ -121,22 +115,8 @@ def test_what_is_no_answer_is_passed_over(callback: Any, predictor: QualityPredi
     assert len(handed) == 1  # its id was not taken for one that is known
 
 
-def test_only_the_latest_calls_are_remembered(
-    callback: Any, predictor: QualityPredictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callback, "MAX_CALLS", 2)
-    handed: list[Scored] = []
-    logger = callback.VerdictLogger(predictor, on_verdict=handed.append)
-    for identity in ("a", "b", "a", "b"):
-        log(logger, call(identity))
-    assert len(handed) == 2
-    for identity in ("c", "c", "b", "a"):  # `a` is the oldest, and forgotten for `c`
-        log(logger, call(identity))
-    assert [scored.context["litellm_call_id"] for scored in handed] == ["a", "b", "c", "a"]
-
-
 @pytest.mark.parametrize(
-    ("answer", "stream", "said"),
+    ("answer", "stream", "message"),
     [
         ([SimpleNamespace(logprobs=None)], True, "without its log-probabilities: iterate over"),
         ([SimpleNamespace()], True, "without its log-probabilities: iterate over"),
@@ -146,7 +126,7 @@ def test_only_the_latest_calls_are_remembered(
     ],
 )
 def test_a_stream_that_lost_its_logprobs_says_what_to_do(
-    callback: Any, predictor: QualityPredictor, answer: list[Any], stream: bool, said: str
+    callback: Any, predictor: QualityPredictor, answer: list[Any], stream: bool, message: str
 ) -> None:
     handed: list[Scored] = []
     log(
@@ -156,8 +136,8 @@ def test_a_stream_that_lost_its_logprobs_says_what_to_do(
     )
     assert handed[0].verdict is None
     assert handed[0].reason
-    assert ("LiteLLM rebuilds a streamed answer" in handed[0].reason) is bool(said)
-    assert said in handed[0].reason
+    assert ("LiteLLM rebuilds a streamed answer" in handed[0].reason) is bool(message)
+    assert message in handed[0].reason
 
 
 @pytest.mark.parametrize("listens", ["plainly", "asynchronously", "not at all"])

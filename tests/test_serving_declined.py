@@ -25,10 +25,13 @@ ERROR = {"error": {"message": "as planned", "code": "planned"}}
 
 
 class Failing:
-    """Fails as `how` says when log-probabilities are asked for: a status, `object`, `event`, `raise`, or `later`."""
+    """Fails as `how` says when log-probabilities are asked for, and as `again` says when they are not.
 
-    def __init__(self, how: str, *, always: bool = False) -> None:
-        self.how, self.always = how, always
+    Faults: a status, `object`, `event`, `raise`, `silent` or `later`; an empty text for none.
+    """
+
+    def __init__(self, how: str, again: str = "") -> None:
+        self.how, self.again = how, again
         self.bodies: list[dict[str, Any]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,18 +40,20 @@ class Failing:
             return
         body = json.loads((await receive())["body"])
         self.bodies.append(body)
-        fails = self.how and (self.always or body.get("logprobs"))
-        if not fails:
+        how = self.how if body.get("logprobs") else self.again
+        if not how:
             await self._respond(send, 200, completion(body), chunks(body) if body.get("stream") else None)
-        elif self.how == "raise":
+        elif how == "raise":
             raise ValueError("as planned")
-        elif self.how in ("event", "later"):
-            before = list(chunks(body))[: 2 * (self.how == "later")]
+        elif how == "silent":
+            await receive()  # until the caller goes
+        elif how in ("event", "later"):
+            before = list(chunks(body))[: 2 * (how == "later")]
             await self._respond(send, 200, None, [*before, ERROR])
-        elif self.how == "object":
+        elif how == "object":
             await self._respond(send, 200, ERROR, None)
         else:
-            status, _, said = self.how.partition(" ")
+            status, _, said = how.partition(" ")
             more = [(b"retry-after", b"1")] * (said == "retry-after")
             await self._respond(send, int(status), {"error": {"message": said}}, None, more)
 
@@ -70,11 +75,9 @@ class Failing:
 
 
 @contextmanager
-def failing(
-    checkpoint: Path, how: str, way: str, *, always: bool = False, **more: Any
-) -> Iterator[tuple[Failing, Served]]:
+def failing(checkpoint: Path, how: str, way: str, *, again: str = "", **more: Any) -> Iterator[tuple[Failing, Served]]:
     """A server before such an upstream, or such an application with the middleware around."""
-    told = Failing(how, always=always)
+    told = Failing(how, again)
     if way == "middleware":
         settings = Settings(checkpoint=checkpoint, upstream="http://127.0.0.1/v1", auth=False, **more)
         with running(VerdictMiddleware(told, settings=settings)) as (url, _):
@@ -152,9 +155,9 @@ def test_a_connection_that_is_closed_on_a_changed_request_is_asked_again_once(ch
     "how", ["401", "402", "403 not yours", "407", "408", "429", "503", "504", "500 retry-after", "400 retry-after"]
 )
 def test_what_log_probabilities_cannot_cause_passes_and_is_asked_once(checkpoint: Path, how: str, way: str) -> None:
-    with failing(checkpoint, how, way) as (told, served), pytest.raises(openai.APIStatusError) as found:
+    with failing(checkpoint, how, way) as (told, served), pytest.raises(openai.APIStatusError) as caught:
         served.chat()
-    assert found.value.status_code == int(how[:3])
+    assert caught.value.status_code == int(how[:3])
     assert len(told.bodies) == 1
 
 
@@ -163,9 +166,9 @@ def test_what_log_probabilities_cannot_cause_passes_and_is_asked_once(checkpoint
 def test_who_asks_for_log_probabilities_gets_the_error_as_it_came(checkpoint: Path, how: str, way: str) -> None:
     with failing(checkpoint, f"{how} as planned", way) as (told, served):
         for more in ({}, {"top_logprobs": 2}):
-            with pytest.raises(openai.APIStatusError, match="as planned") as found:
+            with pytest.raises(openai.APIStatusError, match="as planned") as caught:
                 served.chat(logprobs=True, **more)
-            assert found.value.status_code == int(how)
+            assert caught.value.status_code == int(how)
     # Alternatives were added to the first, which is tried once as it came; the second is the caller's own.
     assert [body.get("top_logprobs") for body in told.bodies] == [1, None, 2]
 
@@ -175,12 +178,12 @@ def test_who_asks_for_log_probabilities_gets_the_error_as_it_came(checkpoint: Pa
 def test_an_upstream_that_fails_anyway_is_asked_twice_and_no_more_and_nothing_is_remembered(
     checkpoint: Path, way: str, stream: bool
 ) -> None:
-    with failing(checkpoint, "500 as planned", way, always=True) as (told, served):
+    with failing(checkpoint, "500 as planned", way, again="500 as planned") as (told, served):
         for number in (1, 2):
             with pytest.raises(openai.APIStatusError, match="as planned"):
                 served.chat(stream=stream)
             assert len(told.bodies) == 2 * number
-        told.how = ""
+        told.how = told.again = ""
         answer = served.chat(stream=stream)
         assert (verdict_in(answer) if stream else verdict_of(answer))["score"] is not None
 
@@ -191,6 +194,22 @@ def test_nothing_is_asked_again_once_bytes_were_passed_on(checkpoint: Path, way:
         content = served.post("/v1/chat/completions", {"model": "m", "messages": [], "stream": True}).content
     assert len(told.bodies) == 1
     assert b"as planned" in content
+
+
+@pytest.mark.parametrize(
+    ("way", "again"),
+    [("proxy", "500 as planned"), ("middleware", "500 as planned"), ("middleware", "object"), ("proxy", "silent")],
+)
+def test_a_stream_whose_first_event_failed_ends_with_what_the_second_try_came_to(
+    checkpoint: Path, way: str, again: str
+) -> None:
+    """The caller has got the head of the stream by then."""
+    with failing(checkpoint, "event", way, again=again, timeout_s=2.0) as (told, served):
+        message = "did not go on" if again == "silent" else "as planned"
+        with served.chat(stream=True) as stream, pytest.raises(openai.APIError, match=message) as caught:
+            list(stream)
+    assert caught.value.body["code"] == ("upstream_timeout" if again == "silent" else "upstream_status")
+    assert [body.get("logprobs") for body in told.bodies] == [True, None]
 
 
 @WAYS
@@ -216,9 +235,9 @@ def test_a_name_of_megabytes_is_not_remembered() -> None:
 def test_the_second_try_is_within_the_time_that_the_upstream_has(checkpoint: Path) -> None:
     with FaultyServer() as faulty:
         settings = Settings(checkpoint=checkpoint, upstream=faulty.base_url, timeout_s=0.3)
-        with running(create_app(settings)) as (url, _), pytest.raises(openai.APIStatusError) as found:
+        with running(create_app(settings)) as (url, _), pytest.raises(openai.APIStatusError) as caught:
             Served(url).chat("a:500 silent")
-    assert found.value.status_code == 504
+    assert caught.value.status_code == 504
     assert len(faulty.bodies) == 2
 
 

@@ -55,7 +55,7 @@ def faulty(checkpoint: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "said"),
+    ("fault", "status", "message"),
     [
         ("400", 400, "bad temperature"),
         ("401", 401, "Incorrect API key provided: None"),  # ours is not handed on
@@ -68,25 +68,23 @@ def faulty(checkpoint: Path) -> Iterator[Served]:
         ("cut", 502, "before its answer was whole"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
 def test_an_error_of_the_upstream_keeps_its_status_and_words(
-    faulty: Served, fault: str, status: int, said: str, stream: bool
+    faulty: Served, fault: str, status: int, message: str
 ) -> None:
-    if fault == "cut" and stream:
-        pytest.skip("a stream that is cut has begun with 200: see below")
-    with pytest.raises(openai.APIStatusError, match=said) as found:
-        faulty.chat(f"a:{fault}", stream=stream)
-    assert found.value.status_code == status
-    if fault == "429":
-        assert found.value.response.headers["retry-after"] == "0.25"
+    for stream in (False, True) if fault != "cut" else (False,):  # a stream that is cut has begun with 200: see below
+        with pytest.raises(openai.APIStatusError, match=message) as caught:
+            faulty.chat(f"a:{fault}", stream=stream)
+        assert caught.value.status_code == status
+        if fault == "429":
+            assert caught.value.response.headers["retry-after"] == "0.25"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_upstream_that_goes_silent_is_a_time_out(checkpoint: Path, stream: bool) -> None:
     with before_faults(checkpoint, 0.1) as impatient:
-        with pytest.raises(openai.APIStatusError, match=r"did not go on within 0\.1 s") as found:
+        with pytest.raises(openai.APIStatusError, match=r"did not go on within 0\.1 s") as caught:
             impatient.chat("a:silent", stream=stream)
-        assert found.value.status_code == 504
+        assert caught.value.status_code == 504
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("no-logprobs", "no log-prob"), ("bad-logprobs", ""), ("empty", "")])
@@ -115,14 +113,8 @@ def test_a_cut_stream_raises_in_the_client_and_never_looks_finished(faulty: Serv
     last = json.loads(content.split(b"data: ")[-1])
     assert last["metaprobe"]["score"] is None
     assert last["error"]["code"] == "upstream_cut"
-
-
-def test_a_cut_stream_is_counted_as_one_though_it_began_with_200(checkpoint: Path) -> None:
-    with before_faults(checkpoint, 60) as served:
-        request = {"model": "m", "messages": [{"role": "user", "content": "a:cut"}], "stream": True}
-        served.post("/v1/chat/completions", request)
-        counted = served.get("/metrics", authorization=f"Bearer {KEY}").text
-    assert 'metaprobe_errors_total{code="upstream_cut"} 1.0' in counted
+    counted = faulty.get("/metrics", authorization=f"Bearer {KEY}").text
+    assert 'metaprobe_errors_total{code="upstream_cut"}' in counted  # though it began with 200
 
 
 def test_a_stream_that_ends_early_has_no_score(faulty: Served) -> None:
@@ -130,14 +122,6 @@ def test_a_stream_that_ends_early_has_no_score(faulty: Served) -> None:
     assert verdict_of(last)["score"] is None
     assert "ended before the answer did" in verdict_of(last)["reason"]
     assert last.choices[0].finish_reason is None
-
-
-def test_a_chunk_that_is_no_json_passes_and_there_is_no_score(faulty: Served) -> None:
-    request = {"model": "m", "messages": [{"role": "user", "content": "a:malformed"}], "stream": True}
-    events = faulty.post("/v1/chat/completions", request).content.split(b"\n\n")
-    assert b'data: {"choices": [{"del' in events
-    assert json.loads(events[-3][6:])["metaprobe"]["reason"] == "a chunk of the upstream's stream is not JSON"
-    assert events[-2] == b"data: [DONE]"
 
 
 def test_an_upstream_that_is_not_there_is_said_to_be(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,8 +166,9 @@ def in_bytes(body: bytes, *, status: str = "200 OK", kind: str = "application/js
     return head + header + b"\r\n" + body
 
 
-@pytest.mark.parametrize("status", ["600 What", "999 No", "101 Switching"])
-@pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
+@pytest.mark.parametrize(
+    ("status", "path"), [("600 What", "chat/completions"), ("999 No", "embeddings"), ("101 Switching", "embeddings")]
+)
 def test_a_status_that_is_none_is_the_upstreams_fault(checkpoint: Path, status: str, path: str) -> None:
     with before_bytes(checkpoint, in_bytes(b"{}", status=status)) as client:
         answer = client.post(f"/v1/{path}", {"model": "m", "messages": [], "input": "a"})
@@ -204,8 +189,8 @@ def test_an_error_that_repeats_the_upstreams_key_does_not_give_it_away(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("METAPROBE_UPSTREAM_KEY", "the-key-of-the-upstream")
-    said = b'{"error": {"message": "no such key: the-key-of-the-upstream"}}'
-    with before_bytes(checkpoint, in_bytes(said, status="401 Unauthorized")) as client:
+    error = b'{"error": {"message": "no such key: the-key-of-the-upstream"}}'
+    with before_bytes(checkpoint, in_bytes(error, status="401 Unauthorized")) as client:
         answer = client.post("/v1/chat/completions", {"model": "m", "messages": []})
     assert answer.status_code == 401
     assert answer.json()["error"]["message"] == "no such key: ***"
@@ -221,8 +206,13 @@ TEXT_CHUNK = (
 )
 
 
-@pytest.mark.parametrize(("path", "event"), [("responses", RESPONSE), ("completions", TEXT_CHUNK)])
-@pytest.mark.parametrize("odd", [rb'"a\ud83d"', b"NaN", b"0.10000000000000000001", b"1e400", b"9" * 30])
+@pytest.mark.parametrize(
+    ("path", "event", "odd"),
+    [
+        *(("responses", RESPONSE, odd) for odd in (rb'"a\ud83d"', b"NaN", b"0.10000000000000000001", b"9" * 30)),
+        *(("completions", TEXT_CHUNK, odd) for odd in (rb'"a\ud83d"', b"1e400")),
+    ],
+)
 def test_what_python_reads_and_msgspec_does_not_write_costs_no_stream(
     checkpoint: Path, path: str, event: bytes, odd: bytes
 ) -> None:
@@ -231,16 +221,6 @@ def test_what_python_reads_and_msgspec_does_not_write_costs_no_stream(
         content = client.post(f"/v1/{path}", {"model": "m", "prompt": "a", "input": "a", "stream": True}).content
     assert content.count(b'"metaprobe":') == 1
     assert odd in content
-
-
-def test_a_stream_that_stops_in_the_middle_of_an_event_is_cut_and_not_scored(served: Served) -> None:
-    with pytest.raises(openai.APIError, match="middle of an event"):
-        list(served.chat("half", stream=True))
-
-
-def test_a_last_event_without_its_empty_line_does_not_swallow_the_verdict(served: Served) -> None:
-    *_, last = served.chat("no-blank-line", stream=True, logprobs=True)
-    assert last.model_extra["metaprobe"]["score"] is not None
 
 
 # An upstream that does not end
@@ -284,16 +264,6 @@ def test_an_upstream_is_closed_where_its_answer_is_too_large_or_not_wanted(check
     else:
         assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_too_large")
         assert "larger than 100000 bytes" in answer.json()["error"]["message"]
-
-
-def test_a_stream_longer_than_what_is_scored_passes_whole_and_unscored(
-    checkpoint: Path, upstream: tuple[Upstream, str]
-) -> None:
-    with running(create_app(Settings(checkpoint=checkpoint, upstream=upstream[1], max_answer_bytes=500))) as (url, _):
-        *before, last = Served(url).chat(stream=True)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in before) == TEXT
-    assert verdict_of(last)["score"] is None
-    assert "longer than 500 bytes" in verdict_of(last)["reason"]
 
 
 def test_the_end_of_the_server_closes_its_connections_to_the_upstream(

@@ -139,15 +139,6 @@ def test_the_clients_stream_helper_gives_the_text_where_its_finish_reason_lets_i
     assert (final.choices[0].message.content, final.choices[0].finish_reason) == (SEEN, "gated")
 
 
-def test_langchain_sees_the_finish_reason(checkpoint: Path, upstream: tuple[Upstream, str]) -> None:
-    langchain = pytest.importorskip("langchain_openai", reason="part of the dev extra; absent for users")
-    with gated(checkpoint, upstream) as served:
-        model = langchain.ChatOpenAI(model="m", **served.options)
-        first, *rest = model.stream([("user", "plain")])
-    message = sum(rest, start=first)
-    assert (message.content, message.response_metadata["finish_reason"]) == (SEEN, "content_filter")
-
-
 def test_what_gate_and_predictor_both_say_of_an_answer_is_said_once(
     evidence: Evidence, upstream: tuple[Upstream, str], tmp_path: Path
 ) -> None:
@@ -257,11 +248,3 @@ def test_nothing_of_the_upstream_comes_after_the_cut(predictor: QualityPredictor
     assert out.endswith(b"data: [DONE]\n\n")
     assert out.count(b"[DONE]") == 1
     assert through.end() == through.cut(502, "upstream_cut", "closed") == b""
-
-
-def test_the_usage_comes_after_the_verdict_of_an_answer_that_was_not_cut(predictor: QualityPredictor) -> None:
-    through = stream(predictor)
-    out = through.feed(events(WORD, WORD, END, USAGE))
-    assert passed(out) == [WORD, WORD, END, USAGE]
-    assert out.count(b'"metaprobe":') == 1
-    assert json.loads(out.split(b"\n\n")[-3][6:]) == USAGE

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import serving_clients
 from served import KEY, TOKENS, Upstream, running
-from serving_clients import LOGPROBS, TEXT, Served, verdict_in, verdict_of
+from serving_clients import LOGPROBS, PLAIN, TEXT, Served, verdict_in, verdict_of
 from test_serving_gate import FakeGates
 
 from metaprobe.llms.base import LLMError
@@ -22,7 +22,6 @@ from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, overview
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.feedback import read_feedback
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import read_tags
 from metaprobe.serving.http.settings import Settings, SettingsError
@@ -99,7 +98,7 @@ def test_tags_may_stand_in_the_requests_metadata(logged: Logged) -> None:
 def test_tags_in_the_header_are_what_the_caller_wrote_in_either_coding(logged: Logged, coding: str) -> None:
     head = {"authorization": f"Bearer {KEY}", "content-type": "application/json", "x-metaprobe-tags": "task=größe"}
     sent = {name.encode(): value.encode(coding) for name, value in head.items()}
-    verdict = httpx.post(f"{logged.url}/v1/score", json=LOGPROBS, headers=sent, trust_env=False).json()
+    verdict = httpx.post(f"{logged.url}/v1/score", json=LOGPROBS, headers=sent, **PLAIN).json()
     assert logged.entry(verdict["request_id"]).tags == {"task": "größe"}
 
 
@@ -153,20 +152,19 @@ def test_feedback_comes_back_and_a_later_one_wins(logged: Logged) -> None:
     ("body", "status", "message"),
     [
         (b"{", 400, "the body is not JSON"),
-        ({"request_id": "a"}, 400, "no `label`"),
-        ({"label": 1}, 400, "no `request_id`"),
+        ({"request_id": "a"}, 400, "missing required field `label`"),
+        ({"label": 1}, 400, "missing required field `request_id`"),
         ({"feedback": 3}, 400, "expected"),
+        ({"request_id": "a", "label": 1, "feedback": []}, 400, "a label stands beside a list of labels"),
         ({"feedback": [3]}, 400, "expected"),
         ({"request_id": "a", "label": 2}, 422, "request a: label 2; expected 1 or right"),
         ({"request_id": "a", "label": "so so"}, 422, "label 'so so'"),
-        ({"request_id": "a", "label": 1, "time": "now"}, 422, "expected seconds since 1970"),
+        ({"request_id": "a", "label": 1, "time": "now"}, 400, "$.time`; expected"),
         ({"request_id": "a", "label": 1, "time": -1}, 422, "expected seconds since 1970"),
-        ({"request_id": "a", "label": 1, "when": 1e9}, 422, "`when` is not read; expected `time`"),
-        ({"request_id": "a", "label": 1, "direction": "minimize"}, 422, "`direction` is not read; expected only"),
-        ({"request_id": "a", "label": 1, "valid": False}, 422, "`valid` is not read"),
-        ({"request_id": "a", "label": 0, "error": "timeout"}, 422, "`error` is not read"),
-        ({"request_id": "a", "label": 1, "source": "oracle"}, 422, "source 'oracle'; expected human, program, judge"),
-        ({"request_id": "a", "label": 1, "source": ["human"]}, 422, "expected human"),
+        ({"request_id": "a", "label": 1, "when": 1e9}, 400, "unknown field `when`"),
+        ({"request_id": "a", "label": 1, "direction": "minimize"}, 400, "unknown field `direction`"),
+        ({"request_id": "a", "label": 1, "w" * 9000: 1}, 400, "seconds since 1970"),
+        ({"request_id": "a", "label": 1, "source": "oracle"}, 400, "'oracle' - at `$.source`; expected"),
         ({"request_id": "", "label": 1}, 422, "the id that came with the verdict"),
         ({"request_id": "a" * 2001, "label": 1}, 422, "a request id has 2001 characters"),
         ({"feedback": [{"request_id": "a", "label": 1}] * 1025}, 413, "at most 1024"),
@@ -178,14 +176,15 @@ def test_feedback_that_is_none_is_refused_with_what_was_expected(
     answer = logged.post("/v1/feedback", body)
     assert answer.status_code == status
     assert message in answer.json()["error"]["message"]
+    assert len(answer.content) < 1000
 
 
-@pytest.mark.parametrize("path", ["/v1/feedback", "/v1/score", "/v1/chat/completions"])
-def test_a_compressed_request_is_refused_and_never_unpacked(logged: Logged, path: str) -> None:
+def test_a_compressed_request_is_refused_and_never_unpacked(logged: Logged) -> None:
     bomb = gzip.compress(b'{"request_id": "' + b"0" * (64 << 20))
     assert len(bomb) < 100_000
-    answer = logged.post(path, bomb, content_encoding="gzip")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+    for path in ("/v1/feedback", "/v1/score", "/v1/chat/completions"):
+        answer = logged.post(path, bomb, content_encoding="gzip")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
 
 
 def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_and_hold_up_nothing_else(
@@ -207,10 +206,10 @@ def test_labels_that_the_log_does_not_take_now_are_refused_for_the_time_being_an
             refused = [one.result() for one in several]
         assert {answer.status_code for answer in refused} == {503}
         assert {answer.headers["retry-after"] for answer in refused} == {"5"}
-        said = [answer.json()["error"]["message"] for answer in refused]
-        assert any("requests wait for the score log already" in one for one in said)
-        assert any("cannot be written now; the server's log says why" in one for one in said)
-        assert not any(str(tmp_path) in one for one in said)
+        messages = [answer.json()["error"]["message"] for answer in refused]
+        assert any("requests wait for the score log already" in one for one in messages)
+        assert any("cannot be written now; the server's log says why" in one for one in messages)
+        assert not any(str(tmp_path) in one for one in messages)
         holder.execute("COMMIT")
         holder.close()
         assert told.post("/v1/feedback", label).json()["stored"] == 1
@@ -222,10 +221,6 @@ def test_feedback_asks_for_a_key_and_for_a_log(logged: Logged, served: Served) -
     assert logged.post("/v1/feedback", {}, authorization="Bearer wrong").status_code == 401
     answer = served.post("/v1/feedback", {"request_id": "a", "label": 1})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_log")
-
-
-def test_without_a_log_a_verdict_has_no_id(served: Served) -> None:
-    assert "request_id" not in verdict_of(served.chat())
 
 
 def test_texts_and_log_probabilities_are_logged_only_where_asked_for(checkpoint: Path, tmp_path: Path) -> None:
@@ -352,9 +347,3 @@ def test_what_the_gate_saved_is_estimated_from_answers_that_went_on_and_never_ab
 
 def known(request_id: str, **more: Any) -> Entry:
     return Entry(request_id=request_id, time=1.7e9, checkpoint="c" * 64, score=0.5, **more)
-
-
-def test_a_label_beside_a_list_of_labels_is_refused_and_not_lost() -> None:
-    body = b'{"request_id": "a1", "label": 1, "feedback": []}'
-    with pytest.raises(Refusal, match="a label stands beside a list of labels"):
-        read_feedback(body, most=10)

@@ -64,11 +64,6 @@ def test_every_verdict_is_counted_by_its_score_its_flag_or_its_lack_of_one(count
     assert counts["metaprobe_abstained_total",] == 3
 
 
-def test_scores_are_counted_by_tenths(counting: Served) -> None:
-    bounds = {name[1] for name in counts_of(counting) if name[0] == "metaprobe_score_bucket"}
-    assert bounds == {*(str(tenth / 10) for tenth in range(1, 11)), "+Inf"}
-
-
 def test_what_went_wrong_is_counted_by_its_code_and_every_request_by_its_status(counting: Served) -> None:
     for said in ("refuses-logprobs-500", "redirect", "plain"):
         asked = {"model": "m", "messages": [{"content": said}], "logprobs": said.startswith("refuses")}
@@ -106,22 +101,6 @@ def test_the_times_of_an_answer_are_the_upstreams_and_what_was_added_here(
     assert (counts["metaprobe_added_seconds_count",], counts["metaprobe_added_seconds_sum",]) == (1, 2.0)
 
 
-def test_the_times_of_a_stream_are_the_upstreams_and_what_was_added_to_all_its_parts(
-    counting: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("metaprobe.serving.http.proxy.time", ticking(1.0))
-    monkeypatch.setattr("metaprobe.serving.http.exchange.time", ticking(1.0))
-    monkeypatch.setattr("metaprobe.serving.http.streamed_answer.time", clock := ticking(1024.0))
-    list(counting.chat(stream=True))
-    parts = (clock.perf_counter() / 1024.0 - 1) / 2  # at the beginning and the end of each one it was looked at
-    looks = (counts_of(counting) for _ in range(500))  # what a stream took is known a moment after its last byte
-    counts = next(counts for counts in looks if counts["metaprobe_upstream_seconds_count",])
-    assert (counts["metaprobe_upstream_seconds_count",], counts["metaprobe_upstream_seconds_sum",]) == (1, 1.0)
-    assert counts["metaprobe_added_seconds_count",] == 1
-    assert counts["metaprobe_added_seconds_sum",] == 1.0 + 1024.0 * parts
-    assert parts > 0
-
-
 def test_the_log_has_one_line_of_a_request_with_its_id_address_status_and_milliseconds(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,5 +127,5 @@ def test_what_the_log_has_dropped_and_repeated_is_counted_from_its_beginning() -
     for dropped, repeated in ((0, 0), (3, 1), (3, 1), (5, 2)):
         metrics.count_log(dropped, repeated)
         counted = counts_in(metrics.exposition().decode())
-        found = (counted["metaprobe_log_dropped_total",], counted["metaprobe_log_repeated_total",])
-        assert found == (dropped, repeated)
+        totals = (counted["metaprobe_log_dropped_total",], counted["metaprobe_log_repeated_total",])
+        assert totals == (dropped, repeated)

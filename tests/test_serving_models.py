@@ -50,7 +50,7 @@ def test_each_checkpoint_judges_the_model_that_it_is_named_for_and_the_first_all
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         (("first", "nobodys"), "does not say of which model it is"),
         (("first", "org/model=second", "third"), "is of a model that has a checkpoint"),
@@ -58,9 +58,9 @@ def test_each_checkpoint_judges_the_model_that_it_is_named_for_and_the_first_all
     ],
 )
 def test_where_it_is_not_clear_who_judges_whom_the_server_does_not_start(
-    made: dict[str, Any], written: tuple[str, ...], said: str
+    made: dict[str, Any], written: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         judged(made, *written)
 
 

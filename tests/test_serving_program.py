@@ -17,6 +17,7 @@ import serving_clients
 import uvicorn
 from click.testing import CliRunner
 from served import running_as
+from serving_clients import PLAIN
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaprobe.checkpoints import CheckpointError
@@ -44,23 +45,21 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
         "--header-timeout 1 --body-timeout 2 --send-timeout 4"
     )
     assert CliRunner().invoke(serve, options.split()).exit_code == 0
-    [found] = started
-    assert (found.checkpoint, found.upstream, found.auth, found.port) == (str(checkpoint), "http://u/v1", False, 0)
-    assert (found.max_body_bytes, found.timeout_s, found.workers) == (9, 3.0, 2)
-    assert (found.max_answer_bytes, found.forward_headers, found.top_logprobs) == (7, ("x-tenant",), 3)
-    assert (found.max_connections, found.max_scored_tokens) == (11, 12)
-    assert (found.header_timeout_s, found.body_timeout_s, found.send_timeout_s) == (1.0, 2.0, 4.0)
-    config = server_config(found, log_config=None)
+    [settings] = started
+    assert (settings.checkpoint, settings.upstream, settings.auth, settings.port) == (
+        str(checkpoint),
+        "http://u/v1",
+        False,
+        0,
+    )
+    assert (settings.max_body_bytes, settings.timeout_s, settings.workers) == (9, 3.0, 2)
+    assert (settings.max_answer_bytes, settings.forward_headers, settings.top_logprobs) == (7, ("x-tenant",), 3)
+    assert (settings.max_connections, settings.max_scored_tokens) == (11, 12)
+    assert (settings.header_timeout_s, settings.body_timeout_s, settings.send_timeout_s) == (1.0, 2.0, 4.0)
+    config = server_config(settings, log_config=None)
     assert config.access_log is False
     refused = CliRunner().invoke(serve, [str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
     assert isinstance(refused.exception, SettingsError)
-
-
-def test_what_the_program_does_by_default_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Settings] = []
-    monkeypatch.setattr("metaprobe.serving.http.run_server.serve", started.append)
-    assert CliRunner().invoke(serve, ["bundled:x"]).exit_code == 0
-    assert started == [Settings(checkpoint="bundled:x")]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -110,7 +109,7 @@ def test_the_program_says_nothing_of_itself_and_believes_nothing_that_callers_sa
     socket_asked["sec-websocket-key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
     with running_as(server_config(Settings(checkpoint=checkpoint), log_config=None)) as (url, _):
         answers = [
-            httpx.get(url + path, headers=headers, timeout=20, trust_env=False)
+            httpx.get(url + path, headers=headers, **PLAIN)
             for path, headers in (("/healthz", said), ("/metrics", socket_asked))
         ]
     assert [answer.status_code for answer in answers] == [200, 401]
@@ -212,11 +211,11 @@ def test_workers_share_a_listener_that_takes_callers_before_they_do_and_a_place_
 ) -> None:
     caplog.set_level(logging.INFO, "uvicorn.error")
     run_server(Settings(checkpoint=checkpoint, workers=3, port=0))
-    (found,) = workers
-    assert found.config.workers == 3
-    assert f"running on http://127.0.0.1:{found.address[1]}" in caplog.text
-    assert found.soon_again  # who ends the server can start it again at once, at the same port
-    assert not found.shared.exists()  # counts are not left behind
+    (supervisor,) = workers
+    assert supervisor.config.workers == 3
+    assert f"running on http://127.0.0.1:{supervisor.address[1]}" in caplog.text
+    assert supervisor.soon_again  # who ends the server can start it again at once, at the same port
+    assert not supervisor.shared.exists()  # counts are not left behind
 
 
 @pytest.mark.parametrize(

@@ -108,12 +108,6 @@ def test_of_two_for_one_model_none_is_passed_over(two: tuple[Checkpoint, Checkpo
         judges(two, Metrics(), **more)
 
 
-def test_a_share_is_a_share() -> None:
-    for share in (-0.1, 1.1):
-        with pytest.raises(SettingsError, match="expected a share from 0 to 1"):
-            Settings(checkpoint="c", canary_share=share)
-
-
 def test_the_shadow_scores_no_more_tokens_than_are_scored(two: tuple[Checkpoint, Checkpoint]) -> None:
     taken: Any = Taken()
     metrics = Metrics()

@@ -194,11 +194,6 @@ def test_what_is_no_chunk_passes_the_gate_lets_go_and_the_first_reason_counts(
     assert reason in verdict["reason"]
 
 
-def test_the_last_index_that_an_answer_may_have_is_scored(started: Started) -> None:
-    data = event(chunk(-0.5, index=1023)) + event(chunk(finish_reason="stop", index=1023))
-    assert verdict_of(started().feed(data + DONE))["score"] is not None
-
-
 def test_an_answer_without_an_index_is_the_first(started: Started) -> None:
     chunks = [chunk(-0.5), chunk(finish_reason="stop")]
     for each in chunks:
@@ -306,11 +301,3 @@ def test_an_answer_that_is_read_at_its_end_gets_the_verdict_that_reading_each_ch
         return held, out.count(b"\n\n")
 
     assert passed(closely=False) == passed(closely=True)
-
-
-def test_a_plain_answer_is_not_read_chunk_by_chunk(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(*_: object) -> None:
-        raise AssertionError("a chunk was read by itself")
-
-    monkeypatch.setattr(AnswerStream, "add", read)
-    assert verdict_of(started().feed(ANSWER + event(END) + DONE))["score"] is not None

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ class Waits:
     """Answers in the form that the path has, once it may."""
 
     def __init__(self) -> None:
-        self.asked, self.may = threading.Event(), threading.Event()
+        self.asked, self.may = threading.Semaphore(0), threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await lifespan(receive, send)
             return
         body = json.loads((await receive())["body"])
-        self.asked.set()
+        self.asked.release()
         await asyncio.to_thread(self.may.wait, 60)
         made = {"/v1/chat/completions": chat, "/v1/completions": text, "/v1/responses": response}[scope["path"]]
         whole, chunks = made()
@@ -106,40 +107,43 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", ASKED)
 def test_a_reload_while_the_upstream_answers_changes_nothing_of_that_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Waits()
+    told, asked = Waits(), [(path, {**ASKED[path], "stream": stream}) for path in ASKED for stream in (False, True)]
     with running(told) as (up, _), reloadable(tmp_path, monkeypatch, f"{up}/v1") as ((one, other), take_in, client):
-        with ThreadPoolExecutor(1) as threads:
-            begun = threads.submit(client.post, path, {**ASKED[path], "stream": stream})
-            assert told.asked.wait(60)
+        with ThreadPoolExecutor(len(asked)) as threads:
+            begun = [threads.submit(client.post, path, body) for path, body in asked]
+            for _ in asked:
+                assert told.asked.acquire(timeout=60)
             take_in()
             told.may.set()
-            answer = begun.result().text
-        assert one.digest in answer
-        assert other.digest not in answer
-        assert other.digest in client.post(path, {**ASKED[path], "stream": stream}).text
+        for answer in (request.result().text for request in begun):
+            assert one.digest in answer
+            assert other.digest not in answer
+        assert all(other.digest in client.post(path, body).text for path, body in asked)
 
 
-@pytest.mark.parametrize("path", [*ASKED, "/v1/score"])
 def test_a_reload_while_a_request_comes_in_changes_nothing_of_its_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Waits()
     told.may.set()
     with running(told) as (up, _), reloadable(tmp_path, monkeypatch, f"{up}/v1") as ((one, other), take_in, client):
-        body = json.dumps(LOGPROBS if path == "/v1/score" else ASKED[path]).encode()
         host, port = client.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=60) as opened:
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
-            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-            opened.sendall(head.encode() + body[:5])
-            time.sleep(0.2)  # the header is in work
+        with ExitStack() as open_ones:
+            begun = []
+            for path, asked in (*ASKED.items(), ("/v1/score", LOGPROBS)):
+                body = json.dumps(asked).encode()
+                opened = open_ones.enter_context(socket.create_connection((host, int(port)), timeout=60))
+                head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
+                head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+                opened.sendall(head.encode() + body[:5])
+                begun.append((opened, body[5:]))
+            time.sleep(0.2)  # the headers are in work
             take_in()
-            opened.sendall(body[5:])
-            answer = b"".join(iter(lambda: opened.recv(65536), b"")).decode()
-        assert one.digest in answer
-        assert other.digest not in answer
+            for opened, rest in begun:
+                opened.sendall(rest)
+                answer = b"".join(iter(partial(opened.recv, 65536), b"")).decode()
+                assert one.digest in answer
+                assert other.digest not in answer

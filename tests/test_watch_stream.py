@@ -40,14 +40,6 @@ def test_every_chunk_passes_untouched_and_the_verdict_is_that_of_the_whole_answe
     assert list(watched) == []  # it has ended
 
 
-def test_a_finished_response_scores_as_its_stream(client: openai.OpenAI, predictor: QualityPredictor) -> None:
-    whole = ask(client, stream=False)
-    before = whole.model_dump()
-    list(watched := watch(ask(client), predictor))
-    assert predictor.predict(whole) == watched.verdict
-    assert whole.model_dump() == before
-
-
 def test_chunks_come_as_the_server_sends_them(
     client: openai.OpenAI, upstream: tuple[Upstream, str], predictor: QualityPredictor
 ) -> None:

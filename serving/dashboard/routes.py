@@ -47,15 +47,15 @@ def dashboard_routes(log: ScoreLog | None) -> list[Route]:
 
     async def data(request: Request) -> Response:
         """Sums, estimates and events of the time, model, task and checkpoint that are asked for."""
-        span, found = span_of(request), there()
+        span, log = span_of(request), there()
         async with turns:
-            return _json(await asyncio.to_thread(overview, found, span))
+            return _json(await asyncio.to_thread(overview, log, span))
 
     async def queue(request: Request) -> Response:
         """Flagged answers that nobody has labelled, the lowest score first."""
-        span, found = span_of(request), there()
+        span, log = span_of(request), there()
         async with turns:
-            return _json({"answers": await asyncio.to_thread(flagged_queue, found, span)})
+            return _json({"answers": await asyncio.to_thread(flagged_queue, log, span)})
 
     return [Route("/dashboard", page), Route("/dashboard/data", data), Route("/dashboard/queue", queue)]
 

@@ -25,7 +25,7 @@ def create_app(
     for module in NEEDED:
         require(module, "serve")
     from metaprobe.serving.http.endpoints import application
-    from metaprobe.serving.http.judges import Judges, Scorer, Seat, load_judges, on_mismatch_of
+    from metaprobe.serving.http.judges import Judges, Scorer, Seat, load_gates, load_judges
     from metaprobe.serving.http.metrics import Metrics
 
     metrics = Metrics()
@@ -34,12 +34,4 @@ def create_app(
     else:
         scorer = Scorer(predictor, metrics, max_tokens=settings.max_scored_tokens)
         load = partial(Judges, {"": Seat(scorer)})
-    if gates is None and settings.gate is not None:
-        gates = StreamingGate.load(
-            settings.gate,
-            stop=settings.gate_stop,
-            escalate=settings.gate_escalate,
-            sha256=settings.gate_sha256,
-            on_mismatch=on_mismatch_of(settings),
-        )
-    return application(settings, metrics, load, gates)
+    return application(settings, metrics, load, gates or load_gates(settings))

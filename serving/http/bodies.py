@@ -26,7 +26,7 @@ LARGE_BYTES = 1 << 20
 """About 5 ms of reading and scoring, of an answer that is as it should be; a thread costs a tenth of a millisecond, and
 its share of Python's lock."""
 SCORED_BYTES = 64 << 10
-"""At most 20 ms of scoring, whatever a caller sends."""
+"""Bytes that take at most 20 ms to score, whatever a caller sends."""
 AT_ONCE = 2
 """Threads for each kind of work in one process; more would slow down the event loop that they are to spare."""
 MOST_WAITING = 16
@@ -46,7 +46,7 @@ class Threads:
         self._lock = Lock()
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns. Raises `Refusal` (429) where too many pieces wait already."""
+        """Returns what `work` returns. Raises `Refusal` (429) where too many pieces wait already."""
         if self._most is not None and self._held >= self._most:
             message = f"{self._held} large requests wait to be read; try again in {RETRY_AFTER_S} s"
             raise Refusal(429, "busy", message, {"retry-after": str(RETRY_AFTER_S)})
@@ -71,7 +71,7 @@ STREAMS = Threads("streams")
 
 
 async def aside(size: int, work: Callable[[], Result], threads: Threads = ANSWERS) -> Result:
-    """What `work` returns: on the event loop for a body of up to `LARGE_BYTES`, else in one of the threads.
+    """Returns what `work` returns. A body above `LARGE_BYTES` is worked on in a thread, others on the event loop.
 
     Raises `Refusal` (429) where the threads have too much to do.
     """
@@ -90,7 +90,7 @@ class Scoring:
         self._turn = asyncio.Lock()
 
     async def of(self, size: int, work: Callable[[], Result]) -> Result:
-        """What `work` on a body of `size` bytes returns. Raises `Refusal` (429) as `aside` does."""
+        """Returns what `work` on a body of `size` bytes returns. Raises `Refusal` (429) as `aside` does."""
         if size > LARGE_BYTES:
             return await REQUESTS.run(work)
         if size > SCORED_BYTES:
@@ -102,9 +102,9 @@ class Scoring:
 
 
 SCOPE_LEASE = "metaprobe.memory"
-"""Where a request finds its `Lease`."""
+"""Key of the scope with the request's `Lease`."""
 OBJECT_BYTES, ARRAY_BYTES, VALUE_BYTES = 160, 64, 32
-"""What `json.loads` takes for each `{`, each `[` and each value, about."""
+"""Bytes that `json.loads` takes for each `{`, each `[` and each value, about."""
 DENSEST = 16
 """Bytes of objects that a byte of the body may become. Log-probabilities become 8 to 12, a list of empty lists 32."""
 SPARED_BYTES = 4 << 20
@@ -221,15 +221,15 @@ def count_outside_strings(body: bytes) -> tuple[int, int, int]:
 
 def count_elements(array: bytes) -> int:
     """How many elements a JSON array has, at least: its commas that are in nothing else, and one."""
-    depth, found = 0, 1
+    depth, elements = 0, 1
     for values in _outside_strings(array):
         step = np.zeros(len(values), dtype=np.int32)
         step[(values == _OPEN_OBJECT) | (values == _OPEN_ARRAY)] = 1
         step[(values == ord("}")) | (values == ord("]"))] = -1
         depths = np.cumsum(step, dtype=np.int32) + depth
-        found += int(np.count_nonzero((values == _COMMA) & (depths == 1)))
+        elements += int(np.count_nonzero((values == _COMMA) & (depths == 1)))
         depth = int(depths[-1]) if len(depths) else depth
-    return found
+    return elements
 
 
 def _outside_strings(body: bytes) -> Iterator[NDArray[np.uint8]]:
@@ -255,7 +255,7 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
         # A page in a browser may send any other kind to this machine without being asked about it.
         raise Refusal(415, "unsupported_media_type", "expected Content-Type: application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        # What is never unpacked cannot unpack to more than it seems.
+        # A body that is never unpacked cannot unpack to more than it seems.
         raise Refusal(415, "unsupported_encoding", "the request is compressed; expected it as it is, in JSON")
     limit, lease = settings.max_body_bytes, request.scope.get(SCOPE_LEASE) or Memory.of(settings).lease()
     announced = request.headers.get("content-length", "")
@@ -278,7 +278,7 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
     except ClientDisconnect as error:
         raise gone() from error
     if max(size, received) > limit:
-        # What is still on its way is not read, so the connection cannot be used again.
+        # The rest of the body is not read, so the connection cannot be used again.
         message = f"the request is larger than {limit} bytes; send fewer or shorter ones"
         raise Refusal(413, "body_too_large", message, {"connection": "close"})
     body = b"".join(parts)
@@ -288,7 +288,7 @@ async def read_json_body(request: Request, settings: Settings) -> bytes:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` returns. Cancels it and raises `gone()` when the caller closes the connection first.
+    """Returns what `work` returns. Cancels it and raises `gone()` when the caller closes the connection first.
 
     The request's body must have been read.
     """

@@ -1,4 +1,4 @@
-"""What is answered at which address. Requests and answers are read as bytes: they are bounded, and passed on as is."""
+"""The addresses and what answers them. Requests and answers are read as bytes: bounded, and passed on as is."""
 
 import asyncio
 import logging
@@ -102,7 +102,7 @@ def application(
 async def _running(
     settings: Settings, reloader: Reloader, client: UpstreamClient, log: ServerLog | None
 ) -> AsyncIterator[None]:
-    """What goes on beside the answers for as long as the server runs, and what is closed when it ends."""
+    """Runs the work beside the answers for as long as the server runs, and closes what is open when it ends."""
     say_out_of_files_once(asyncio.get_running_loop())
     pruning = asyncio.ensure_future(_prune(log.log, settings.log_days)) if log and settings.log_days else None
     async with reloader.watching():
@@ -124,7 +124,7 @@ class OwnAnswers:
     metrics: Metrics
     log: ServerLog | None
     desk: FeedbackDesk | None
-    """Where there is a log."""
+    """Takes labels; None without a log."""
     panels: PanelDesk | None = None
     scoring: Scoring = field(default_factory=Scoring)
 
@@ -155,16 +155,16 @@ class OwnAnswers:
         return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     async def described(self, _: Request) -> Response:
-        """What there is, as OpenAPI."""
+        """Describes the addresses, as OpenAPI."""
         return _json(openapi())
 
     async def health(self, _: Request) -> Response:
         """That it is ready, and with which checkpoint."""
         judges = self.office.now
-        said = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstream)}
+        health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstream)}
         if not judges.only:
-            said["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
-        return _json(said | ({"reload_refused": True} if self.reloader.refused else {}))
+            health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
+        return _json(health | ({"reload_refused": True} if self.reloader.refused else {}))
 
     async def alive(self, _: Request) -> Response:
         """That the process answers."""

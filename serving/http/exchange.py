@@ -41,7 +41,7 @@ REASON = "metaprobe-reason"
 NOT_OURS = frozenset({401, 402, 407, 408, 429, 503, 504})
 """Statuses of 400 and above that log-probabilities cannot cause: keys, money, time and load. 403 is looked at."""
 FORBIDDEN = 403
-"""Of keys, unless its body names log-probabilities, as OpenAI's does for models that may not give them."""
+"""A status about keys, unless its body names log-probabilities: OpenAI gives it for models that may not give them."""
 REMEMBER_S = 600.0
 """How long a model is asked without log-probabilities before it is asked with them again."""
 GIVEN_S = 3600.0
@@ -52,6 +52,8 @@ MAX_MODELS = 1024
 """Names that are remembered; callers choose them."""
 MAX_FIRST_EVENT = 1 << 16
 """Bytes of the first event of a stream that are waited for before anything is passed on; errors are shorter."""
+MAX_QUOTED = 500
+"""Bytes of an upstream's error that are quoted where they cannot pass as they came."""
 MAX_NAME = 512
 """Characters of a name that is remembered: a caller may send one of megabytes, and a thousand of them."""
 
@@ -60,7 +62,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")
 
 
 def failure_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """What an answer's head says against log-probabilities, as in "500"; empty for none.
+    """Returns how an answer's head fails because of log-probabilities, as in "500"; empty where it does not.
 
     `headers`: with names in any case. Of `FORBIDDEN`, the body decides (`names_logprobs`).
     """
@@ -75,7 +77,7 @@ def names_logprobs(body: bytes) -> bool:
 
 
 def failure_in(body: bytes) -> str:
-    """What the JSON of an answer or a chunk with status 200 says against log-probabilities; empty for none."""
+    """Returns how the JSON of an answer or chunk with status 200 fails; empty where it does not."""
     if b'"error"' not in body:
         return ""
     try:
@@ -93,7 +95,7 @@ def failure_in(body: bytes) -> str:
 
 
 def failure_in_event(event: bytes) -> str:
-    """The same of the first event of a stream."""
+    """Returns how the first event of a stream fails; empty where it does not."""
     data = data_of(event)
     return failure_in(data) if data else ""
 
@@ -118,7 +120,7 @@ class Declined:
         self._given: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def why(self, model: str, asked_for: str) -> str:
-        """What the upstream answered when it was asked for more; empty where it is to be asked for it now.
+        """Returns what the upstream answered when it was asked for more; empty where it is to be asked for more now.
 
         `asked_for`: what is asked for beside what the caller wants.
         """
@@ -177,19 +179,19 @@ class Question:
     path: str
     """Below the upstream's base address."""
     body: bytes
-    """As the caller sent it."""
+    """The request as the caller sent it."""
     scorer: Scorer | None
     """None where there is nothing to score."""
     settings: Settings
     chat: ChatRequest | None = None
-    """What a chat completion's request asks for; None for a request that passes as it came, and so does its answer."""
+    """A chat completion's request; None for a request that passes as it came, as its answer does."""
     gates: StreamingGate | None = None
     panels: PanelDesk | None = None
     """Says which choice of several to keep."""
 
     @property
     def added(self) -> str:
-        """What was added to the request, such as "log-probabilities"; empty for nothing."""
+        """The name of what was added to the request, such as "log-probabilities"; empty for nothing."""
         return "" if self.chat is None else self.chat.added
 
     @property
@@ -203,7 +205,7 @@ class Question:
         return "" if self.chat is None else self.chat.model
 
     def stream(self, without: str) -> ScoredStream | None:
-        """What reads a streamed answer; None where nothing does. `without`: why it has no log-probabilities."""
+        """Returns the reader of a streamed answer, or None. `without`: why the answer has no log-probabilities."""
         if self.scorer is None:
             return None
         return ScoredStream(
@@ -241,7 +243,11 @@ class Question:
 
 class Passing:
     """One answer on its way to the caller: its head (`begin`), then its body, streamed (`feed`, `end`) or whole
-    (`judge`, `send_whole`)."""
+    (`judge`, `send_whole`).
+
+    The head of a stream is sent at once. Where its first event is a failure, the answer to the request as it came
+    goes on under the same head.
+    """
 
     def __init__(self, exchange: "Exchange", *, without: str = "", before: str = "", until: float = 0.0) -> None:
         """`without`: why the answer has no log-probabilities. `before`: how the changed request failed, of an answer to
@@ -253,16 +259,16 @@ class Passing:
         self._reason = ""
         self._received = 0
         self._held: list[bytes] = []
-        """What has come of a stream's first event, which says whether the answer is a failure."""
+        """The bytes so far of a stream's first event, which says whether the answer is a failure."""
         self._first = EventSplitter() if before or until else None
         """Reads the first event; None once it is known, or where it does not matter."""
         self.looks = self._first is not None
         """Whether it matters that the answer may be a failure."""
         self.stream: ScoredStream | None = None
-        """What reads a streamed answer; None for one that is passed on whole."""
+        """The reader of a streamed answer; None for an answer that is passed on whole."""
         self.status = 0
         self.begun = False
-        """Whether the caller has got anything."""
+        """Whether the caller has got anything of this answer's body."""
         self.failed = ""
         """How the request failed; nothing of this answer was passed on."""
         self.ended = asyncio.Event()
@@ -273,7 +279,7 @@ class Passing:
         self.status, self._headers = status, list(headers)
         if status == 200 and Headers(raw=self._headers).get("content-type", "").lower().startswith(EVENTS):
             self.stream = self._question.stream(self._without)
-        if self.stream is not None and self._first is None:
+        if self.stream is not None:
             await self._start(self._headers)
         elif status not in (200, FORBIDDEN):
             self._passes(failure_of(status, self._headers))
@@ -281,8 +287,8 @@ class Passing:
     async def feed(self, data: bytes) -> None:
         """Passes on what is whole by now of the events of a stream.
 
-        Of a stream that may be a failure nothing is passed on before the first event, unless that is a comment: who
-        waits for it is not kept waiting for more.
+        Of a stream that may be a failure no event is passed on before the first one is whole, unless that is a comment:
+        a caller who waits for a comment is not kept waiting for more.
         """
         if self._first is not None:
             self._held.append(data)
@@ -301,8 +307,9 @@ class Passing:
 
     async def cut(self, refusal: Refusal) -> None:
         """Ends a stream that broke."""
-        assert self.stream is not None
-        await self._send(self.stream.cut(refusal.status, refusal.code, refusal.message), more=False)
+        stream = self.stream or self._question.stream(self._without)
+        assert stream is not None  # without it no head has been sent
+        await self._send(stream.cut(refusal.status, refusal.code, refusal.message), more=False)
 
     async def judge(self, body: bytes) -> bytes | None:
         """The whole body as it is to be passed on, with its verdict; None where the answer is held back."""
@@ -318,7 +325,12 @@ class Passing:
         return body
 
     async def send_whole(self, body: bytes) -> None:
-        """Sends the answer with this body."""
+        """Sends the answer with this body. Where the head of a stream has been sent, an error event quotes the body."""
+        if self._exchange.begun:
+            quoted = body[:MAX_QUOTED].decode("utf-8", "replace")
+            message = f"asked again without {self._question.added}, the upstream answered {self.status}: {quoted}"
+            await self.cut(Refusal(502 if self.status == 200 else self.status, "upstream_status", message))
+            return
         headers = MutableHeaders(raw=list(self._headers))
         headers["content-length"] = str(len(body))
         if self._reason:
@@ -342,7 +354,6 @@ class Passing:
     async def _begin_stream(self, event: bytes) -> None:
         self._first = None
         if self._passes(failure_in_event(event)):
-            await self._start(self._headers)
             await self._feed(b"".join(self._held))
 
     async def _feed(self, data: bytes) -> None:
@@ -355,10 +366,12 @@ class Passing:
             self.ended.set()
 
     async def _start(self, headers: list[tuple[bytes, bytes]]) -> None:
-        self.begun = True
-        await self._exchange.send({"type": "http.response.start", "status": self.status, "headers": headers})
+        if not self._exchange.begun:
+            self._exchange.begun = True
+            await self._exchange.send({"type": "http.response.start", "status": self.status, "headers": headers})
 
     async def _send(self, body: bytes, *, more: bool) -> None:
+        self.begun = True
         await self._exchange.send({"type": "http.response.body", "body": body, "more_body": more})
 
 
@@ -366,7 +379,7 @@ class Exchange(ABC):
     """Asks, and asks again where the request failed because of what was added to it."""
 
     send: Send
-    """To the caller."""
+    """Sends a message to the caller."""
 
     def __init__(self, question: Question, *, settings: Settings, metrics: Metrics, declined: Declined) -> None:
         self.question = question
@@ -374,6 +387,8 @@ class Exchange(ABC):
         self.metrics = metrics
         self.declined = declined
         self.started = 0.0
+        self.begun = False
+        """Whether the caller has got the head of an answer."""
 
     @abstractmethod
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
@@ -382,7 +397,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def excuse(self, error: Exception) -> str:
-        """What an error says against what was added to the request; empty for nothing."""
+        """Returns how an error can be due to what was added to the request; empty where it cannot."""
 
     async def run(self) -> None:
         """Passes the answer on. Raises what `ask` raises where it cannot be asked again."""
@@ -397,14 +412,26 @@ class Exchange(ABC):
             except Exception as error:
                 first.failed = self.excuse(error) if asked.added and not first.begun else ""
                 if not first.failed:
-                    raise
+                    await self._end(first, error)
+                    return
             if not first.failed:
                 return
             failed = first.failed
             self.metrics.errors.labels("logprobs_declined").inc()
             within_s = self.settings.timeout_s - (time.perf_counter() - self.started)
         without = no_logprobs(known or failed, again=not known)
-        await self.ask(asked.body, Passing(self, without=without, before=failed), within_s)
+        passing = Passing(self, without=without, before=failed)
+        try:
+            await self.ask(asked.body, passing, within_s)
+        except Refusal as refusal:
+            await self._end(passing, refusal)
+
+    async def _end(self, passing: Passing, error: Exception) -> None:
+        """Ends a stream whose head has been sent with an error event. Raises any other error."""
+        if not self.begun or not isinstance(error, Refusal):
+            raise error
+        self.metrics.errors.labels(error.code).inc()
+        await passing.cut(error)
 
 
 class UpstreamExchange(Exchange, Response):
@@ -429,7 +456,7 @@ class UpstreamExchange(Exchange, Response):
         return "with a closed connection" if isinstance(error, Refusal) and error.code == CUT else ""
 
     async def ask(self, body: bytes, passing: Passing, within_s: float | None) -> None:
-        """As of `Exchange`, of the upstream."""
+        """Asks the upstream."""
         path = self.question.path
         async with self._client.asking(self._request, "POST", path, body, within_s=within_s) as answer:
             passed = to_caller(answer.headers).items()
@@ -463,11 +490,6 @@ class UpstreamExchange(Exchange, Response):
                     if passing.failed or passing.ended.is_set():
                         break
             await passing.end()
-        except Refusal as refusal:
-            if not passing.begun:
-                raise
-            self.metrics.errors.labels(refusal.code).inc()
-            await passing.cut(refusal)
         finally:
             if passing.begun and passing.stream is not None:
                 self.metrics.upstream_seconds.observe(time.perf_counter() - self.started)

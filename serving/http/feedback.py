@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from metaprobe.monitoring.labels import SOURCES, Labeller, NotYours, label_value
+from metaprobe.monitoring.labels import EXPECTED, Labeller, NotYours, label_value
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.tables import LogError, LogUnavailable
 from metaprobe.serving.http.bodies import REQUESTS, aside, count_elements
@@ -18,9 +18,10 @@ from metaprobe.serving.http.wire import MOST_UNCOUNTED, UNREADABLE, Object
 
 logger = logging.getLogger(__name__)
 
-SHAPE = '{"request_id": "...", "label": 1, "who": "ada"}, or {"feedback": [...]} with several'
-KEYS = frozenset(("request_id", "label", "who", "time", "source", "comment"))
-"""What a label may say. `comment` is not stored. Any other key might change what the label means, and is refused."""
+SHAPE = (
+    '{"request_id": "...", "label": 1}, with "who", "time" (seconds since 1970) and "source" (human, program, judge)'
+    ' where they are known, or {"feedback": [...]} with several'
+)
 _WAIT_S = 1.0
 """How long labels wait for their answers to be stored, so that an answer just given is known."""
 MOST_WAITING = 8
@@ -28,8 +29,30 @@ MOST_WAITING = 8
 RETRY_AFTER_S = 5
 
 _threads = ThreadPoolExecutor(1, thread_name_prefix="metaprobe-feedback")
-_object, _objects = msgspec.json.Decoder(Object), msgspec.json.Decoder(list[Object])
-_TIMES = frozenset({"when", "at", "timestamp", "date"})
+
+
+class SentLabel(msgspec.Struct, forbid_unknown_fields=True):
+    """A label as a caller sends it. Any other key might change what the label means, and is refused."""
+
+    request_id: Annotated[str, Meta(description="The id that came with the verdict, or the caller's own.")]
+    label: Annotated[bool | int | float | str | None, Meta(description=f"{EXPECTED}.")]
+    who: Annotated[str | None, Meta(description="Who says so; a later label of the same request counts.")] = None
+    time: Annotated[float | None, Meta(description="Seconds since 1970; now where it is left out.")] = None
+    source: Annotated[
+        Literal["human", "program", "judge", ""] | None,
+        Meta(description="What gave the label. One of a judge never replaces a person's; without it: a person."),
+    ] = None
+    comment: Annotated[msgspec.Raw | msgspec.UnsetType, Meta(description="Not stored.")] = msgspec.UNSET
+
+
+class SentLabels(msgspec.Struct):
+    """Several labels in one request."""
+
+    feedback: list[SentLabel]
+
+
+_object = msgspec.json.Decoder(Object)
+_label, _labels = msgspec.json.Decoder(SentLabel), msgspec.json.Decoder(list[SentLabel])
 
 
 class FeedbackDesk:
@@ -74,54 +97,35 @@ def _busy(why: str) -> Refusal:
 
 
 def read_feedback(body: bytes, *, most: int) -> list[FeedbackLabel]:
-    """The labels in a request's body. Raises `Refusal`."""
+    """Returns the labels in a request's body. Raises `Refusal`."""
     try:
         held = _object.decode(body)
         if "feedback" in held and held.keys() & {"request_id", "label"}:
             raise Refusal(400, "invalid_feedback", f"a label stands beside a list of labels; expected {SHAPE}")
-        several = _several(bytes(held["feedback"]), most) if "feedback" in held else [held]
+        several = _several(bytes(held["feedback"]), most) if "feedback" in held else [_label.decode(body)]
     except msgspec.ValidationError as error:
-        raise Refusal(400, "invalid_feedback", f"expected {SHAPE}") from error
+        # The error names a key of the caller's, which may be as long as the body.
+        raise Refusal(400, "invalid_feedback", f"{str(error)[:200]}; expected {SHAPE}") from error
     except UNREADABLE as error:
         raise Refusal(
             400, "invalid_json", f"the body is not JSON ({type(error).__name__}); expected {SHAPE}"
         ) from error
-    return [_label({name: _plain(one[name]) if name in KEYS else None for name in one}) for one in several]
+    return [_to_store(one) for one in several]
 
 
-def _several(array: bytes, most: int) -> list[Object]:
-    """The labels of a list, counted before an object is made of each where they might be very many."""
+def _several(array: bytes, most: int) -> list[SentLabel]:
+    """Returns the labels of a list, counted before an object is made of each where they might be very many."""
     count = count_elements(array) if array.count(b",") > MOST_UNCOUNTED else 0
-    found = [] if count > most else _objects.decode(array)
-    if max(count, len(found)) > most:
-        message = f"{max(count, len(found))} labels in one request; at most {most} are taken at once"
+    labels = [] if count > most else _labels.decode(array)
+    if max(count, len(labels)) > most:
+        message = f"{max(count, len(labels))} labels in one request; at most {most} are taken at once"
         raise Refusal(413, "batch_too_large", message)
-    return found
+    return labels
 
 
-def _plain(value: msgspec.Raw) -> object:
-    """A text, a number, a truth value or None. Of a list or an object, only its beginning, in a list."""
+def _to_store(one: SentLabel) -> FeedbackLabel:
     try:
-        return msgspec.json.decode(value, type=str | float | int | bool | None)
-    except msgspec.ValidationError:
-        return [bytes(value)[:40].decode("utf-8", "replace")]
-
-
-def _label(one: Mapping[str, Any]) -> FeedbackLabel:
-    if "label" not in one or not isinstance(one.get("request_id"), str):
-        raise Refusal(400, "invalid_feedback", f"a label has no `request_id`, or no `label`; expected {SHAPE}")
-    identity, at = one["request_id"][:200], one.get("time")
-    if unknown := sorted(map(str, one.keys() - KEYS)):
-        wanted = "`time`, in seconds since 1970" if unknown[0] in _TIMES else f"only {', '.join(sorted(KEYS))}"
-        said = f"request {identity}: `{unknown[0][:40]}` is not read; expected {wanted}"
-        raise Refusal(422, "invalid_feedback", said)
-    source = one.get("source") or ""
-    if source not in ("", *SOURCES):
-        said = f"request {identity}: source {str(source)[:40]!r}; expected {', '.join(SOURCES)}, or none"
-        raise Refusal(422, "invalid_feedback", said)
-    if at is not None and (isinstance(at, bool) or not isinstance(at, (int, float))):
-        raise Refusal(422, "invalid_feedback", f"request {identity}: `time` is no number; expected seconds since 1970")
-    try:
-        return FeedbackLabel(one["request_id"], label_value(one["label"]), str(one.get("who") or "")[:200], at, source)
+        value = label_value(one.label)
     except ValueError as error:
-        raise Refusal(422, "invalid_feedback", f"request {identity}: {error}") from error
+        raise Refusal(422, "invalid_feedback", f"request {one.request_id[:200]}: {error}") from error
+    return FeedbackLabel(one.request_id, value, (one.who or "")[:200], one.time, one.source or "")

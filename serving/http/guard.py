@@ -1,13 +1,10 @@
 """The door: who may come in, how many at once, and what is noted of a visit. Plain ASGI, around the application."""
 
 import logging
-import re
-import secrets
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,69 +20,32 @@ from metaprobe.serving.http.settings import Settings, is_loopback
 
 logger = logging.getLogger(__name__)
 
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A request's place in a trace."""
-
-    trace_id: str
-    """32 hexadecimal digits."""
-    span_id: str
-    """16 hexadecimal digits: of this server's own work on the request."""
-    flags: str = "01"
-
-    @property
-    def traceparent(self) -> str:
-        """The header that tells the next server."""
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
-
-
-def trace_of(traceparent: str) -> Trace:
-    """A new span in the caller's trace; in a new trace where the header is empty or names none."""
-    found = _TRACEPARENT.fullmatch(traceparent.strip())
-    if found is None:
-        return Trace(secrets.token_hex(16), secrets.token_hex(8))
-    return Trace(found[1], secrets.token_hex(8), found[3])
-
-
-class NoSpans:
-    """Traces are passed on, and nobody is told of them."""
-
-    @contextmanager
-    def span(self, endpoint: str, traceparent: str) -> Iterator[tuple[Trace, dict[str, Any]]]:
-        """The request's trace, and what will be known of it at the end."""
-        yield trace_of(traceparent), {}
-
-
-class Spans(NoSpans):
-    """A span a request, by OpenTelemetry. Who starts the server says where they go (`opentelemetry-instrument`)."""
+class Spans:
+    """Gives each request a span, by OpenTelemetry. Who starts the server says where spans go
+    (`opentelemetry-instrument`)."""
 
     def __init__(self) -> None:
         self._api = require("opentelemetry.trace", "otel")
-        self._propagator = require("opentelemetry.trace.propagation.tracecontext", "otel")
+        tracecontext = require("opentelemetry.trace.propagation.tracecontext", "otel")
+        self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = self._api.get_tracer("metaprobe")
 
     @contextmanager
-    def span(self, endpoint: str, traceparent: str) -> Iterator[tuple[Trace, dict[str, Any]]]:
-        """As of `NoSpans`; in the context of the span, whose attributes are then what is known."""
-        carrier = {"traceparent": traceparent} if traceparent else {}
-        context = self._propagator.TraceContextTextMapPropagator().extract(carrier)
+    def span(self, endpoint: str, headers: Headers) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+        """Yields the headers that tell the upstream the span, and its attributes, which are read at the end."""
+        context = self._propagator.extract(headers)
+        told: dict[str, str] = {}
         known: dict[str, Any] = {}
         with self._tracer.start_as_current_span(
             endpoint, context=context, kind=self._api.SpanKind.SERVER, attributes={"url.path": endpoint}
         ) as span:
-            found = span.get_span_context()
-            trace = trace_of(traceparent)
-            if found.is_valid and span.is_recording():
-                trace = Trace(f"{found.trace_id:032x}", f"{found.span_id:016x}", f"{int(found.trace_flags):02x}")
+            self._propagator.inject(told)
             try:
-                yield trace, known
+                yield told, known
             finally:
-                status = known.get("http.response.status_code", 0)
                 span.set_attributes(known)
-                if status >= 500:
+                if known.get("http.response.status_code", 0) >= 500:
                     span.set_status(self._api.StatusCode.ERROR)
 
 
@@ -106,7 +66,7 @@ ADMINS = ("/metrics", "/dashboard/data", "/dashboard/queue")
 
 
 def trial_id(request: Request) -> str:
-    """By which a canary is chosen: what the caller calls the request, else its id; empty where it came past the guard.
+    """Returns the name by which a canary is chosen: the caller's id of the request, else ours; empty past the guard.
 
     A caller who asks again under the same name has the same judge.
     """
@@ -114,7 +74,7 @@ def trial_id(request: Request) -> str:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks. Raises `KeyError` where the request came past the guard."""
+    """Returns who asks. Raises `KeyError` where the request came past the guard."""
     caller: Caller = request.scope[SCOPE_CALLER]
     return caller
 
@@ -132,7 +92,7 @@ class Guard:
         self._keys = keys
         self._limits = KeyLimits()
         self._in_flight = 0
-        self._spans = Spans() if settings.otel else NoSpans()
+        self._spans = Spans() if settings.otel else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -142,15 +102,19 @@ class Guard:
         given = headers.get("x-request-id", "")
         identity = uuid.uuid4().hex  # ours: under a name that two callers chose, one would land on the other's row
         endpoint = _endpoint(scope["path"])
-        with self._spans.span(endpoint, headers.get("traceparent", "")) as (trace, known):
-            # The upstream is to log the same id and trace.
-            passed = [pair for pair in scope["headers"] if pair[0] not in (b"traceparent", b"x-request-id")]
-            named = ((b"x-request-id", given or identity), (b"traceparent", trace.traceparent))
-            passed += [(name, value.encode("latin-1")) for name, value in named]
-            named_so = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(given)}
-            await self._answer({**scope, "headers": passed, **named_so}, receive, send, trace, known)
+        span: AbstractContextManager[tuple[dict[str, str], dict[str, Any]]] = nullcontext(({}, {}))
+        if self._spans is not None:
+            span = self._spans.span(endpoint, headers)
+        with span as (told, known):
+            told["x-request-id"] = given or identity  # the upstream is to log the same id
+            passed = [pair for pair in scope["headers"] if pair[0].decode("latin-1") not in told]
+            passed += [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
+            named = {SCOPE_ID: identity, SCOPE_CALLERS_ID: callers_id(given)}
+            await self._answer({**scope, "headers": passed, **named}, receive, send, told.get("traceparent", ""), known)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, trace: Trace, known: dict[str, Any]) -> None:
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, traceparent: str, known: dict[str, Any]
+    ) -> None:
         started, status, caller = time.perf_counter(), 0, None
         headers, identity, endpoint = Headers(scope=scope), scope[SCOPE_ID], _endpoint(scope["path"])
 
@@ -194,16 +158,13 @@ class Guard:
             known["http.response.status_code"] = status or 499
             took = 1e3 * (time.perf_counter() - started)
             told = {"request_id": identity, "endpoint": endpoint, "status": status or 499, "ms": round(took, 1)}
-            told |= {
-                "callers_id": scope[SCOPE_CALLERS_ID],
-                "key": caller.name if caller else "",
-                "trace_id": trace.trace_id,
-                "span_id": trace.span_id,
-            }
+            told |= {"callers_id": scope[SCOPE_CALLERS_ID], "key": caller.name if caller else ""}
+            if traceparent:
+                _, told["trace_id"], told["span_id"], _ = traceparent.split("-")
             logger.info("%s %s %d %.1f ms", identity, endpoint, status or 499, took, extra={FIELDS: told})
 
     def _check(self, headers: Headers, endpoint: str, bounded: bool) -> Caller:
-        """Who asks. Raises `Refusal` where he may not."""
+        """Returns who asks. Raises `Refusal` for a caller who may not."""
         settings = self._settings
         if "content-length" in headers and "transfer-encoding" in headers:
             # Whoever stands in front may have taken the other one for the body's end, and the rest for a new request.

@@ -19,7 +19,7 @@ def _note(number: int, frame: object) -> None:
 
 @contextmanager
 def hangups_wait() -> Iterator[None]:
-    """In the main thread: a SIGHUP that comes meanwhile is delivered afterwards, or once it calls `take_hangups`.
+    """Delivers a SIGHUP that comes to the main thread meanwhile afterwards, or once it calls `take_hangups`.
 
     Processes that are started meanwhile have it wait as well, until they call that. Where an error ends what is done
     here, a signal that waits is dropped: it would end the process before the error is told.

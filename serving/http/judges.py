@@ -1,4 +1,4 @@
-"""Who judges answers: a scorer a checkpoint, chosen by the model that answered, and other checkpoints at a reload."""
+"""The scorers that judge answers: one for each checkpoint, chosen by the model, and replaced at a reload."""
 
 import asyncio
 import logging
@@ -20,6 +20,7 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
 from metaprobe.records.response import ParsedResponse
+from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
 from metaprobe.serving.http.request_log import RequestLog
@@ -75,7 +76,7 @@ class Scorer:
         """Whether alternatives are read, here or in the shadow."""
 
     def of(self, request: RequestLog | None) -> "Scorer":
-        """The same scorer, each of whose verdicts is logged as one on an answer to this request."""
+        """Returns this scorer, with each of its verdicts logged as one on an answer to this request."""
         if request is None:
             return self
         logging_ = copy(self)
@@ -83,7 +84,7 @@ class Scorer:
         return logging_
 
     def allowance(self) -> Allowance:
-        """What one request may have scored."""
+        """Returns the tokens that one request may have scored."""
         return Allowance(self._max_tokens)
 
     def verdict(self, response: object, allowance: Allowance | None = None) -> dict[str, Any]:
@@ -103,10 +104,10 @@ class Scorer:
             log_unexpected(logger, "scoring", error)
             self._metrics.errors.labels("scoring").inc()
             verdict = self._no_verdict(f"scoring failed ({type(error).__name__}); the server's log has more")
-        said = self._counted(verdict, parsed)
+        shown = self._counted(verdict, parsed)
         if self._shadow is not None and parsed is not None and granted is not None and not granted.exceeded:
             self._shadow._follow(verdict, parsed, self._request)
-        return said
+        return shown
 
     def none(self, reason: str) -> dict[str, Any]:
         """No verdict, and why."""
@@ -163,13 +164,13 @@ class Scorer:
 
 
 def _shown(verdict: Verdict) -> dict[str, Any]:
-    """As JSON's own types. A reason may quote half of a surrogate pair, which JSON text can hold and UTF-8 cannot."""
+    """Returns the verdict in JSON's types. Its reason may quote half of a surrogate pair, which UTF-8 cannot hold."""
     return {**asdict(verdict), "reason": verdict.reason.encode("utf-8", "backslashreplace").decode()}
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who judges the answers of one model, or of all that have no seat of their own."""
+    """The scorers of one model's answers, or of all models that have no seat of their own."""
 
     judge: Scorer
     canary: Scorer | None = None
@@ -186,17 +187,17 @@ class Judges:
     """All checkpoints of a server. Never changed: a reload makes another, and requests in work keep theirs."""
 
     seats: Mapping[str, Seat]
-    """By the name of the model that answers; under the empty name those of all other models."""
+    """Seats by the name of the model that answers; the empty name is for all other models."""
     share: float = 0.0
-    """Of the requests that the canary judges."""
+    """Share of the requests that the canary judges."""
 
     def pick(self, model: str, request_id: str) -> Scorer:
-        """Who judges this model's answer to this request."""
+        """Returns the scorer of this model's answer to this request."""
         return self.seats.get(model, self.seats[""]).of(request_id, self.share)
 
     @property
     def default(self) -> Scorer:
-        """Who judges the answers of models that have no seat of their own."""
+        """Returns the scorer of models that have no seat of their own."""
         return self.seats[""].judge
 
     @property
@@ -225,15 +226,15 @@ class Office:
 class _Named:
     """Checkpoints as they were written, by the model's name, each with its digest where one is given."""
 
-    found: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    places: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def add(self, written: str, sha256: str | None, *, default: bool = False) -> None:
         name, location = split_name(written)
         if not name and not default:
             name = "*"  # its manifest names the models
-        if name in self.found and name != "*":
+        if name in self.places and name != "*":
             raise SettingsError(f"two checkpoints are to judge {name or 'all models'!r}; name each model once")
-        self.found[name if name != "*" else f"*{len(self.found)}"] = location, sha256
+        self.places[name if name != "*" else f"*{len(self.places)}"] = location, sha256
 
 
 def load_judges(settings: Settings, metrics: Metrics) -> Judges:
@@ -244,17 +245,17 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     named = _Named()
     for written, sha256 in _pinned(settings.pins):
         named.add(written, sha256, default=True)
-    taken = set(named.found)
+    taken = set(named.places)
     if "" not in taken and split_name(str(settings.checkpoint))[0] not in taken:
         named.add(str(settings.checkpoint), settings.sha256, default=True)
     for written in settings.more_checkpoints:
         if split_name(written)[0] not in taken or not split_name(written)[0]:
             named.add(written, None)
-    if "" not in named.found:  # one that is named judges the others too where it is the first
-        first = next(iter(named.found))
-        named.found[""] = named.found[first]
-    asked = {name: (*place, settings.run_by_model.get(name)) for name, place in named.found.items()}
-    loaded = {place: _load(settings, *place) for place in dict.fromkeys(asked.values())}
+    if "" not in named.places:  # one that is named judges the others too where it is the first
+        first = next(iter(named.places))
+        named.places[""] = named.places[first]
+    asked = {name: (*place, settings.run_by_model.get(name)) for name, place in named.places.items()}
+    loaded = {place: load_judge(settings, *place) for place in dict.fromkeys(asked.values())}
     judges = _seated({name: loaded[place] for name, place in asked.items()})
     shadows, canaries = _once(settings.shadows, "in the shadow"), _once(settings.canaries, "on trial")
     if unknown := (shadows.keys() | canaries.keys() | settings.run_by_model.keys()) - judges.keys():
@@ -265,34 +266,38 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     events = evaluation_events(on_span=True) if settings.otel else None
 
+    def beside(checkpoints: Mapping[str, str], name: str) -> QualityPredictor | None:
+        run = settings.run_by_model.get(name)
+        return load_judge(settings, checkpoints[name], None, run) if name in checkpoints else None
+
     def scorer(predictor: QualityPredictor, name: str, role: str) -> Scorer:
-        beside = _load(settings, shadows[name], None, settings.run_by_model.get(name)) if name in shadows else None
-        shadow = None if beside is None else Scorer(beside, metrics, role="shadow")
+        other = beside(shadows, name)
+        shadow = None if other is None else Scorer(other, metrics, role="shadow")
         return Scorer(
             predictor, metrics, max_tokens=settings.max_scored_tokens, role=role, shadow=shadow, events=events
         )
 
     seats = {}
     for name, predictor in judges.items():
-        trial = _load(settings, canaries[name], None, settings.run_by_model.get(name)) if name in canaries else None
+        trial = beside(canaries, name)
         seats[name] = Seat(scorer(predictor, name, "judge"), scorer(trial, name, "canary") if trial else None)
     return Judges(seats, settings.canary_share)
 
 
 def _once(written: Sequence[str], where: str) -> dict[str, str]:
     """Checkpoints by the model's name. Raises `SettingsError` for two of one name: one would be passed over."""
-    found: dict[str, str] = {}
+    checkpoints: dict[str, str] = {}
     for name, location in map(split_name, written):
-        if name in found:
+        if name in checkpoints:
             raise SettingsError(
                 f"two checkpoints are to be {where} of {name or 'all other models'!r}; give each model one"
             )
-        found[name] = location
-    return found
+        checkpoints[name] = location
+    return checkpoints
 
 
 def _seated(loaded: Mapping[str, QualityPredictor]) -> dict[str, QualityPredictor]:
-    """By the models' names, where a checkpoint came without one by those that it was trained on."""
+    """Returns predictors by their models' names; one that came without a name has those that it was trained on."""
     judges = {name: predictor for name, predictor in loaded.items() if not name.startswith("*")}
     for name, predictor in loaded.items():
         if not name.startswith("*"):
@@ -310,12 +315,28 @@ def _seated(loaded: Mapping[str, QualityPredictor]) -> dict[str, QualityPredicto
 
 
 def on_mismatch_of(settings: Settings) -> OnMismatch:
-    """What is done with other models' answers. A warning would put names that callers choose into the log, and Python
-    would remember each of them for ever."""
+    """Returns what to do with other models' answers.
+
+    A warning would put names that callers choose into the log, and Python would remember each of them for ever.
+    """
     return "note" if settings.on_mismatch == "warn" else settings.on_mismatch
 
 
-def _load(settings: Settings, location: str, sha256: str | None, run: str | None) -> QualityPredictor:
+def load_gates(settings: Settings) -> StreamingGate | None:
+    """Returns the gate that the settings name; None where they name none."""
+    if settings.gate is None:
+        return None
+    return StreamingGate.load(
+        settings.gate,
+        stop=settings.gate_stop,
+        escalate=settings.gate_escalate,
+        sha256=settings.gate_sha256,
+        on_mismatch=on_mismatch_of(settings),
+    )
+
+
+def load_judge(settings: Settings, location: Path | str, sha256: str | None, run: str | None) -> QualityPredictor:
+    """Returns the predictor of one checkpoint, with the settings' operating point."""
     mismatch, flags = on_mismatch_of(settings), settings.flags
     return QualityPredictor.load(location, sha256=sha256, run=run, on_mismatch=mismatch, **flags)
 
@@ -392,14 +413,14 @@ class Reloader:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._pins is None else LOOK_S):
                     await self._asked.wait()
-            found = self._look()
-            if self._asked.is_set() or found != self._seen:
+            pinned = self._look()
+            if self._asked.is_set() or pinned != self._seen:
                 self._asked.clear()
-                self._seen = found
+                self._seen = pinned
                 await self.reload()
 
     def _look(self) -> bytes | None:
-        """What the file of pins says; None where there is none, or it cannot be read now."""
+        """Returns the content of the file of pins; None where there is none, or it cannot be read now."""
         if self._pins is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Who may ask: callers' keys, what they are called, and how much each may ask for."""
+"""Callers' keys, their names, and how much each caller may ask for."""
 
 import hashlib
 import hmac
@@ -62,23 +62,23 @@ class Keys:
         return cls(callers)
 
     def caller(self, key: str) -> Caller | None:
-        """Who has this key; None where nobody has."""
+        """Returns the caller who has this key; None where nobody has."""
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
-        found = None
+        holder = None
         for caller in self._callers:  # all of them, always: the time must not reveal which one it was
-            found = caller if hmac.compare_digest(digest, caller.digest) else found
-        return found
+            holder = caller if hmac.compare_digest(digest, caller.digest) else holder
+        return holder
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.caller(key) is not None
 
 
 ANYONE = Caller(b"")
-"""Who asks where no key is asked for: somebody on this machine."""
+"""The caller where no key is asked for: somebody on this machine."""
 
 
 class KeyLimits:
-    """What every caller has asked for lately, in one worker."""
+    """Counts the latest requests of every caller, in one worker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -161,7 +161,7 @@ def _caller(name: str, given: Any, settings: Settings) -> Caller:
 
 
 def _digest(key: str, where: str) -> bytes:
-    """Of a key that protects something; else raises `SettingsError`, without the key."""
+    """Returns the digest of a key. Raises `SettingsError`, without the key, for one that protects nothing."""
     if len(key) < MIN_KEY_LENGTH:
         raise SettingsError(
             f"{where} holds a key of fewer than {MIN_KEY_LENGTH} characters, which can be guessed;"

@@ -1,4 +1,4 @@
-"""What is counted, and how log lines are written.
+"""Counts for Prometheus, and the form of log lines.
 
 Metrics are numbers only: no text, nothing that a caller chose. Names are those that the server was given.
 """
@@ -72,15 +72,15 @@ class Metrics:
         self.gated = Counter("metaprobe_gated", "Streams the gate acted on.", ["action"], registry=known)
 
     def count_log(self, dropped: int, repeated: int, spooled: int = 0) -> None:
-        """What the score log counts since its beginning."""
-        found = (dropped, repeated, spooled)
-        if found != self._log_counts:
-            for counter, now, before in zip(self._of_log, found, self._log_counts, strict=True):
+        """Takes the totals that the score log has counted since it was opened."""
+        totals = (dropped, repeated, spooled)
+        if totals != self._log_counts:
+            for counter, now, before in zip(self._of_log, totals, self._log_counts, strict=True):
                 counter.inc(now - before)
-            self._log_counts = found
+            self._log_counts = totals
 
     def exposition(self) -> bytes:
-        """In Prometheus' text format; of all workers together where there are several."""
+        """Returns the counts in Prometheus' text format, of all workers together where there are several."""
         if not os.environ.get(MULTIPROCESS):
             return generate_latest(self._registry)
         everyone = CollectorRegistry()
@@ -110,7 +110,7 @@ class Seldom:
 
 
 def say_out_of_files_once(loop: asyncio.AbstractEventLoop) -> None:
-    """Where no more connections can be taken in, one line says so, in place of a traceback for every attempt."""
+    """Logs one line where no more connections can be taken in, in place of a traceback for every attempt."""
     seldom = Seldom(logger)
     before = loop.get_exception_handler() or type(loop).default_exception_handler
 

@@ -22,7 +22,7 @@ from metaprobe.checkpoints.options import from_environment
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.exchange import FORBIDDEN, Declined, Exchange, Passing, Question
-from metaprobe.serving.http.judges import Scorer, on_mismatch_of
+from metaprobe.serving.http.judges import Scorer, load_gates, load_judge
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.request_log import SCOPE_CALLERS_ID, SCOPE_ID, RequestLog, ServerLog, callers_id
@@ -66,22 +66,8 @@ class VerdictMiddleware:
         self._app = app
         self._settings = settings = settings or settings_of(os.environ)
         if predictor is None:
-            predictor = QualityPredictor.load(
-                settings.checkpoint,
-                sha256=settings.sha256,
-                run=settings.run_by_model.get(""),
-                on_mismatch=on_mismatch_of(settings),
-                **settings.flags,
-            )
-        if gates is None and settings.gate is not None:
-            gates = StreamingGate.load(
-                settings.gate,
-                stop=settings.gate_stop,
-                escalate=settings.gate_escalate,
-                sha256=settings.gate_sha256,
-                on_mismatch=on_mismatch_of(settings),
-            )
-        self._gates = gates
+            predictor = load_judge(settings, settings.checkpoint, settings.sha256, settings.run_by_model.get(""))
+        self._gates = gates = gates or load_gates(settings)
         self._declined = Declined()
         self._metrics = Metrics()
         self._scorer = Scorer(predictor, self._metrics, max_tokens=settings.max_scored_tokens)
@@ -114,7 +100,7 @@ class VerdictMiddleware:
             return None  # the application says best what is wrong with it
 
     def _logged(self, scope: Scope, chat: ChatRequest) -> RequestLog | None:
-        """What the answers to this request are logged by; None without a log. Tags that cannot be read are left out:
+        """Returns the log of this request's answers; None without a log. Tags that cannot be read are left out:
         the application has no quarrel with them."""
         if self._log is None:
             return None
@@ -159,7 +145,7 @@ class _InnerExchange(Exchange):
                 await passing.begin(status, headers)
                 json = Headers(raw=headers).get("content-type", "").lower().startswith("application/json")
                 judged = (status == 200 and json) or (status == FORBIDDEN and passing.looks)
-                as_it_is = not (passing.failed or passing.stream or judged)
+                as_it_is = not (passing.failed or passing.stream or judged or self.begun)
             if as_it_is or message["type"] not in ("http.response.start", "http.response.body"):
                 passing.begun = True
                 await self.send(message)
@@ -197,15 +183,15 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
 
     An application without a life of its own fails at once and says nothing; it is answered for here.
     """
-    heard, said = [], False
+    heard, answered = [], False
 
     async def hear() -> Message:
         heard.append(await receive())
         return heard[-1]
 
     async def say(message: Message) -> None:
-        nonlocal said
-        said = True
+        nonlocal answered
+        answered = True
         if message["type"].startswith("lifespan.shutdown"):
             await asyncio.to_thread(close)
         await send(message)
@@ -213,7 +199,7 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
     try:
         await app(scope, hear, say)
     except Exception as error:
-        if said:
+        if answered:
             await asyncio.to_thread(close)
             raise
         logger.info("the application has no lifespan of its own (%s: %s)", type(error).__name__, error)
@@ -226,7 +212,7 @@ async def until_the_end(app: ASGIApp, scope: Scope, receive: Receive, send: Send
 
 
 async def first_of(receive: Receive, ended: asyncio.Event) -> Message:
-    """What the caller does next, or that it is gone where the answer was ended before."""
+    """Returns the caller's next message, or a disconnect where the answer was ended before."""
     waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -237,7 +223,7 @@ async def first_of(receive: Receive, ended: asyncio.Event) -> Message:
 
 
 def once_more(body: bytes, whole: bool, receive: Receive) -> Receive:
-    """What has been received, once more, then the rest."""
+    """Returns a `receive` that gives what has been received once more, then the rest."""
     told = False
 
     async def received() -> Message:

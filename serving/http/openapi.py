@@ -1,9 +1,11 @@
-"""What the server answers at which address, as an OpenAPI document."""
+"""The OpenAPI document of the server's addresses."""
 
 from importlib.metadata import version
 from typing import Any
 
-from metaprobe.monitoring.labels import EXPECTED, SOURCES
+import msgspec
+
+from metaprobe.serving.http.feedback import SentLabel, SentLabels
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "object", "required": ["message", "type", "code"]}}}
 _VERDICT = {
@@ -19,27 +21,6 @@ _VERDICT = {
         "reason": {"type": "string"},
     },
 }
-_LABEL = {
-    "type": "object",
-    "required": ["request_id", "label"],
-    "properties": {
-        "request_id": {"type": "string", "description": "The id that came with the verdict, or the caller's own."},
-        "label": {"type": ["number", "boolean", "string", "null"], "description": f"{EXPECTED}."},
-        "who": {"type": "string", "description": "Who says so; a later label of the same request counts."},
-        "time": {"type": "number", "description": "Seconds since 1970; now where it is left out."},
-        "source": {
-            "enum": list(SOURCES),
-            "description": "What gave the label. One of a judge never replaces a person's; without it: a person.",
-        },
-        "comment": {"type": "string", "description": "Not stored."},
-    },
-    "additionalProperties": False,
-}
-_LABELS = {
-    "type": "object",
-    "required": ["feedback"],
-    "properties": {"feedback": {"type": "array", "items": {"$ref": "#/components/schemas/Label"}}},
-}
 _STORED = {
     "type": "object",
     "required": ["stored", "unknown"],
@@ -48,10 +29,6 @@ _STORED = {
         "unknown": {"type": "integer", "description": "Of these, labels of requests that the log does not hold."},
     },
 }
-_ASKED: dict[str, dict[str, Any]] = {
-    "/v1/feedback": {"oneOf": [{"$ref": "#/components/schemas/Label"}, {"$ref": "#/components/schemas/Labels"}]}
-}
-"""What is sent where it is no upstream's business."""
 _PASSED = "The upstream's answer as it came"
 
 _POSTS = {
@@ -80,11 +57,12 @@ _KINDS = {"/metrics": "text/plain", "/dashboard": "text/html"}
 def openapi() -> dict[str, Any]:
     """The document, as JSON's own types."""
     paths: dict[str, Any] = {
-        path: {"post": _operation(said, path) | {"requestBody": _body(path)}} for path, said in _POSTS.items()
+        path: {"post": _operation(summary, path) | {"requestBody": _body(path)}} for path, summary in _POSTS.items()
     }
-    paths |= {path: {"get": _operation(said, path)} for path, said in _GETS.items()}
+    paths |= {path: {"get": _operation(summary, path)} for path, summary in _GETS.items()}
     key = {"type": "http", "scheme": "bearer"}
-    schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Label": _LABEL, "Labels": _LABELS, "Stored": _STORED}
+    _, labels = msgspec.json.schema_components([SentLabel, SentLabels], ref_template="#/components/schemas/{name}")
+    schemas = {"Verdict": _VERDICT, "Error": _ERROR, "Stored": _STORED, **labels}
     return {
         "openapi": "3.1.0",
         "info": {"title": "metaprobe", "version": version("metaprobe")},
@@ -95,22 +73,24 @@ def openapi() -> dict[str, Any]:
 
 
 def _body(path: str) -> dict[str, Any]:
-    schema = _ASKED.get(path, {"type": "object"})
+    schema: dict[str, Any] = {"type": "object"}  # what else is sent is the upstream's business
+    if path == "/v1/feedback":
+        schema = {"oneOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("SentLabel", "SentLabels")]}
     return {"content": {"application/json": {"schema": schema}}, "required": True}
 
 
-def _operation(said: str, path: str) -> dict[str, Any]:
+def _operation(summary: str, path: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"type": "object"}
     if path == "/v1/score":
         answer = {"$ref": "#/components/schemas/Verdict"}
     elif path == "/v1/feedback":
         answer = {"$ref": "#/components/schemas/Stored"}
-    elif "`metaprobe`" in said:
+    elif "`metaprobe`" in summary:
         answer["properties"] = {"metaprobe": {"$ref": "#/components/schemas/Verdict"}}
     kind = _KINDS.get(path, "application/json")
     refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     operation: dict[str, Any] = {
-        "summary": said,
+        "summary": summary,
         "responses": {
             "200": {"description": "Answered.", "content": {kind: {"schema": answer}}},
             "default": {"description": "Refused, and why.", **refused},

@@ -30,7 +30,7 @@ CHAT, EMBEDDINGS = "/chat/completions", "/embeddings"
 FORWARDED = (CHAT, "/completions", "/responses", EMBEDDINGS)
 """Below the upstream's base address."""
 _ODD = re.compile(r"[;%\ufffd\x00-\x1f]")
-"""What no name of a model holds, and what may mean another path to the upstream."""
+"""Characters that no name of a model holds, and that may mean another path to the upstream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,6 @@ class Refusal(Exception):
 
 
 def error_object(status: int, code: str, message: str) -> dict[str, object]:
-    """What stands under `error`, as OpenAI's clients read it."""
+    """Returns the object under `error`, as OpenAI's clients read it."""
     kind = "invalid_request_error" if status < 500 else "upstream_error" if code.startswith("upstream") else "error"
     return {"message": message, "type": kind, "param": None, "code": code}

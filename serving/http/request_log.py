@@ -1,4 +1,4 @@
-"""What the server logs: an entry for each verdict, under the id that goes back to the caller with it."""
+"""The server's entries in the score log: one for each verdict, under the id that goes back to the caller with it."""
 
 import re
 import time
@@ -26,14 +26,14 @@ TAGS_HEADER = "x-metaprobe-tags"
 TAGS_METADATA = "metaprobe-tags"
 """Key of a chat request's `metadata` that says the same as the header."""
 SCOPE_ID = "metaprobe.request_id"
-"""Where the guard leaves the request's id."""
+"""Key of the scope under which the guard leaves the request's id."""
 SCOPE_CALLERS_ID = "metaprobe.callers_id"
-"""Where it leaves what the caller calls the request; empty for nothing."""
+"""Key of the scope with the caller's own id of the request; empty for none."""
 SCOPE_CALLER = "metaprobe.caller"
-"""Where it leaves who asks."""
+"""Key of the scope with the caller."""
 _CALLERS_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 NOT_LOGGED = "this verdict is not logged: the score log takes no more entries now"
-"""What a verdict says that found the log's queue full."""
+"""Reason of a verdict that the log's full queue did not take."""
 MAX_TAGS = 16
 MAX_TAGS_TEXT = 8192
 """Characters of all tags as they are written, spaces included: `MAX_TAGS` of the longest take two thirds of it."""
@@ -41,12 +41,12 @@ WAIT_S = 5.0
 """How long labels wait for another process that holds the log's file, before they are refused for the time being."""
 
 _QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*(?:\1|\\?$)""", re.DOTALL)
-"""What Python's `repr` writes of a text, also where its end is cut off; an apostrophe stands behind a letter."""
+"""A text as Python's `repr` writes it, also where its end is cut off; an apostrophe stands behind a letter."""
 _TAG = re.compile(r"([A-Za-z0-9_.-]{1,64})=([^,=\x00-\x1f]{0,256})")
 
 
 class _Metadata(msgspec.Struct):
-    """What is read of a request's metadata. The rest is walked over, and no objects are made of it."""
+    """The part of a request's metadata that is read. No objects are made of the rest."""
 
     tags: msgspec.Raw = msgspec.field(name=TAGS_METADATA, default=msgspec.Raw(b'""'))
 
@@ -59,11 +59,11 @@ class ServerLog:
     settings: Settings
     metrics: Metrics
     prices: Mapping[str, Price] | None = None
-    """By the model's name; None for OpenAI's list."""
+    """Prices by the model's name; None for OpenAI's list."""
     lengths: "AnswerLengths | None" = None
-    """Of answers that the gate let go on; None where there is no gate."""
+    """Lengths of answers that the gate let go on; None where there is no gate."""
     host: str = ""
-    """Of the upstream, by which prices are known."""
+    """The upstream's host, by which prices are known."""
 
     @classmethod
     def open(cls, settings: Settings, metrics: Metrics, *, gated: bool) -> Self:
@@ -79,7 +79,7 @@ class ServerLog:
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
 
     def cost_usd(self, answer: ParsedResponse, asked_model: str) -> float | None:
-        """What the upstream's count of tokens costs; None without a price, or a count of what was read and written."""
+        """Returns the cost of the tokens that the upstream counted; None without a price or a count."""
         counted = answer.usage
         price = price_of(answer.model, self.host, self.prices) or price_of(asked_model, self.host, self.prices)
         if price is None or not counted.prompt_tokens:
@@ -98,7 +98,7 @@ class ServerLog:
         one_usage: bool = True,
         tags: Mapping[str, str] | None = None,
     ) -> "RequestLog":
-        """What the answers to a request are logged by. Raises `Refusal` for tags that cannot be read.
+        """Returns the log of one request's answers. Raises `Refusal` for tags that cannot be read.
 
         `tags`: in place of those that the request names. `one_usage`: whether all answers are of
         one response of the upstream, whose count of tokens is of them all.
@@ -228,7 +228,7 @@ def without_quotes(reason: str) -> str:
 
 
 def callers_id(given: str) -> str:
-    """What a caller calls a request in `X-Request-ID`; empty for what is no such name."""
+    """Returns the caller's `X-Request-ID`; empty for a value that is no such id."""
     return given if _CALLERS_ID.fullmatch(given) else ""
 
 
@@ -242,11 +242,11 @@ def read_tags(given: str) -> dict[str, str]:
         )
     tags = {}
     for part in given.split(","):
-        found = _TAG.fullmatch("=".join(side.strip() for side in part.split("=", 2)))
-        if found is None:
+        tag = _TAG.fullmatch("=".join(side.strip() for side in part.split("=", 2)))
+        if tag is None:
             message = f"{TAGS_HEADER} is not NAME=VALUE, separated by commas, such as task=faq,prompt=v7"
             raise Refusal(400, "invalid_tags", message)
-        tags[found[1]] = found[2]
+        tags[tag[1]] = tag[2]
     if len(tags) > MAX_TAGS:
         raise Refusal(400, "invalid_tags", f"{TAGS_HEADER} holds {len(tags)} tags; at most {MAX_TAGS} are kept")
     return tags
@@ -283,10 +283,10 @@ def _asked(question: ChatRequest | None) -> str | None:
         messages = msgspec.json.decode(question.fields["messages"], type=list[dict[str, Any]])
     except (*UNREADABLE, KeyError):
         return None
-    said = [(str(message.get("role", "")), _content(message.get("content"))) for message in messages]
-    if len(said) == 1 and said[0][0] == "user":
-        return said[0][1]
-    return "\n\n".join(f"{role}: {content}" for role, content in said)
+    spoken = [(str(message.get("role", "")), _content(message.get("content"))) for message in messages]
+    if len(spoken) == 1 and spoken[0][0] == "user":
+        return spoken[0][1]
+    return "\n\n".join(f"{role}: {content}" for role, content in spoken)
 
 
 def _content(content: object) -> str:

@@ -44,7 +44,7 @@ class Settings(FlagOptions):
             variable=True,
         ),
     ]
-    """With a name before it (`NAME=CHECKPOINT`) it judges that model, and all that have no checkpoint of their own."""
+    """A checkpoint with a name (`NAME=CHECKPOINT`) judges that model, and all that have no checkpoint of their own."""
     more_checkpoints: tuple[str, ...] = ()
     """Further ones, each for the model NAME (`NAME=CHECKPOINT`), or for those that it was trained on."""
     sha256: Annotated[str | None, Option("Digest of the (first) checkpoint, from its author.", variable=True)] = None
@@ -101,7 +101,7 @@ class Settings(FlagOptions):
             variable=True,
         ),
     ] = None
-    """At most `gate_stop`."""
+    """Not above `gate_stop`."""
     gate_finish_reason: Annotated[str, Option("finish_reason of an answer that the gate ended.", variable=True)] = (
         "content_filter"
     )
@@ -135,9 +135,9 @@ class Settings(FlagOptions):
         ),
     ] = None
     key_per_minute: Annotated[float | None, Option("Requests of one key in a minute; more get 429.", above=0)] = None
-    """In one worker, where the file says nothing else; None for any number."""
+    """Counted in each worker, where the file of keys says nothing else; None for any number."""
     key_in_flight: Annotated[int | None, Option("Requests of one key at one time; more get 429.", low=1)] = None
-    """In one worker; None for any number."""
+    """Counted in each worker; None for any number."""
     upstream_key_env: Annotated[
         str,
         Option("Environment variable with the upstream's key; where it is empty, the caller's own is forwarded."),
@@ -270,14 +270,14 @@ class Settings(FlagOptions):
     @property
     def run_by_model(self) -> dict[str, str]:
         """The run that each model's answers are of, by its name; under "" that of the first checkpoint."""
-        found = {}
+        runs = {}
         for written in self.base_rates:
             name, equals, run = written.partition("=")
             named = equals and "|" not in name  # a run's own name may hold the sign: my-model|sums|shots=3
-            if (key := name if named else "") in found:
+            if (key := name if named else "") in runs:
                 raise SettingsError(f"two runs are given for {key or 'the first checkpoint'!r}; give each model one")
-            found[key] = run if named else written
-        return found
+            runs[key] = run if named else written
+        return runs
 
     def upstream_key(self) -> str:
         """The key for the upstream, from the environment; empty where the caller's own is forwarded."""

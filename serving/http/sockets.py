@@ -1,4 +1,4 @@
-"""What connections may cost: how many there are, how long they may say nothing, and how long they may read nothing.
+"""Bounds of connections: how many there are, how long they may send nothing, and how long they may read nothing.
 
 A request that is being answered is bounded elsewhere (`Settings.body_timeout_s`, `timeout_s`, `max_concurrency`), so a
 stream that goes on is never cut from here.
@@ -6,12 +6,11 @@ stream that goes on is never cut from here.
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from metaprobe.serving.http.metrics import Seldom
@@ -20,78 +19,13 @@ from metaprobe.serving.http.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_OFFER = re.compile(rb"\r\nupgrade(?=:)", re.IGNORECASE)
-_NAME, _END = b"\r\nupgrade:", b"\r\n\r\n"
-
-
-class OffersLeftOut:
-    """Hands bytes on to a parser, which says by `header_is_whole` and `message_is_whole` how far it is."""
-
-    def __init__(self, feed: Callable[[bytes], bool]) -> None:
-        """`feed`: takes bytes, and says whether more may come."""
-        self._feed = feed
-        self._held = b""
-        """The end of a header so far that may be the beginning of an offer, or of the header's end."""
-        self._in_header = True
-        self._left: int | None = None
-        """Bytes of the body that are still to come; None for a body in chunks."""
-        self._before = b""
-        """The last bytes of a body in chunks, which ends as a header does."""
-
-    def header_is_whole(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """The parser has read a header, of these names (in lower case) and values."""
-        length = next((value for name, value in headers if name == b"content-length"), b"")
-        self._in_header, self._before = False, b""
-        self._left = int(length) if length.isdigit() else None
-
-    def message_is_whole(self) -> None:
-        """The parser has read a request to its end."""
-        self._in_header = True
-
-    def take(self, data: bytes) -> None:
-        """Hands on what came."""
-        data = self._held + data
-        self._held = b""
-        while data:
-            piece, data = self._piece_of_header(data) if self._in_header else self._piece_of_body(data)
-            if not piece:
-                self._held = data
-                return
-            if not self._feed(piece):
-                return
-
-    def _piece_of_header(self, data: bytes) -> tuple[bytes, bytes]:
-        end = data.find(_END)
-        until = end + len(_END) if end >= 0 else len(data) - _begun(data)
-        return _OFFER.sub(b"\r\nx-grade", data[:until]), data[until:]
-
-    def _piece_of_body(self, data: bytes) -> tuple[bytes, bytes]:
-        if self._left is not None:
-            until = min(self._left, len(data))
-            self._left -= until
-            return data[:until], data[until:]
-        end = (self._before + data).find(_END)
-        until = len(data) if end < 0 else end + len(_END) - len(self._before)
-        self._before = (self._before + data[:until])[-len(_END) + 1 :] if end < 0 else b""
-        return data[:until], data[until:]
-
-
-def _begun(data: bytes) -> int:
-    """How many bytes at the end may be the beginning of an offer, or of the header's end."""
-    tail = data[-len(_NAME) :].lower()
-    for size in range(min(len(tail), len(_NAME) - 1), 0, -1):
-        if _NAME.startswith(tail[-size:]) or _END.startswith(tail[-size:]):
-            return size
-    return 0
-
-
 OTHER_FILES = 32
 """Descriptors kept for all that is no connection: listener, event loop, log, the files that workers share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of the connections of one worker."""
+    """Bounds of the connections of one worker."""
 
     connections: int
     header_timeout_s: float
@@ -132,7 +66,7 @@ _seldom = Seldom(logger)
 
 
 MAX_HEADER_BYTES = 64 << 10
-"""Of a request's first line and header."""
+"""Bytes that a request's first line and header may have."""
 MAX_AHEAD = 16
 """Requests that a connection may send before the one ahead of them is answered. Each takes two kilobytes, and hundreds
 fit into what is read at once."""
@@ -140,7 +74,8 @@ MAX_AHEAD_BYTES = 64 << 10
 """Bytes of a body that may come before its request's turn; beyond them reading would stop, and nobody would notice that
 the caller has gone."""
 STALLED_S = 2.0
-"""After which a caller who does not take a waiting answer makes room for a new connection, where no other can."""
+"""Seconds after which a caller who reads nothing of a waiting answer makes room for a new connection, where no other
+can."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -154,12 +89,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, bounds: Bounds, **named: Any) -> None:
         super().__init__(*given, **named)
         self._bounds = bounds
-        self._offers = OffersLeftOut(self._feed)
         self._header_timer: asyncio.TimerHandle | None = None
         self._send_timer: asyncio.TimerHandle | None = None
         self._quiet_since = 0.0
         self._header_bytes = 0
-        """Of a header that is not whole yet."""
+        """Bytes so far of a header that is not whole yet."""
         self._begun = False
         """Whether a request has begun of which something is still to come."""
         self._header_is_whole = False
@@ -178,18 +112,38 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if not self._answering():
             self._await_header()
-        self._offers.take(data)
+        self._feed(data)
         if self._answering():
             self._header_timer = _cancel(self._header_timer)
 
-    def _feed(self, data: bytes) -> bool:
-        """Has the parser read on; whether it may read more."""
+    def _feed(self, data: bytes) -> None:
+        """Has the parser read on.
+
+        The parser stops at a request that offers another protocol, as a Java client's first one does, and leaves out
+        its body. Such a request is read anew without the offer, which HTTP lets a server pass over.
+        """
         self._header_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        while data and not self.transport.is_closing():
+            try:
+                self.parser.feed_data(data)
+                break
+            except HttpParserUpgrade as offer:
+                if self.parser.get_method() == b"CONNECT":  # which asks for a tunnel, whatever its header says
+                    self.send_400_response("CONNECT is not answered here.")
+                    break
+                data = self._header_without_offer() + data[offer.args[0] :]
+                self.parser = HttpRequestParser(self)
+            except HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
         if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             message = f"the header of a request is longer than {MAX_HEADER_BYTES} bytes"
             self._refuse(Refusal(431, "header_too_large", message))
-        return not self.transport.is_closing()
+
+    def _header_without_offer(self) -> bytes:
+        first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        fields = (name + b": " + value for name, value in self.headers if name != b"upgrade")
+        return b"\r\n".join([first, *fields, b"", b""])
 
     def on_message_begin(self) -> None:
         self._begun, self._header_is_whole = True, False
@@ -201,8 +155,9 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():  # it is read anew
+            return
         self._header_bytes, self._header_is_whole = 0, True
-        self._offers.header_is_whole(self.headers)
         if self.transport.is_closing():  # what else was read at once
             return
         self._ahead = [cycle for cycle in (*self._ahead, self.cycle) if cycle and not cycle.response_complete]
@@ -213,14 +168,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()  # which uvicorn stopped: else it is not seen when the caller goes
 
     def on_body(self, body: bytes) -> None:
+        if self.transport.is_closing():
+            return
         self._header_bytes = 0
         super().on_body(body)
         if self._ahead and len(self.cycle.body) > MAX_AHEAD_BYTES and not self._ahead[-1].response_complete:
             self._drop(f"closed a connection that sent more than {MAX_AHEAD_BYTES} bytes ahead of their turn")
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade() or self.transport.is_closing():
+            return
         self._begun, self._header_bytes = False, 0
-        self._offers.message_is_whole()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

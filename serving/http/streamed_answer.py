@@ -78,7 +78,7 @@ class EventSplitter:
         return self._size
 
     def rest(self) -> bytes:
-        """What came after the last event, and empties it."""
+        """Returns the bytes that came after the last event, and forgets them."""
         rest = b"".join(self._waiting)
         self._waiting, self._size = [], 0
         return rest
@@ -110,7 +110,7 @@ class OutlinedChoice(msgspec.Struct, gc=False):
 
 
 class Outline(msgspec.Struct, gc=False):
-    """What is looked at of a chunk."""
+    """The fields of a chunk that are read."""
 
     choices: Annotated[list[OutlinedChoice], msgspec.Meta(max_length=1)] = []
     error: None = None
@@ -157,7 +157,7 @@ class PlainChunks:
         return parse_chunks(self.held, top=top) if self.ended else None
 
     def named(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """What stands under these names in the first and the last chunk."""
+        """Returns the fields of these names of the first and the last chunk."""
         ends = [_object(data) for data in (*self.held[:1], *self.held[-1:])]
         return {name: held[name] for held in ends for name in names if name in held}
 
@@ -203,7 +203,7 @@ class ScoredStream:
         self._scorer = scorer
         self._gated_reason = gated_reason
         self._asked = asked
-        # Of several answers in one stream, none can be ended without the others.
+        # One of several answers in one stream cannot be ended without the others.
         self._gated = GatedAnswer(None if asked is None or asked.several else gates)
         self._plain = PlainChunks() if asked is not None and gates is None and not asked.several else None
         """The chunks so far, as long as nothing has to be known of each at once; else None."""
@@ -230,7 +230,7 @@ class ScoredStream:
         return self._gated.action
 
     def feed(self, data: bytes) -> bytes:
-        """What to pass on: the events that are whole by now."""
+        """Returns the bytes to pass on: the events that are whole by now."""
         started = time.perf_counter()
         self._bytes += len(data)
         if self._bytes > self._max_bytes:
@@ -250,7 +250,7 @@ class ScoredStream:
         return b"".join(out)
 
     def end(self) -> bytes:
-        """What to pass on when the upstream has closed the stream in good order."""
+        """Returns the bytes to pass on when the upstream has closed the stream in good order."""
         # Also where the last event lacks its empty line; [DONE] is not made up where it did not come.
         rest = b"" if self.action else self._events.rest()
         if not rest.strip():
@@ -265,20 +265,20 @@ class ScoredStream:
         return out
 
     def cut(self, status: int, code: str, message: str) -> bytes:
-        """What to pass on when the upstream's stream broke before [DONE]: an error that clients raise, and no [DONE].
+        """Returns the bytes to pass on when the stream broke before [DONE]: an error that clients raise, and no [DONE].
 
         Where the verdict has been given, it stays the one verdict.
         """
         if self._over:
             return b""
         self._over = True
-        said: dict[str, Any] = {"error": error_object(status, code, message)}
+        event: dict[str, Any] = {"error": error_object(status, code, message)}
         if not self._said:
-            said[VERDICT] = self._scorer.none(message)
+            event[VERDICT] = self._scorer.none(message)
         self._said = True
         if self._kind == "chat":
-            return _event(said)
-        return b"event: error\n" + _event({"type": "error", **said})
+            return _event(event)
+        return b"event: error\n" + _event({"type": "error", **event})
 
     def _passed(self, event: bytes) -> bytes:
         data = data_of(event)
@@ -293,7 +293,7 @@ class ScoredStream:
                 return self._passed_plain(event, data, outline)
             self._look_closely()
         try:
-            # Of what passes as it came, also NaN and half of a surrogate pair, which Python reads.
+            # A stream that passes as it came may hold NaN and half of a surrogate pair, which Python reads.
             chunk = json.loads(data) if self._asked is None else msgspec.json.decode(data)
         except UNREADABLE:
             self._give_up(_NO_JSON)
@@ -348,7 +348,7 @@ class ScoredStream:
                 self._give_up(_NO_JSON)
 
     def _take_in(self, chunk: dict[str, Any]) -> bool:
-        """As `_read`, whatever the chunk looks like: the answer must reach its caller."""
+        """Calls `_read`, and never raises: the answer must reach its caller whatever a chunk looks like."""
         try:
             return self._read(chunk)
         except Exception as error:

@@ -19,7 +19,7 @@ _array = msgspec.json.Decoder(list[Raw])
 _encode = msgspec.json.Encoder().encode
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What a decoder raises for bytes that are not the JSON it expects."""
+"""Errors that a decoder raises for bytes that are not the JSON it expects."""
 
 _TRUE, _FALSE, _NULL = Raw(b"true"), (b"false", b"null", b""), Raw(b"null")
 _NO_TOP = {"top_logprobs": Raw(b"[]")}
@@ -30,27 +30,27 @@ MOST_UNCOUNTED = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a caller asked for, and what the upstream is asked for."""
+    """A request for a chat completion: as the caller sent it, and as the upstream is asked."""
 
     body: bytes
-    """As it came."""
+    """The request as it came."""
     sent: bytes
-    """With log-probabilities, and at least one alternative, switched on."""
+    """The request with log-probabilities, and at least one alternative, switched on."""
     several: bool
     """Whether more than one answer was asked for."""
     wants_logprobs: bool
     wants_top: bool
     fields: Object
-    """What the body held, as it came, but for the log-probabilities."""
+    """The fields of the body as they came, but for the log-probabilities."""
 
     @property
     def model(self) -> str:
-        """As the caller names it."""
+        """The model as the caller names it."""
         return _text(self.fields.get("model"))
 
     @property
     def max_tokens(self) -> int | None:
-        """At which length the answer is to be cut; None where the caller does not say."""
+        """The length at which the answer is to be cut; None where the caller does not say."""
         for name in ("max_completion_tokens", "max_tokens"):
             if _given(self.fields, name):
                 return _count(self.fields[name])
@@ -62,7 +62,7 @@ class ChatRequest:
 
     @property
     def added(self) -> str:
-        """What the upstream is asked for beside what the caller wants; empty for nothing."""
+        """The name of what is asked for beside the caller's own wishes; empty for nothing."""
         if not self.changed:
             return ""
         return "alternatives" if self.wants_logprobs else "log-probabilities"
@@ -201,11 +201,11 @@ def batch(body: bytes, most: int) -> list[bytes] | None:
     if array.count(b",") > MOST_UNCOUNTED:
         _check_count(count_elements(array), most)
     try:
-        found = [bytes(response) for response in _array.decode(array)]
+        single = [bytes(response) for response in _array.decode(array)]
     except UNREADABLE:
         return _lenient_batch(body, most)
-    _check_count(len(found), most)
-    return found
+    _check_count(len(single), most)
+    return single
 
 
 def _check_count(responses: int, most: int) -> None:

@@ -41,7 +41,7 @@ class LabelServer:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The page's URL, with its key."""
         return f"http://{LOOPBACK[0]}:{self.port}/?key={self.key}"
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class LabelServer:
         self._thread.join()
 
     def rows(self) -> dict[str, Any]:
-        """What the page shows."""
+        """Returns the rows that the page shows, and who labels."""
         return {"rows": self._rows, "who": self._who}
 
     def store(self, given: Mapping[str, Any]) -> None:
