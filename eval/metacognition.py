@@ -1,4 +1,4 @@
-"""What a model knows of its own answers: beyond how hard the question is, beyond d', and whether control acts on it.
+"""A model's knowledge of its own answers: beyond the question's difficulty, beyond d', and whether control acts on it.
 
 At equal difficulty, for a model that says "sure" of easy questions and "unsure" of hard ones may know nothing of its
 answers; over-confidence by difficulty; metacognitive efficiency of two-choice answers; and whether monitoring detects
@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import P_TRUE, RESAMPLES, STATED, Judged
+from metaprobe.eval.compare import RESAMPLES, STATED, Judged
+from metaprobe.eval.controls import P_TRUE
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,

@@ -1,15 +1,24 @@
 """A score beats its controls only where it beats every one of them; the strongest is found and named."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from conftest import made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaprobe.eval.compare import method_results
+from metaprobe.eval.controls import LENGTH, MEAN, P_TRUE, QUESTION, TERMS, free_controls
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.delong import holm
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.training.audit import audit_method
+from metaprobe.training.controls import control_methods
+from metaprobe.training.methods import USUAL_LADDER, GivenScore
+from metaprobe.training.study import crossfit
 
 N, GROUPS = 600, 200
 
@@ -98,3 +107,41 @@ def test_order_and_scale_of_controls_change_nothing_and_p_is_holm_corrected(seed
     assert found.beaten == all(c.beaten for c in found.controls)
     if found.beaten:
         assert found.strongest.difference.low > 0
+
+
+def test_a_comparison_and_the_audits_hold_a_method_against_the_same_controls() -> None:
+    """Long answers are the right ones, some were asked for P(true), and a run is a task: every kind of control."""
+    made, rng = made_up(300), np.random.default_rng(0)
+    table = dataclasses.replace(
+        made.table,
+        tasks=np.array(["easy", "hard"])[np.unique(made.table.groups, return_inverse=True)[1] % 2],
+        p_true=np.where(rng.random(300) < 0.2, np.nan, rng.random(300)),
+        y=(made.table.tokens + rng.normal(0, 8, 300) > 20).astype(np.int64),
+    )
+    evidence = dataclasses.replace(made, table=table)
+    mine = GivenScore("mine", "own", lambda table: -np.log(table.tokens) + 0.0)
+    methods = [mine, *control_methods(evidence), USUAL_LADDER]
+    fits = crossfit(evidence, methods, folds=2)
+    results = {result.name: result for result in method_results(table, fits.methods)}
+    for method in (mine, USUAL_LADDER):
+        audited = audit_method(evidence, fits, method, refits=False)
+        assert audited.controls == results[method.name].controls
+        assert audited.controls_within == results[method.name].controls_within
+    against = {control.name for control in results["mine"].controls.controls}  # type: ignore[union-attr]
+    assert {P_TRUE, MEAN, LENGTH, f"{LENGTH}, reversed", QUESTION, TERMS, "prompt TF-IDF", "run identity"} <= against
+    assert results["mine"].controls.strongest.name in (f"{LENGTH}, reversed", TERMS)  # type: ignore[union-attr]
+    # The predictor has tried the terms as a step of its own: equal to them, it could not beat them.
+    ladder = {control.name for control in results[USUAL_LADDER.name].controls.controls}  # type: ignore[union-attr]
+    assert against - ladder == {TERMS}
+
+
+def test_free_controls_fill_gaps_and_leave_out_what_says_nothing() -> None:
+    table = made_up(100).table
+    assert P_TRUE not in free_controls(table)
+    some = dataclasses.replace(table, p_true=np.where(np.arange(100) < 50, np.nan, 0.7), cut=np.arange(100) < 10)
+    found = free_controls(some)
+    assert np.all(found[P_TRUE] == 0.7)
+    assert found["cut by max_tokens"][:10].max() < found["cut by max_tokens"][10:].min()
+    np.testing.assert_allclose(found["total log-probability"], [x.sum() for x in table.logprobs], rtol=1e-5)
+    bare = dataclasses.replace(table, tokens=np.zeros(100, dtype=np.int64), questions=np.full(100, ""))
+    assert free_controls(bare) == {}
