@@ -22,7 +22,7 @@ from metaprobe.eval.controls import (
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.features import TERM_NAMES
+from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
 from metaprobe.records.extras import require
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
@@ -124,7 +124,9 @@ class TermsRegression:
     fitted: bool = True
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        table, terms = evidence.table, terms_in(evidence.features)
+        table = evidence.table
+        known = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
+        terms = terms_in(evidence.features if known else features(schema(ALONE), list(table.logprobs)))
         runs = runs_of(table)
 
         def fitted(learn: Rows) -> Scorer:
@@ -145,7 +147,7 @@ def control_methods(evidence: Evidence) -> list[Method]:
         *free,
         *((PromptTfidf(),) if has_questions(table) else ()),  # questions that are not stored say nothing
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
-        *((TermsRegression(),) if evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES else ()),
+        *((TermsRegression(),) if table.measured else ()),
     ]
 
 
