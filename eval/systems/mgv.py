@@ -43,7 +43,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class StopAt:
-    """What stopping at another threshold would have given."""
+    """Outcome of stopping at another threshold."""
 
     threshold: float
     accuracy: Interval
@@ -72,7 +72,7 @@ class CycleReport:
     system: str
     variant: str
     accuracy: Interval
-    """Of the answers returned."""
+    """Accuracy of the answers returned."""
     attempts: Interval
     """Cycles a run; for self-verification 1, and 2 where candidates were verified."""
     stopped_first: Interval
@@ -111,7 +111,7 @@ def cycle_reports(
 def attempts(run: Run) -> tuple[Attempt, ...]:
     """A run's answers with what is known of each. Raises `RecordError` where one was not checked."""
     answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
-    found = []
+    tried = []
     for call in answers:
         correct = run.label("correct", call.id)
         if correct is None:
@@ -119,10 +119,10 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
         cycle = [other for other in run.calls if other.round == call.round]
         before = [run.stated("difficulty", other.id) for other in cycle if other.stage == "monitor"]
         tokens = float(sum(map(_tokens, cycle)))
-        found.append(Attempt(call.round, correct, _quality(run, call), before[0] if before else None, tokens))
-    if not found or run.outcome is None:
+        tried.append(Attempt(call.round, correct, _quality(run, call), before[0] if before else None, tokens))
+    if not tried or run.outcome is None:
         raise RecordError(f"run {run.id} has no checked answer: collect a task that a program can check")
-    return tuple(found)
+    return tuple(tried)
 
 
 def _quality(run: Run, answer: Call) -> float | None:
@@ -133,7 +133,7 @@ def _quality(run: Run, answer: Call) -> float | None:
     for call in run.calls:
         if call.parent == answer.id and call.stage in EVALUATIONS:
             values = [run.stated(kind, call.id) for kind in EVALUATIONS[call.stage]]
-            # What cannot be read is no score; but of a reconstruction it means that it did not succeed.
+            # An unreadable evaluation is no score, but an unreadable reconstruction did not succeed.
             stated += [value or 0.0 for value in values] if call.stage == "backward" else values
     given = [value for value in stated if value is not None]
     return fmean(given) if given else None
