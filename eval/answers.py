@@ -27,7 +27,7 @@ from metaprobe.eval.routing_curves import upper_hull
 from metaprobe.eval.routing_performance import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.eval.systems.metacrit import stage_accuracy
-from metaprobe.eval.table import LEVELS, AnswerTable
+from metaprobe.eval.table import LEVELS, AnswerTable, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Run
 
@@ -162,14 +162,11 @@ def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1
     """Returns the comparison with accuracy by stage, and with cost and quality of agents, where the runs show them."""
     listed = list(runs)
     costs = agents_alone(listed, resamples=resamples, seed=seed)
-    by_variant: dict[tuple[str, str], list[Run]] = {}
-    for run in listed:
-        by_variant.setdefault((run.system, run.variant), []).append(run)
     return replace(
         comparison,
         stages=tuple(
             row
-            for members in by_variant.values()
+            for members in runs_by_variant(listed).values()
             if len({call.stage for run in members for call in run.calls if run.label("correct", call.id) is not None})
             > 1
             for row in stage_accuracy(members, resamples=resamples, seed=seed)

@@ -28,7 +28,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Coupling, Difficulty, Efficiency, Overconfidence, Stratum, TwoChoice, WithinStrata
 from metaprobe.eval.systems.mgv import attempts
-from metaprobe.eval.table import LEVELS, AnswerTable, group_of
+from metaprobe.eval.table import LEVELS, AnswerTable, group_of, runs_by_variant
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.types import Item, Run
 
@@ -307,13 +307,10 @@ class Monitor:
 
 def coupling(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Coupling, ...]:
     """Returns a row for each system, variant and monitor that judged a first answer that a program checked."""
-    by_variant: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        if run.outcome is not None and _first_right(run) is not None:
-            by_variant.setdefault((run.system, run.variant), []).append(run)
+    checked = [run for run in runs if run.outcome is not None and _first_right(run) is not None]
     rows = [
         _coupling(key, monitor, members, resamples, seed)
-        for key, members in sorted(by_variant.items())
+        for key, members in sorted(runs_by_variant(checked).items())
         for monitor in MONITORS
     ]
     return tuple(row for row in rows if row is not None)

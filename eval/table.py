@@ -248,6 +248,14 @@ def group_of(item: Item) -> str:
     return f"{item.task}/{item.group or item.id}"
 
 
+def runs_by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
+    """Returns (system, variant) -> its runs, in order of appearance."""
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    return by_variant
+
+
 def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:
     """Number of groups. Raises `RecordError` where `folds` group-wise folds with both classes cannot be made."""
     distinct = len(set(groups))

@@ -100,6 +100,13 @@ def mean_interval(values: ArrayLike, weights: NDArray[np.integer], *, level: flo
     return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights, level=level)
 
 
+def grouped_mean(
+    values: Sequence[float], groups: Sequence[object], *, resamples: int = 1000, seed: int = 0
+) -> Interval | None:
+    """Returns the mean of values (n,), resampled by their groups (n,); None where there is no value."""
+    return mean_interval(values, cluster_weights(groups, resamples, seed)) if len(values) else None
+
+
 def statistic_interval(
     statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
@@ -223,9 +223,7 @@ def _framework(solved: Sequence[tuple[_Row, float]], number: int) -> Framework:
 
 
 def _mean(values: Sequence[float], rows: Sequence[_Row], resamples: int, seed: int) -> Interval | None:
-    if not rows:
-        return None
-    return mean_interval(values, cluster_weights([group_of(row.run.item) for row in rows], resamples, seed))
+    return grouped_mean(values, [group_of(row.run.item) for row in rows], resamples=resamples, seed=seed)
 
 
 def _level(run: Run, call: Call) -> Level:

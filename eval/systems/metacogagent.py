@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, ece_equal_width
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
@@ -173,9 +173,7 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
         known = [(value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None]
-        if not known:
-            return None
-        return mean_interval([value for value, _ in known], cluster_weights([g for _, g in known], resamples, seed))
+        return grouped_mean([v for v, _ in known], [g for _, g in known], resamples=resamples, seed=seed)
 
     def changed(gain: float) -> Interval | None:
         both = [run for run in routed if before[run.id] is not None and after[run.id] is not None]

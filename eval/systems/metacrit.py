@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, grouped_mean
 from metaprobe.eval.results import Agreement, Failures, StageAccuracy, StageSimilarity
-from metaprobe.eval.table import group_of
+from metaprobe.eval.table import group_of, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Run
@@ -53,7 +53,7 @@ class SystemCost:
 def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[StageAccuracy, ...]:
     """Accuracy after each stage, by system and variant, in the order in which the stages were first asked."""
     rows = []
-    for (system, variant), members in _by_variant(runs).items():
+    for (system, variant), members in runs_by_variant(runs).items():
         group = {run.id: group_of(run.item) for run in members if run.outcome is not None}
         right: dict[str, dict[str, list[float]]] = defaultdict(dict)  # stage -> run -> its answers
         for run in members:
@@ -173,7 +173,7 @@ def similarity_flow(
 def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[SystemCost, ...]:
     """Calls, tokens, latency, price and accuracy of each system and variant."""
     rows = []
-    for (system, variant), members in _by_variant(runs).items():
+    for (system, variant), members in runs_by_variant(runs).items():
         calls = [call for run in members for call in run.calls]
         latency_ms = _total([call.latency_ms for call in calls])
         cost_usd = _total([call.cost_usd for call in calls])
@@ -196,19 +196,9 @@ def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> 
     return tuple(rows)
 
 
-def _by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
-    by_variant: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in runs:
-        by_variant[run.system, run.variant].append(run)
-    return by_variant
-
-
 def _mean(values: list[tuple[float, str]], resamples: int, seed: int) -> Interval | None:
-    """The mean of (value, group), resampled by group; None of nothing."""
-    if not values:
-        return None
-    numbers, groups = zip(*values, strict=True)
-    return mean_interval(numbers, cluster_weights(groups, resamples, seed))
+    """Returns the mean of (value, group), resampled by group; None where there is no value."""
+    return grouped_mean([v for v, _ in values], [g for _, g in values], resamples=resamples, seed=seed)
 
 
 def _total(values: list[float | None]) -> float | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.table import group_of
+from metaprobe.eval.table import group_of, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 
@@ -102,10 +102,8 @@ def cycle_reports(
     runs: Iterable[Run], *, thresholds: Sequence[float] = THRESHOLDS, resamples: int = 1000, seed: int = 0
 ) -> tuple[CycleReport, ...]:
     """A report for each system and variant. Raises `RecordError` where a run has no checked answer."""
-    by_system: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        by_system.setdefault((run.system, run.variant), []).append(run)
-    return tuple(_report(group, thresholds, resamples, seed) for _, group in sorted(by_system.items()))
+    grouped = sorted(runs_by_variant(runs).items())
+    return tuple(_report(members, thresholds, resamples, seed) for _, members in grouped)
 
 
 def attempts(run: Run) -> tuple[Attempt, ...]:
