@@ -22,14 +22,14 @@ from metaprobe.training.calibration import clustered_se
 WORLDS = 800
 
 
-@pytest.mark.parametrize(("level", "tail"), [(0.95, 0.025), (0.9, 0.05), (0.99, 0.005)])
+@pytest.mark.parametrize(("level", "tail"), [(0.95, 0.025), (0.9, 0.05)])
 def test_the_interval_of_a_mean_of_many_groups_leaves_out_half_of_the_rest_at_either_end(
     level: float, tail: float
 ) -> None:
     rng = np.random.default_rng(0)
-    numbers, weights = rng.normal(size=2000), cluster_weights(np.arange(2000), 4000)
+    numbers, weights = rng.normal(size=500), cluster_weights(np.arange(500), 4000)
     found = mean_interval(numbers, weights, level=level)
-    means = weights @ numbers / 2000
+    means = weights @ numbers / 500
     assert np.mean(means < found.low) == pytest.approx(tail, rel=0.15)
     assert np.mean(means > found.high) == pytest.approx(tail, rel=0.15)
     assert found.level == level
@@ -56,7 +56,7 @@ def test_a_paired_difference_of_few_groups_is_held_at_its_rate() -> None:
     rng = np.random.default_rng(8)
     weights = [cluster_weights(np.repeat(np.arange(groups), 3), 300, seed) for seed in range(4)]
     held = []
-    for world in range(500):
+    for world in range(800):
         y = (rng.random(groups) < 0.4).astype(int).repeat(3)
         shared = rng.normal(size=groups).repeat(3)
         one, other = (y + shared + rng.normal(size=3 * groups) for _ in range(2))

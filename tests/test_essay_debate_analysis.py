@@ -62,7 +62,7 @@ RUNS = [run(number) for number in range(80)]
 
 @pytest.fixture(scope="module")
 def found() -> dict[tuple[str, str, str], Association]:
-    return {(row.role, row.judge, row.target): row for row in feature_associations(RUNS, resamples=20)}
+    return {(row.role, row.judge, row.target): row for row in feature_associations(RUNS, resamples=5)}
 
 
 def test_equal_scores_agree_fully_and_sets_stand_apart() -> None:
