@@ -70,7 +70,7 @@ def rendered() -> Mapping[str, str | bytes]:
     return MappingProxyType(report_files(made_up()))
 
 
-def made_up(n=400, resamples=40, model=HOSTILE):
+def made_up(n=400, resamples=100, model=HOSTILE):
     """A comparison with every section, from scores of planted quality."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, n)

@@ -95,7 +95,7 @@ class JudgeAgreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class DebatedArgument:
     """One debater's argument, and what is known of it."""
 
     essay_set: str
@@ -213,9 +213,9 @@ def _debates(runs: Iterable[Run]) -> list[Run]:
     return debates
 
 
-def debated_arguments(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[Argument]]:
+def debated_arguments(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[DebatedArgument]]:
     """Returns (set, role, debater) -> arguments."""
-    cells: dict[tuple[str, str, str], list[Argument]] = defaultdict(list)
+    cells: dict[tuple[str, str, str], list[DebatedArgument]] = defaultdict(list)
     for run in _debates(runs):
         for call in run.calls:
             if call.stage != ARGUMENT:
@@ -228,17 +228,17 @@ def debated_arguments(runs: Iterable[Run]) -> dict[tuple[str, str, str], list[Ar
             for source, name in labels:  # a checkpoint in the judge's place is asked nothing: it says at once
                 if name == "q" and source not in judges:
                     judges[source] = 1
-            argument = Argument(
+            argument = DebatedArgument(
                 run.item.dimension, call.agent, call.model, group_of(run.item), call, labels, dict(judges)
             )
             cells[argument.key].append(argument)
     return dict(sorted(cells.items()))
 
 
-def label_values(rows: Sequence[Argument], name: Name) -> Floats:
+def label_values(rows: Sequence[DebatedArgument], name: Name) -> Floats:
     """Returns the value (n,) of one label of each argument."""
     return np.array([row.labels[name] for row in rows], dtype=np.float64)
 
 
-def _weights(rows: Sequence[Argument], resamples: int, seed: int) -> NDArray[np.int32]:
+def _weights(rows: Sequence[DebatedArgument], resamples: int, seed: int) -> NDArray[np.int32]:
     return cluster_weights([row.group for row in rows], resamples, seed)
