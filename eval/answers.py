@@ -1,5 +1,5 @@
-"""What answers and runs are like: accuracy, the course of log-probabilities, how early right and wrong differ, stages,
-similarity from stage to stage, and what agents alone cost and reach."""
+"""Descriptions of answers and runs: accuracy, course of log-probabilities, how early right and wrong differ, accuracy
+by stage, and cost and accuracy of agents alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,6 @@ from metaprobe.eval.results import (
     Family,
     SeenMethod,
     SeenTokens,
-    SimilarityFlow,
     Trajectories,
     TrajectoryBands,
 )
@@ -27,18 +26,14 @@ from metaprobe.eval.routing_controls import always
 from metaprobe.eval.routing_curves import upper_hull
 from metaprobe.eval.routing_performance import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.systems.metacogagent import outcome_matrix
-from metaprobe.eval.systems.metacrit import STAGES, Embed, similarity_flow, stage_accuracy
-from metaprobe.eval.table import LEVELS, AnswerTable
+from metaprobe.eval.systems.metacrit import stage_accuracy
+from metaprobe.eval.table import LEVELS, AnswerTable, runs_by_variant
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Run
 
 TOKENS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200)
 ENOUGH_LONGER = 0.05
 """Beyond the k at which no more than this share of the answers goes on, nothing changes any more."""
-FEWEST_ANSWERS = 10
-"""Right ones, and wrong ones, from which the percentiles of a role are shown."""
-FEWEST_TOKENS = 5
-"""Of the median answer of a role: a number that was asked for has no course."""
 FEWEST_QUESTIONS = 30
 """Answered by every agent, for a number of cost and quality."""
 
@@ -163,75 +158,21 @@ def _prefixes(
     return mean, lowest
 
 
-def with_runs(
-    comparison: Comparison, runs: Iterable[Run], *, embed: Embed | None = None, resamples: int = 1000, seed: int = 0
-) -> Comparison:
-    """The comparison with what its runs show beside: trajectories by role, stages, similarity flow, cost and quality.
-
-    `embed`: n texts -> (n, d), for the similarity; without it texts are compared by shared words. What the runs do not
-    give is left as it is.
-    """
+def with_runs(comparison: Comparison, runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> Comparison:
+    """Returns the comparison with accuracy by stage, and with cost and quality of agents, where the runs show them."""
     listed = list(runs)
     costs = agents_alone(listed, resamples=resamples, seed=seed)
     return replace(
         comparison,
-        role_trajectories=role_trajectories(listed),
         stages=tuple(
             row
-            for members in _by_variant(listed).values()
+            for members in runs_by_variant(listed).values()
             if len({call.stage for run in members for call in run.calls if run.label("correct", call.id) is not None})
             > 1
             for row in stage_accuracy(members, resamples=resamples, seed=seed)
         ),
-        similarity=similarity_flows(listed, embed=embed, resamples=resamples, seed=seed),
         routing=(*comparison.routing, *([costs] if costs else [])),
     )
-
-
-def role_trajectories(runs: Iterable[Run]) -> tuple[Trajectories, ...]:
-    """Trajectories of each role: system, stage and agent, as far as there are several, in order of appearance.
-
-    An answer is right or wrong by its own label, or else (a monitor's remark) by how its run ended. Roles with fewer
-    than `FEWEST_ANSWERS` of either, or that say less than `FEWEST_TOKENS` tokens, are left out.
-    """
-    calls: list[tuple[Run, Call]] = [(run, call) for run in runs for call in run.calls]
-    parts = (
-        {run.system for run, _ in calls},
-        {run.variant for run, _ in calls},
-        {call.stage for _, call in calls},
-        {call.agent for _, call in calls},
-    )
-    by_role: dict[str, dict[bool, list[NDArray[np.floating]]]] = {}
-    for run, call in calls:
-        right = run.label("correct", call.id)
-        right = run.outcome if right is None else right
-        if right not in (0, 1) or call.logprobs is None or not len(call.logprobs):
-            continue
-        names = (run.system, run.variant, call.stage, call.agent)
-        role = ", ".join(name for name, every in zip(names, parts, strict=True) if name and len(every) > 1)
-        by_role.setdefault(role, {True: [], False: []})[bool(right)].append(np.asarray(call.logprobs))
-    return tuple(
-        Trajectories(trajectory_bands(by_outcome[True]), trajectory_bands(by_outcome[False]), role)
-        for role, by_outcome in by_role.items()
-        if min(map(len, by_outcome.values())) >= FEWEST_ANSWERS
-        and np.median([len(values) for both in by_outcome.values() for values in both]) >= FEWEST_TOKENS
-    )
-
-
-def similarity_flows(
-    runs: Iterable[Run], *, embed: Embed | None = None, resamples: int = 1000, seed: int = 0
-) -> tuple[SimilarityFlow, ...]:
-    """Returns, for each variant of MetaCrit with texts, every stage against the one before it and against the last."""
-    flows = []
-    for (system, variant), members in _by_variant(runs).items():
-        told = [run for run in members if len({call.stage for call in run.calls if call.text} & set(STAGES)) > 1]
-        if not told or system != "metacrit":
-            continue
-        for reference in ("previous", "final"):
-            stages = similarity_flow(told, reference=reference, embed=embed, resamples=resamples, seed=seed)
-            by = "TF-IDF (shared words, not meaning)" if embed is None else "embedding"
-            flows.append(SimilarityFlow(system, variant, reference, by, stages))
-    return tuple(flows)
 
 
 def agents_alone(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> CostQuality | None:
@@ -279,13 +220,6 @@ def agents_alone(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -
 def _hull(points: Sequence[CostPoint]) -> tuple[tuple[float, float], ...]:
     hull = upper_hull([point.cost for point in points], [point.accuracy for point in points])
     return tuple(zip(hull.cost.tolist(), hull.accuracy.tolist(), strict=True))
-
-
-def _by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
-    by_variant: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        by_variant.setdefault((run.system, run.variant), []).append(run)
-    return by_variant
 
 
 def _answered(run: Run, agent: str) -> bool:

@@ -9,7 +9,7 @@ were left out. Audits of the data themselves are in `eval.audits_of_data`.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,7 @@ from metaprobe.eval.audits_of_data import (
     twins_disagree,
 )
 from metaprobe.eval.compare import run_of_answers
+from metaprobe.eval.controls import COLLECTION, PROMPT, REVERSED, Scores, has_questions
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, resampled_interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
@@ -38,9 +39,6 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, against_controls, metric_values
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.baselines import baseline_scores
-
-Scores = NDArray[np.float64]
 
 LEVEL = 0.99
 """Level of the intervals around chance: an honest recipe is taken for a leaking one about once in 200 audits."""
@@ -51,16 +49,11 @@ REACHED = 0.05
 """The p-value from which chance is no longer taken for an explanation."""
 NEGLIGIBLE = 0.02
 """AUROC that does not matter."""
-MEAN, SCALED = "mean log-probability", "scaled log-probability"
-CUT, LENGTH, IDENTITY = "cut by max_tokens", "length", "run identity"
-COLLECTION = frozenset({CUT, LENGTH, IDENTITY})
-"""Controls that know how answers were collected, and neither what was asked nor what was answered."""
 FEWEST = 100
 """Answers that a domain needs, and a tenth of that of either class, for a number to say something."""
 MOST = 8
 """Domains that are left out in turn, the largest: each takes a fit."""
 ENOUGH_FOR_ECE = 1000
-PROMPT = "prompt TF-IDF"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +61,20 @@ class Elsewhere:
     """Figures of answers of domains that the fit had not seen."""
 
     by: str
-    """What a domain is: `task` or `dimension`."""
+    """Kind of domain: `task` or `dimension`."""
     auroc: Mapping[str, Interval]
     """By the domain that was left out."""
     mean: Interval
-    """Of these, on the same resamples of groups."""
+    """Mean of `auroc` over the domains, on the same resamples of groups."""
     gain: Interval
     """The same mean less that of the baseline, which needs no fit, paired."""
     ece: Interval | None
-    """Of all domains together; None below `ENOUGH_FOR_ECE` answers."""
+    """Calibration error of all domains together; None below `ENOUGH_FOR_ECE` answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AuditInputs:
-    """What is known of one trained method. An audit whose input is None (or empty) is skipped."""
+    """Everything known of one trained method. An audit whose input is None (or empty) is skipped."""
 
     name: str
     """Name of the method, as the card shows it."""
@@ -91,9 +84,7 @@ class AuditInputs:
     splits: Sequence[Split] = ()
     """Role -> row indices, for each outer fold."""
     controls: Mapping[str, Scores] = field(default_factory=dict)
-    """Held-out scores (n,) of simpler explanations, such as `prompt TF-IDF`. `free_controls` are added."""
-    own: Collection[str] = ()
-    """The free numbers that the method is itself, and so cannot beat."""
+    """Name -> held-out scores (n,) of the controls of `eval.controls` that the method is compared with."""
     refit_labels: Callable[[NDArray[np.int64]], Scores] | None = None
     """Labels (n,) -> held-out scores (n,), by the whole recipe."""
     refit_features: Callable[[NDArray[np.float32]], Scores] | None = None
@@ -110,7 +101,7 @@ class AuditInputs:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What was looked at, and what was not."""
+    """Results of the audits, and names of the audits that were not made."""
 
     audits: tuple[Finding, ...]
     skipped: tuple[str, ...]
@@ -151,16 +142,14 @@ def run_audits(inputs: AuditInputs, *, seed: int = 0) -> AuditReport:
         of_answers += noise
     else:
         skipped.append(f"label noise: needs {FEW_SHARED} answers labelled by two sources")
-    free = {key: value for key, value in free_controls(table).items() if key.removesuffix(REVERSED) not in inputs.own}
-    named = free | dict(inputs.controls)
-    controls = against_controls(y, score, named, weights) if named else None
+    controls = against_controls(y, score, inputs.controls, weights) if inputs.controls else None
     if controls is None:
         skipped.append("controls: need log-probabilities or questions; without them something simpler may do as well")
     else:
         of_scores += beats_controls(controls, name=name)
     within: ControlComparison | None = None
-    if named and (runs := run_of_answers(table)).any():
-        within = against_controls(y, score, named, weights, metric=StratifiedAuroc(runs))
+    if inputs.controls and (runs := run_of_answers(table)).any():
+        within = against_controls(y, score, inputs.controls, weights, metric=StratifiedAuroc(runs))
         of_scores.append(beats_controls_within(within, name=name))
     else:
         skipped.append("controls within runs: needs answers of several runs (models, tasks, ways of asking)")
@@ -216,7 +205,8 @@ def beats_controls(
         if control is comparison.strongest:
             detail += "; the strongest control"
         informative = control.estimate > chance + NEGLIGIBLE
-        explained = control.name in COLLECTION and informative and gain.high < NEGLIGIBLE
+        collected = control.name.removesuffix(REVERSED) in COLLECTION
+        explained = collected and informative and gain.high < NEGLIGIBLE
         severity: Severity = "invalid" if explained else "weak"
         audits.append(Finding(f"{name} beats {control.name}", control.beaten, detail, severity))
     return audits
@@ -243,55 +233,6 @@ def beats_controls_within(comparison: ControlComparison, *, name: str) -> Findin
 def format_p(p: float) -> str:
     """A p-value for a sentence: "= 0.012", "< 0.001", or that it cannot be determined."""
     return "cannot be determined" if np.isnan(p) else "< 0.001" if p < 0.001 else f"= {p:.3f}"
-
-
-REVERSED = ", reversed"
-"""After the name of a control that is higher for answers likelier wrong."""
-
-
-def free_numbers(table: AnswerTable) -> dict[str, Scores]:
-    """Returns what the log-probabilities give without any fit, by the names of comparisons, audits and cards.
-
-    Name -> scores (n,): a surer, a shorter and a whole answer gets the higher score. The scaled log-probability is the
-    total over the root of the length. Empty where there are no log-probabilities.
-    """
-    if not table.measured:
-        return {}
-    plain = baseline_scores(list(table.logprobs))
-    return {
-        MEAN: plain["mean_logprob"],
-        "minimum log-probability": plain["min_logprob"],
-        SCALED: plain["scaled_logprob"],
-        "first log-probability": plain["first_logprob"],
-        "total log-probability": plain["mean_logprob"] * plain["length"],
-        CUT: -table.cut.astype(np.float64),
-        LENGTH: -np.log(table.tokens.astype(np.float64)),
-    }
-
-
-def free_controls(table: AnswerTable) -> dict[str, Scores]:
-    """Returns the numbers that anybody has without fitting anything, as scores (n,): name -> higher for likelier right.
-
-    They are `free_numbers`, and the length of the question where questions are stored. Which way round they tell is
-    read off these same answers: they are given every chance. A log-probability that is higher for answers likelier
-    wrong, as of faulty arguments, is named as reversed.
-    """
-    numbers = free_numbers(table)
-    if not table.cut.any() or table.cut.all():
-        numbers.pop(CUT, None)
-    if has_questions(table):
-        numbers["length of the question"] = -np.char.str_len(table.questions).astype(np.float64)
-    controls = {}
-    for name, values in numbers.items():
-        falls = auroc(table.y, values) < 0.5
-        shown = f"{name}{REVERSED}" if falls and not name.startswith(LENGTH) else name
-        controls[shown] = -values if falls else values
-    return controls
-
-
-def has_questions(table: AnswerTable) -> bool:
-    """Whether the questions were stored."""
-    return any(question.strip() for question in table.questions.tolist())
 
 
 def shuffled_labels(
@@ -395,7 +336,7 @@ def _mean_auroc(
 
 
 def domains_of(table: AnswerTable) -> tuple[str, dict[str, Rows]]:
-    """What distinguishes domains, and the rows of each that is large enough: tasks, or of one task its dimensions.
+    """Returns the kind of domain, and the rows of each domain that is large enough: tasks, or dimensions of one task.
 
     Empty where there are not two.
     """

@@ -56,7 +56,7 @@ FEWEST_NUMBERS, FEWEST_WORDS = 2, 8
 Indices = NDArray[np.intp]
 FEWEST_TOKENS = 5
 DECIMALS = 4
-"""Of nats: what two servers, or two formats, keep of one number."""
+"""Decimals of a log-probability in nats on which two servers, or two formats, agree."""
 FEWEST_VALUES = 3
 """Different values of a series, without which it tells nothing: a sure answer is a row of zeros, as others are."""
 FEWEST_TWINS = 20
@@ -324,7 +324,7 @@ def numbers_of(text: str, *, keep: bool = True) -> str:
 def nearly_identical(
     texts: Sequence[str], threshold: float = SIMILAR, *, seed: int = 0
 ) -> Iterator[tuple[Indices, Indices, Indices]]:
-    """As `similar_pairs` of normalised texts, those pairs only that hold the same numbers in the same order.
+    """Yields the `similar_pairs` of normalised texts that hold the same numbers in the same order.
 
     Questions that differ in digits alone ("what is 3 + 5", "what is 4 + 9") are different questions.
     """

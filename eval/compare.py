@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.table import number, percent
+from metaprobe.eval.controls import P_TRUE
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
@@ -53,11 +54,10 @@ from metaprobe.eval.table import LEVELS, AnswerTable
 from metaprobe.records.extras import require
 
 STATED = "stated confidence"
-P_TRUE = "P(true)"
 BEST_BASELINE = "best plain baseline"
 """The row of controls chosen in advance: in each fold the one that was best on its selection data."""
 APART = 0.02
-"""Of the points of a reliability diagram: nearer ones could not be distinguished."""
+"""Least distance between two points of a reliability diagram: nearer points cannot be told apart by eye."""
 
 RESAMPLES = 1000
 RISKS = (0.05, 0.1, 0.2)
@@ -66,10 +66,6 @@ ENOUGH_GRADED = 30
 """Answers with an ordered outcome, below which a correlation is not worth a row."""
 Z = 1.959963984540054
 """97.5 % point of the normal distribution."""
-FITTED = ("prompt TF-IDF", "dimension x level table", "run identity")
-"""Controls that are fitted themselves."""
-ASKED = ("P(true)",)
-"""Controls that take a further call; any other is a number that comes free with an answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +81,8 @@ class Judged:
     may reverse a score that is confident the wrong way, and would hide that."""
     coverage: float
     """Share of answers with a score of this method; the others get the median of these scores."""
+    own: tuple[str, ...] = ()
+    """Controls that the method is itself or tried as a step of its own, and so cannot beat."""
 
 
 def method_results(
@@ -102,6 +100,7 @@ def method_results(
 
     def result(method: Judged) -> MethodResult:
         compared = method.family in ("explicit", "learned", "own")
+        controls = pooled.comparison(method) if compared else None
         return MethodResult(
             name=method.name,
             family=method.family,
@@ -114,9 +113,9 @@ def method_results(
             brier_skill=interval(brier_skill, table.y, method.probability, weights),
             aurc=interval(aurc, table.y, method.ranking, weights),
             diff_stated=pooled.difference(method.name, STATED),
-            diff_control=pooled.difference(method.name, pooled.strongest),
-            controls=pooled.comparison(method.name) if compared else None,
-            controls_within=inside.comparison(method.name) if inside and compared else None,
+            diff_control=pooled.difference(method.name, controls.strongest.name if controls else pooled.strongest),
+            controls=controls,
+            controls_within=inside.comparison(method) if inside and compared else None,
             probability=method.probability,
             ranking=method.ranking,
             reliability=reliability_table(table.y, method.probability, apart=APART),
@@ -165,9 +164,9 @@ class _Against:
             return None
         return paired_interval(self.values[name], self.values[other], self.weights)
 
-    def comparison(self, name: str) -> ControlComparison | None:
-        controls = {control: self.values[control] for control in self.controls}
-        return control_comparison(self.values[name], controls, self.weights) if controls else None
+    def comparison(self, method: Judged) -> ControlComparison | None:
+        controls = {name: self.values[name] for name in self.controls if name not in method.own}
+        return control_comparison(self.values[method.name], controls, self.weights) if controls else None
 
 
 def auroc_gain(table: AnswerTable, method: Judged, other: Judged, *, seed: int = 0) -> Interval:
@@ -185,12 +184,6 @@ def calibration_words(stated: MethodResult) -> list[str]:
         f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are right: "
         f"expected calibration error {number(own.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated."
     ]
-
-
-def control_named(name: str) -> str:
-    """`the free number mean log-probability`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
-    kind = "plain predictor" if name in FITTED else "further question" if name in ASKED else "free number"
-    return f"the {kind} {name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

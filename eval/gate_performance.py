@@ -1,4 +1,4 @@
-"""What a streaming gate is worth: how early it knows, how often it errs, and the tokens it saves.
+"""Figures of a streaming gate: how early it knows, how often it errs, and the tokens it saves.
 
 Everything is read from held-out answers: each judged at every look, and stopped or not, by a gate that was fitted and
 calibrated on other groups. Nothing is asked of a model: what a stopped answer is replaced by is estimated, and every
@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, Value
@@ -289,17 +288,22 @@ def _use_result(
 
 
 def gate_lines(report: GateReport) -> list[str]:
-    """The numbers as lines for a terminal."""
+    """Returns the numbers as lines for a terminal."""
     lines = [
-        f"after {look.look:2} tokens: AUROC {_format(look.auroc)}, mean log-probability {_format(look.mean_logprob)}, "
+        f"after {look.look:2} tokens: AUROC {interval_text(look.auroc)}, "
+        f"mean log-probability {interval_text(look.mean_logprob)}, "
         f"finished answer {look.full.estimate:.3f}  ({look.share:.0%} of answers)"
         for look in report.looks
     ]
     for rate in report.rates:
         lines.append(
-            f"promised {rate.alpha:g}: stops {_format(rate.false_alarms, '.1%')} of good answers, "
-            f"{_format(rate.bad_stopped, '.1%')} of bad ones"
-            + (f"; of good ones of {worst} {_format(rate.by_task[worst], '.1%')}" if (worst := rate.worst_task) else "")
+            f"promised {rate.alpha:g}: stops {interval_text(rate.false_alarms, '.1%')} of good answers, "
+            f"{interval_text(rate.bad_stopped, '.1%')} of bad ones"
+            + (
+                f"; of good ones of {worst} {interval_text(rate.by_task[worst], '.1%')}"
+                if (worst := rate.worst_task)
+                else ""
+            )
         )
         lines += [
             f"    {use.use}: accuracy {use.accuracy_before:.1%} -> {use.accuracy.estimate:.1%}, "
@@ -309,57 +313,8 @@ def gate_lines(report: GateReport) -> list[str]:
     return lines
 
 
-def gate_markdown(report: GateReport) -> str:
-    """The numbers as Markdown tables."""
-    looks = Table.of(
-        ("tokens seen", "answers that long", "AUROC", "mean log-probability of them", "gain", "finished answer"),
-        [
-            (
-                look.look,
-                f"{look.share:.0%}",
-                _format(look.auroc),
-                _format(look.mean_logprob),
-                _format(look.gain, "+.3f"),
-                _format(look.full),
-            )
-            for look in report.looks
-        ],
-    )
-    rates = Table.of(
-        (
-            "promised",
-            "good answers stopped",
-            "bad answers stopped",
-            "at token (median)",
-            "stopped answers are",
-            "accuracy",
-            "over replacing as many at random, points",
-            "tokens a question",
-            "saved against giving up the same ones finished",
-            "saved against the full predictor",
-        ),
-        [
-            (
-                f"{rate.alpha:g}",
-                _format(rate.false_alarms, ".1%"),
-                _format(rate.bad_stopped, ".1%"),
-                "-" if np.isnan(rate.median_look) else format(rate.median_look, ".0f"),
-                use.use,
-                f"{use.accuracy_before:.1%} -> {_format(use.accuracy, '.1%')}",
-                _format(use.over_random, "+.1f", 100),
-                _format(use.tokens, ".1f"),
-                _format(use.saved, ".1%"),
-                _format(use.saved_full, ".1%"),
-            )
-            for rate in report.rates
-            for use in rate.uses
-        ],
-    )
-    assumptions = [f"- {assumption}" for assumption in report.assumptions]
-    return "\n".join([*looks.markdown(), "", *rates.markdown(), "", *assumptions]) + "\n"
-
-
-def _format(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
+def interval_text(value: Interval, form: str = ".3f", scale: float = 1.0) -> str:
+    """Returns `0.812 [0.790, 0.834]`, each number times `scale` in this format; `-` where there is no estimate."""
     if np.isnan(value.estimate):
         return "-"
     estimate, low, high = (format(scale * x, form) for x in (value.estimate, value.low, value.high))

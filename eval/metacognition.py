@@ -1,4 +1,4 @@
-"""What a model knows of its own answers: beyond how hard the question is, beyond d', and whether control acts on it.
+"""A model's knowledge of its own answers: beyond the question's difficulty, beyond d', and whether control acts on it.
 
 At equal difficulty, for a model that says "sure" of easy questions and "unsure" of hard ones may know nothing of its
 answers; over-confidence by difficulty; metacognitive efficiency of two-choice answers; and whether monitoring detects
@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import P_TRUE, RESAMPLES, STATED, Judged
+from metaprobe.eval.compare import RESAMPLES, STATED, Judged
+from metaprobe.eval.controls import P_TRUE
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
@@ -27,7 +28,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
 from metaprobe.eval.results import Coupling, Difficulty, Efficiency, Overconfidence, Stratum, TwoChoice, WithinStrata
 from metaprobe.eval.systems.mgv import attempts
-from metaprobe.eval.table import LEVELS, AnswerTable, group_of
+from metaprobe.eval.table import LEVELS, AnswerTable, group_of, runs_by_variant
 from metaprobe.records.correctness import is_correct
 from metaprobe.records.types import Item, Run
 
@@ -306,13 +307,10 @@ class Monitor:
 
 def coupling(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[Coupling, ...]:
     """Returns a row for each system, variant and monitor that judged a first answer that a program checked."""
-    by_variant: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        if run.outcome is not None and _first_right(run) is not None:
-            by_variant.setdefault((run.system, run.variant), []).append(run)
+    checked = [run for run in runs if run.outcome is not None and _first_right(run) is not None]
     rows = [
         _coupling(key, monitor, members, resamples, seed)
-        for key, members in sorted(by_variant.items())
+        for key, members in sorted(runs_by_variant(checked).items())
         for monitor in MONITORS
     ]
     return tuple(row for row in rows if row is not None)

@@ -1,4 +1,4 @@
-"""What a comparison found, as plain dataclasses: computed in `metaprobe.eval`, rendered in `metaprobe.eval.report`."""
+"""Results of a comparison as plain dataclasses: computed in `metaprobe.eval`, rendered in `metaprobe.eval.report`."""
 
 import dataclasses
 import math
@@ -169,19 +169,6 @@ class StageSimilarity:
     """Difference from the stage before it in the same run (figure 4b); None for the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class SimilarityFlow:
-    """Similarity of each stage's text to a reference, in one variant of a system."""
-
-    system: str
-    variant: str
-    reference: str
-    """`previous`, `final` or `gold`."""
-    by: str
-    """How texts are compared: `TF-IDF` (shared words), or the name of an embedding."""
-    stages: tuple[StageSimilarity, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coupling:
     """Whether monitoring detects wrong answers, and control fixes them, in one system and variant."""
@@ -311,8 +298,6 @@ class Trajectories:
 
     correct: TrajectoryBands
     wrong: TrajectoryBands
-    role: str = ""
-    """System, stage and agent of the answers, as far as there are several; empty for all answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,16 +483,12 @@ class Comparison:
     """Name of the learned method that was named beforehand; empty for the last of them."""
     seen: SeenTokens | None = None
     """How early right and wrong answers differ."""
-    role_trajectories: tuple[Trajectories, ...] = ()
-    """`trajectories` by system, stage and agent."""
     stages: tuple[StageAccuracy, ...] = ()
     """Share of right answers after each stage of a system."""
-    similarity: tuple[SimilarityFlow, ...] = ()
-    """How answers change from stage to stage."""
     routing: tuple[CostQuality, ...] = ()
     """Cost and accuracy of the ways to route."""
     audits: tuple[Finding, ...] = ()
-    """What could make the numbers mean less than they seem to."""
+    """Audits: findings that could make the numbers mean less than they seem to."""
     notes: tuple[str, ...] = ()
     """Limits of the data and the methods."""
 

@@ -31,7 +31,7 @@ class AnswerTable:
     items: NDArray[np.str_]
     tasks: NDArray[np.str_]
     groups: NDArray[np.str_]
-    """What must stay in one split."""
+    """Group of each answer. Answers of one group stay in one split."""
     variants: NDArray[np.str_]
     dimensions: NDArray[np.str_]
     levels: NDArray[np.str_]
@@ -222,36 +222,44 @@ def _has_logprobs(call: Call) -> bool:
 
 
 def stated_of(run: Run, answer: Call, kind: str) -> float | None:
-    """What was stated of this answer, and not of another agent's or another round's; None where nothing was.
+    """Returns the number stated of this answer, not of another agent's or round's answer; None where there is none.
 
     By the answer itself, else by who was asked about it (a call with the answer as its parent), else by the same agent
     in the same round. What a single call of the run states, and no other, is of the run and so of each of its answers.
     """
     calls = {call.id: call for call in run.calls}
-    found = [s for s in run.statements if s.kind == kind]
-    asked = {s.call_id: calls.get(s.call_id) for s in found}
+    stated = [s for s in run.statements if s.kind == kind]
+    asked = {s.call_id: calls.get(s.call_id) for s in stated}
     nearest = (
-        [s for s in found if s.call_id == answer.id],
-        [s for s in found if (call := asked[s.call_id]) is not None and call.parent == answer.id],
+        [s for s in stated if s.call_id == answer.id],
+        [s for s in stated if (call := asked[s.call_id]) is not None and call.parent == answer.id],
         [
             s
-            for s in found
+            for s in stated
             if (call := asked[s.call_id]) is not None and (call.agent, call.round) == (answer.agent, answer.round)
         ],
-        found if len(asked) == 1 else [],
+        stated if len(asked) == 1 else [],
     )
     return next((of[-1].value for of in nearest if of), None)
 
 
 def group_of(item: Item) -> str:
-    """What must stay in one split: the item's group, or the item itself where it states none."""
+    """Returns the group that stays in one split: the item's group, or the item itself where it states none."""
     return f"{item.task}/{item.group or item.id}"
+
+
+def runs_by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
+    """Returns (system, variant) -> its runs, in order of appearance."""
+    by_variant: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault((run.system, run.variant), []).append(run)
+    return by_variant
 
 
 def usable_groups(groups: Sequence[str], y: NDArray[np.int64], *, folds: int) -> int:
     """Number of groups. Raises `RecordError` where `folds` group-wise folds with both classes cannot be made."""
     distinct = len(set(groups))
-    counts = {int(label): len({g for g, found in zip(groups, y, strict=True) if found == label}) for label in (0, 1)}
+    counts = {int(label): len({g for g, own in zip(groups, y, strict=True) if own == label}) for label in (0, 1)}
     if min(counts.values()) == 0:
         only = "1" if counts[0] == 0 else "0"
         raise RecordError(

@@ -1,4 +1,4 @@
-"""What becomes of an argument of the debate once it is there: kept, asked for again, or handed to the judge.
+"""Review of an argument of the debate: kept, asked for again, or handed to the judge.
 
 Two signals may be read of it. `quality` stands in the judge's place: one checkpoint gives every field that the judge
 would (`HEADS`), and Q with the judge's override, 0 where there is a critical issue. `critical` is P(critical) alone.
@@ -19,7 +19,7 @@ from metaprobe.routing.policy import AGAIN, JUDGE, KEEP
 from metaprobe.routing.review import EVEN, POINT
 
 HEADS = (*DIMENSIONS, CRITICAL)
-"""What a checkpoint must predict to stand in the judge's place."""
+"""Heads that a checkpoint needs in the judge's place."""
 
 
 def review(session: Session, argument: Call, *, may_ask: bool, may_judge: bool) -> Decision:

@@ -51,5 +51,5 @@ def extensions(
     control.add("base", [], _PROGRAMS[semantics] + "".join(facts))
     control.ground([("base", [])])
     with control.solve(yield_=True) as models:
-        found = [frozenset(atom.arguments[0].number for atom in model.symbols(shown=True)) for model in models]
-    return tuple(sorted(found, key=sorted))
+        sets = [frozenset(atom.arguments[0].number for atom in model.symbols(shown=True)) for model in models]
+    return tuple(sorted(sets, key=sorted))

@@ -82,7 +82,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What one side said."""
+    """One side's argument."""
 
     speaker: str
     call: Call
@@ -144,7 +144,7 @@ async def _discussion(session: Session, scale: Scale) -> list[Argument]:
 async def _attacks(
     session: Session, scale: Scale, arguments: Sequence[Argument], *, known: int
 ) -> set[tuple[int, int]]:
-    """Who attacks whom (Algorithm 1), among the pairs in which an argument beyond the first `known` takes part."""
+    """Returns the attacks (Algorithm 1) among the pairs in which an argument beyond the first `known` takes part."""
     n = len(arguments)
     pairs = [(i, k) for i in range(n) for k in range(n) if i != k and max(i, k) >= known]
     if session.variant == BY_LEVEL:
@@ -179,7 +179,7 @@ async def _teacher(
     contest: Call | None = None,
 ) -> Call:
     """The teacher's level and feedback, given the positions that stand; what the solver found is noted as labels."""
-    found = extensions(len(arguments), attacks, SEMANTICS.get(session.variant, "preferred"))
+    standing_sets = extensions(len(arguments), attacks, SEMANTICS.get(session.variant, "preferred"))
     feedback = await session.ask(
         "teacher",
         stage="answer",
@@ -188,15 +188,15 @@ async def _teacher(
         parent=contest,
         max_tokens=FEEDBACK_TOKENS,
         hidden=True,
-        positions=positions(arguments, found),
+        positions=positions(arguments, standing_sets),
         **scale.slots,
     )
-    sizes = [len(extension) for extension in found]
-    standing = {number for extension in found for number in extension}
+    sizes = [len(extension) for extension in standing_sets]
+    standing = {number for extension in standing_sets for number in extension}
     solved: dict[str, float] = {
         "arguments": len(arguments),
         "attacks": len(attacks),
-        "extensions": len(found),
+        "extensions": len(standing_sets),
         "extension_size": sum(sizes) / len(sizes) if sizes else 0,
         "standing": len(standing),
     }
@@ -208,7 +208,7 @@ async def _teacher(
 
 
 async def _contest(session: Session, scale: Scale, feedback: Call, grade: int | None) -> Call:
-    """What the simulated user says against a grade; it must ask for another level, and whether it does is recorded."""
+    """Returns the simulated user's contest of a grade. It must ask for another level; whether it does is recorded."""
     contest = await session.ask(
         "contest",
         stage="contest",
@@ -250,9 +250,9 @@ async def _single(session: Session, scale: Scale) -> Run:
     return session.run(_text(scale.state(session, again)))
 
 
-def positions(arguments: Sequence[Argument], found: Sequence[frozenset[int]]) -> str:
+def positions(arguments: Sequence[Argument], standing_sets: Sequence[frozenset[int]]) -> str:
     """The well-reasoned positions as the teacher reads them: one an extension, each argument written out once."""
-    stand = [sorted(extension) for extension in found if extension]
+    stand = [sorted(extension) for extension in standing_sets if extension]
     heads = [f"Position {number}:" for number in range(1, len(stand) + 1)]
     if not stand:
         stand, heads = (
@@ -329,8 +329,8 @@ def calls(setup: Setup, variant: str) -> dict[str, int]:
     contests = int(variant != "no-contest")
     arguments = len(ASSISTANTS) + reflections + contests
     pairs = 0 if variant == BY_LEVEL else arguments * (arguments - 1)
-    found = {"argue": len(ASSISTANTS), "reflect": reflections, "attack": pairs, "answer": 1 + contests}
-    return {**found, "contest": contests, **ratings}
+    by_stage = {"argue": len(ASSISTANTS), "reflect": reflections, "attack": pairs, "answer": 1 + contests}
+    return {**by_stage, "contest": contests, **ratings}
 
 
 SYSTEM = System(

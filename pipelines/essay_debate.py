@@ -77,7 +77,7 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
     judge's where it gave one. An attempt that is asked for again stays in the run, but nobody answers it.
     """
     form = "_scaffold" if session.variant == SCAFFOLD else ""
-    said = {} if opponent is None else {"opponent": opponent.text.strip()}
+    slots = {} if opponent is None else {"opponent": opponent.text.strip()}
     most = session.constant(MOST_ATTEMPTS)
     for attempt in range(most):
         argument = await session.ask(
@@ -89,7 +89,7 @@ async def argue(session: Session, role: str, *, opponent: Call | None = None) ->
             max_tokens=ARGUMENT_TOKENS,
             temperature=session.constant(DEBATE_TEMPERATURE),
             hidden=True,
-            **dict[str, Any](said),
+            **dict[str, Any](slots),
         )
         fields = session.item.fields
         elsewhere = (fields["rubric"], fields["essay_prompt"], "" if opponent is None else opponent.text)
@@ -119,8 +119,8 @@ def score_schema(item: Item) -> str:
 
 def parse_score(item: Item, text: str) -> int | None:
     """The score in a JSON object; None where there is none, or one outside the trait's range."""
-    found = json_object(text)
-    return None if found is None else whole_number(found.get("score"), *score_range(item))
+    output = json_object(text)
+    return None if output is None else whole_number(output.get("score"), *score_range(item))
 
 
 def extract_answer(item: Item, call: Call, variant: str) -> str:

@@ -55,6 +55,8 @@ def rating_schema(criteria: tuple[str, ...]) -> str:
 
 def parse_rating(text: str) -> dict[str, int]:
     """Criterion -> grade from 1 to 5, of all four; empty where one is missing or is no whole number in range."""
-    found = json_object(text) or {}
-    grades = {name: grade for name in CRITERIA if (grade := whole_number(found.get(name), LOWEST, HIGHEST)) is not None}
+    rating = json_object(text) or {}
+    grades = {
+        name: grade for name in CRITERIA if (grade := whole_number(rating.get(name), LOWEST, HIGHEST)) is not None
+    }
     return grades if len(grades) == len(CRITERIA) else {}

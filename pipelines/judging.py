@@ -45,7 +45,7 @@ SCHEMA = json.dumps({"type": "object", "properties": _FIELDS, "required": list(_
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a meta-evaluator said of one response."""
+    """A meta-evaluator's judgement of one response."""
 
     instruction: int
     """1 to 3, as are the next two."""
@@ -88,14 +88,14 @@ def whole_number(value: object, low: int, high: int) -> int | None:
 
 def parse_judgement(text: str) -> Judgement | None:
     """A judge's output; None where a score is missing, out of range or not a whole number. The texts may be missing."""
-    found = json_object(text)
-    if found is None:
+    output = json_object(text)
+    if output is None:
         return None
-    instruction, justification, evidence = (whole_number(found.get(field), 1, 3) for field in DIMENSIONS.values())
-    flag = whole_number(found.get(CRITICAL), 0, 1)
+    instruction, justification, evidence = (whole_number(output.get(field), 1, 3) for field in DIMENSIONS.values())
+    flag = whole_number(output.get(CRITICAL), 0, 1)
     if instruction is None or justification is None or evidence is None or flag is None:
         return None
-    description, reasoning = (str(found.get(field) or "") for field in (DESCRIPTION, REASONING))
+    description, reasoning = (str(output.get(field) or "") for field in (DESCRIPTION, REASONING))
     return Judgement(instruction, justification, evidence, bool(flag), description, reasoning)
 
 
@@ -157,7 +157,7 @@ def _turn(call: Call, role: str) -> str:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a field is given twice")
-    return found
+    return fields

@@ -122,8 +122,8 @@ class Team:
         entries = (entry.partition(":") for entry in self.session.setup.prompts.entries("dimensions"))
         names = {word.strip().lower(): name.strip() or word.strip() for word, _, name in entries}
         call = await self.session.ask("classify", stage="classify", max_tokens=CLASSIFY_TOKENS)
-        found = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
-        self.dimension = names[found.pop()] if len(found) == 1 else UNKNOWN
+        named = {word for word in names if re.search(rf"\b{re.escape(word)}\b", call.text.lower())}
+        self.dimension = names[named.pop()] if len(named) == 1 else UNKNOWN
         self.session.state(call, DIMENSION + self.dimension, None if self.dimension == UNKNOWN else 1.0)
         self.session.label(call, DISPATCHED + first, 1.0, source="round-robin")
         for agent in self.agents:
@@ -141,7 +141,7 @@ class Team:
         return self._signals[agent]
 
     async def answer(self, agent: str) -> str:
-        """What the agent answers, by itself."""
+        """Returns the agent's own answer."""
         return extract(self.session.item, await self.draft(agent), self.session.variant)
 
     async def draft(self, agent: str) -> Call:
@@ -167,7 +167,7 @@ class Team:
         await asyncio.gather(*(both(agent) for agent in self.agents))
 
     async def say(self, agent: str, turn: int, said: list[str], before: Call) -> Call:
-        """What the agent says once others have spoken."""
+        """Returns the agent's answer once others have spoken."""
         return await self.session.ask(
             "discuss",
             stage="answer",
@@ -206,7 +206,7 @@ class Team:
         return self.session.setup.profiles.rate_of(agent, self.dimension)
 
     def _system_prompt(self, agent: str) -> str:
-        """Of the agent's own file, or of the general one where it has none."""
+        """Returns the persona of the agent's own file, or of the general file where there is none."""
         name = agent if agent in self.session.setup.prompts.texts else "agent"
         return "\n".join(message.content for message in self.session.messages(name, agent=agent))
 

@@ -135,7 +135,10 @@ async def ablations(session: Session, answer: Call, note: Call | None) -> None:
 
 
 def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> Decision:
-    """Who is heard before the synthesis. The paper's agents state nothing; a checkpoint may, for a learned policy."""
+    """Decides who is heard before the synthesis.
+
+    The paper's agents state nothing; a checkpoint may, for a learned policy.
+    """
     read = {name: session.signal(name, agent=answer.agent, call=answer) for name in ("difficulty", "quality")}
     signals = replace(signals_of(answer), **read)
     form = canonical(session.item, final_answer(session.item, answer.text))
@@ -144,13 +147,13 @@ def regulate(session: Session, answer: Call, legal_actions: Sequence[str]) -> De
 
 
 def heard(session: Session, note: Call | None, critique: Call | None) -> str:
-    """What the critics said, each under its heading and after an empty line; empty where none is heard."""
+    """Returns the critics' texts, each under its heading and after an empty line; empty where no critic is heard."""
     texts = [("heard_monitor", note), ("heard_control", critique)]
     return "".join("\n\n" + session.messages(name, text=quote(call))[0].content for name, call in texts if call)
 
 
 def answer_form(item: Item) -> str:
-    """What the last line may hold; small models need the instruction, and it must not depend on the answer."""
+    """Returns what the last line may hold; small models need the instruction, and it must not depend on the answer."""
     if item.check == "number":
         return "a number"
     if item.check == "function":
@@ -169,8 +172,8 @@ def quote(call: Call) -> str:
 def yes_no(text: str, name: str) -> float | None:
     """1 for "NAME: yes", 0 for "NAME: no"; None where neither stands there, or both."""
     pattern = rf"\b{name}s?\W{{0,4}}[:=]\W{{0,4}}(yes|no)\b(?!\W{{0,3}}(?:or|yes|no)\b)"
-    found = {word.lower() for word in re.findall(pattern, text, re.IGNORECASE)}
-    return None if len(found) != 1 else float(found == {"yes"})
+    words = {word.lower() for word in re.findall(pattern, text, re.IGNORECASE)}
+    return None if len(words) != 1 else float(words == {"yes"})
 
 
 def _prompt(session: Session, name: str) -> str:

@@ -58,7 +58,7 @@ _SELECTED = re.compile(r"(?:selected )?strategy[*_]*\s*:\s*([^\n]+)", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class AnswerEvaluation:
-    """What the verifier said of a solution."""
+    """The verifier's evaluation of a solution."""
 
     scores: dict[str, float | None]
     """By name; None where it was not given or cannot be read."""
@@ -116,7 +116,7 @@ async def monitor_generate_verify(session: Session) -> Run:
 
 
 def _features(session: Session, cycles: Sequence[Cycle], answers: Sequence[str]) -> dict[str, dict[str, float]]:
-    """What a learned policy may read beyond the signals."""
+    """Returns what a learned policy may read beyond the signals."""
     forms = [canonical(session.item, answer) for answer in answers]
     return measure_answers(session.item.question, [cycle.answer for cycle in cycles], forms)
 
@@ -220,9 +220,9 @@ def parse_strategy(text: str, strategies: tuple[str, ...]) -> tuple[str, float |
     lines = [line for line in (selected[1] if selected else text).splitlines() if words(line)]
     if not lines:
         return NEUTRAL_STRATEGY, None
-    said = words(lines[0])
-    exact = [strategy for strategy in strategies if words(strategy) == said]
-    named = exact or find_choices(said, {strategy: words(strategy) for strategy in strategies})
+    named_words = words(lines[0])
+    exact = [strategy for strategy in strategies if words(strategy) == named_words]
+    named = exact or find_choices(named_words, {strategy: words(strategy) for strategy in strategies})
     return (named[0], 1.0) if len(named) == 1 else (lines[0].strip(" \t[]*\"'`."), 0.0)
 
 
@@ -230,16 +230,16 @@ def parse_verdict(text: str) -> AnswerEvaluation:
     """The four scores, each None where none in [0, 1] or two different ones were given, and the text behind them."""
     block = _block(text, "evaluate")
     evaluation = _EVALUATION.search(block)
-    found: dict[str, set[float | None]] = {name: set() for name in SCORES}
+    by_name: dict[str, set[float | None]] = {name: set() for name in SCORES}
     for written, value in _SCORE.findall(block[: evaluation.start()] if evaluation else block):
         name = next(name for name in SCORES if name.startswith(written[:4].lower()))
-        found[name].add(parse_confidence(f"confidence: {value}", scale=1))
-    scores = {name: values.pop() if len(values) == 1 else None for name, values in found.items()}
+        by_name[name].add(parse_confidence(f"confidence: {value}", scale=1))
+    scores = {name: values.pop() if len(values) == 1 else None for name, values in by_name.items()}
     return AnswerEvaluation(scores, evaluation[1].strip() if evaluation else "")
 
 
 def _block(text: str, tag: str) -> str:
-    """What stands between a tag's opening and closing, either of which may be missing."""
+    """Returns the text between a tag's opening and closing, either of which may be missing."""
     _, opened, inside = text.rpartition(f"<{tag}>")
     return (inside if opened else text).partition(f"</{tag}>")[0]
 

@@ -92,10 +92,10 @@ class Prompts:
     def entries(self, name: str) -> tuple[str, ...]:
         """The entries of a list file, in order."""
         (role, text), *more = _turns(name, self.texts[name])
-        found = tuple(filter(None, (line.strip() for line in text.splitlines())))
-        if role != LIST or more or not found:
+        entries = tuple(filter(None, (line.strip() for line in text.splitlines())))
+        if role != LIST or more or not entries:
             raise PromptError(f"prompt {name}.txt is no list; expected a line '--- {LIST}', then an entry a line")
-        return found
+        return entries
 
 
 def _check_slots(texts: Mapping[str, str], known: Collection[str]) -> None:

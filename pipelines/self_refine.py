@@ -74,12 +74,12 @@ async def self_refine(session: Session) -> Run:
 
 def parse_verdict(text: str) -> float | None:
     """1 for GOOD, 0 for IMPROVE, None where neither or both are written after "Verdict"."""
-    found = {verdict.lower() for verdict in _VERDICT.findall(text)}
-    return float(found == {"good"}) if len(found) == 1 else None
+    verdicts = {verdict.lower() for verdict in _VERDICT.findall(text)}
+    return float(verdicts == {"good"}) if len(verdicts) == 1 else None
 
 
 def _known(session: Session, tried: Sequence[tuple[Call, Signals]]) -> dict[str, Any]:
-    """What a policy may read after a critique: the signals of every answer so far, the last one's apart."""
+    """Returns what a policy may read after a critique: the signals of every answer so far, the last one's apart."""
     calls = [call for call, _ in tried]
     forms = [canonical(session.item, final_answer(session.item, call.text)) for call in calls]
     return {

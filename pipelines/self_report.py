@@ -66,7 +66,7 @@ def p_true(reply: Call) -> float | None:
 
 
 def extract_answer(item: Item, answer: Call, variant: str) -> str:
-    """What the model gave as its answer.
+    """Returns the model's answer.
 
     Direct: the first line, or the second where the first only announces it. Step by step: what follows the last
     "Answer:", or else the last line. A function: all of it.

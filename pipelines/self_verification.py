@@ -92,7 +92,7 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
     """Share of the verifications that succeed (the paper's score, over the number of verifications)."""
     conclusion = session.messages("conclusion", answer=answer)[0].content
     hidden = conditions(session.item, session.constant(MOST_CONDITIONS))
-    tests = [("backward", {"masked": masked}, _HIDDEN, found) for masked, found in hidden]
+    tests = [("backward", {"masked": masked}, _HIDDEN, reply) for masked, reply in hidden]
     tests = tests or [("check", {}, _CLAIM, "true")]
 
     async def verified(prompt: str, slots: dict[str, str], sought: Item, expected: str) -> float:
@@ -106,9 +106,9 @@ async def _verified_share(session: Session, candidate: Call, answer: str, number
             conclusion=conclusion,
             **dict[str, Any](slots),
         )
-        found = canonical(sought, final_answer(sought, call.text))
-        readable = found in sought.choices if sought.choices else bool(found)
-        return session.state(call, VERIFIED, float(found == canonical(sought, expected)) if readable else None) or 0.0
+        reply = canonical(sought, final_answer(sought, call.text))
+        readable = reply in sought.choices if sought.choices else bool(reply)
+        return session.state(call, VERIFIED, float(reply == canonical(sought, expected)) if readable else None) or 0.0
 
     results = await asyncio.gather(*(verified(*test) for _ in range(session.constant(VERIFICATIONS)) for test in tests))
     return sum(results) / len(results)

@@ -1,4 +1,4 @@
-"""What a system works with while it runs over one item, and the notes that become its `Run`.
+"""A system's tools while it runs over one item, and the notes that become its `Run`.
 
 Every system is `async def system(session: Session) -> Run`. It asks models by stage and agent, states what they said of
 themselves, asks a policy at named points, takes its numbers from a source of signals, and ends with `session.run(...)`.
@@ -27,7 +27,7 @@ READ = "read"
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Who is asked at which stage: a small monitor, a larger generator, an external judge."""
+    """Models by stage and agent: a small monitor, a larger generator, an external judge."""
 
     default: LLM
     by_name: Mapping[str, LLM] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is the same for every item of a collection."""
+    """Settings that are the same for every item of a collection."""
 
     models: Models
     prompts: Prompts
@@ -61,7 +61,7 @@ class Setup:
     seed: int = 0
     options: Options = field(default_factory=Options)
     carried: Carried | None = None
-    """What the profiles hold from a file of earlier outcomes; None where there is none."""
+    """Profiles from a file of earlier outcomes; None where there is no file."""
 
 
 class Session:

@@ -104,10 +104,10 @@ def _check_read(system: System, variant: str, key: str, policy: Policy) -> None:
     points = system.points_in(variant)
     if name in system.uses or reads is None or any(name in reads.get(point, ()) for point in points):
         return
-    said = "; ".join(f"at {point} {_list(reads.get(point, ())) or 'none'}" for point in points)
+    reads_at = "; ".join(f"at {point} {_list(reads.get(point, ())) or 'none'}" for point in points)
     raise RecordError(
         f"signal {key!r}: nothing would read {name} in {system.name} ({variant}). The policy {_name(policy)} reads "
-        f"these signals: {said}. Leave the signal away, or give a policy that reads it, as --policy "
+        f"these signals: {reads_at}. Leave the signal away, or give a policy that reads it, as --policy "
         f"learned:CHECKPOINT, trained on runs that had {name}"
     )
 

@@ -18,7 +18,7 @@ def _extract(item: Item, call: Call, variant: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """What runs, in which variants, and which of its calls are answers."""
+    """A system: what runs, in which variants, and which of its calls are answers."""
 
     name: str
     run: Callable[[Session], Awaitable[Run]]
@@ -27,7 +27,7 @@ class System:
     variants: tuple[str, ...] = ("plain",)
     """The first is the paper's own."""
     default_variants: tuple[str, ...] = ()
-    """What is collected where nothing else is asked for; by default the first variant."""
+    """Variants that are collected where no variant is named; by default the first one."""
     stages: tuple[str, ...] = ("answer",)
     """Every stage it asks at, except `read`: each may have a model of its own."""
     roles: tuple[str, ...] = ()
@@ -54,14 +54,14 @@ class System:
     agents: tuple[str, ...] = ()
     """The agents it has by default, where it takes any number of them."""
     experiences: Callable[[Run], Iterable[Experience]] | None = None
-    """What the agents' profiles learn from a labelled run, where later items depend on the outcomes of earlier ones."""
+    """Gives what the agents' profiles learn from a labelled run; None where no item depends on earlier outcomes."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Stage -> the most tokens that a call there generates by default. A call of a stage that is not among `stages`
     has the limit of the stage whose model it asks."""
     calls: Callable[[Setup, str], Mapping[str, int]] = lambda setup, variant: {}
     """`(setup, variant) -> stage -> calls`: how many a run makes at most, for the estimate before a collection."""
     constants: tuple[Constant[Any], ...] = ()
-    """What of it can be set by name, beside the constants of the policy's rules."""
+    """Constants that can be set by name, beside those of the policy's rules."""
     needs: tuple[Need, ...] = ()
     """Packages that it needs beside those of its models."""
     folder: str = ""

@@ -1,4 +1,4 @@
-"""What of a system can be set from outside: how long answers may get at each stage, and its constants."""
+"""Options of a system: how long answers may get at each stage, and its constants."""
 
 import math
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Constant(Generic[N]):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was set otherwise than by default."""
+    """Settings that differ from the default."""
 
     tokens: Mapping[str, int | None] = field(default_factory=dict)
     """Stage -> the most tokens that a call there generates; None: as many as its model likes (endpoints only)."""
@@ -47,7 +47,7 @@ class Options:
     """Name of a constant -> its value."""
 
     def value(self, constant: Constant[N]) -> N:
-        """As it was set, or its default."""
+        """Returns the value that was set, or the default."""
         value: N = self.constants.get(constant.name, constant.default)
         return value
 

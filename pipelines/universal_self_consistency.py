@@ -68,9 +68,9 @@ async def choose(session: Session, samples: Sequence[Call]) -> int | None:
 def chosen_number(text: str, count: int) -> int | None:
     """The one response that the text names, from 1 to `count`; None where it names none or several."""
     for pattern in (*_NAMED, _ALONE):
-        if found := {read_int(number) for number in pattern.findall(text)}:
-            number = found.pop()
-            return number if not found and 1 <= number <= count else None
+        if named := {read_int(number) for number in pattern.findall(text)}:
+            number = named.pop()
+            return number if not named and 1 <= number <= count else None
     return None
 
 

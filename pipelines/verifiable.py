@@ -93,7 +93,7 @@ _VOWEL = re.compile(r"[aeiouy]", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a program found in one argument."""
+    """Findings of the program in one argument."""
 
     verbatim: int
     """Quotations that occur in the essay."""
@@ -170,8 +170,8 @@ def quotations(text: str) -> list[str]:
     A mark without its partner opens nothing. An apostrophe is no mark; after a plural's (`dogs'`) a single-quoted
     passage may be cut short, and what is left of a true quotation is true.
     """
-    found = (_inside(match) for match in _QUOTATION.finditer(straight_quotes(text)))
-    return [passage for passage in found if len(words(passage)) >= MIN_QUOTE_WORDS]
+    passages = (_inside(match) for match in _QUOTATION.finditer(straight_quotes(text)))
+    return [passage for passage in passages if len(words(passage)) >= MIN_QUOTE_WORDS]
 
 
 def occurs(quotation: str, source: Words) -> bool:
@@ -228,24 +228,24 @@ def is_repetitive(text: str) -> bool:
 
 def is_gibberish(text: str) -> bool:
     """Whether a text has too few words to be an argument, or does not look like English prose."""
-    found = words(text)
-    if len(set(found)) < 5:
+    spoken = words(text)
+    if len(set(spoken)) < 5:
         return True
     letters = sum(char.isascii() and char.isalpha() for char in text)
     if letters < 0.6 * sum(not char.isspace() for char in text):
         return True
-    odd = sum(_VOWEL.search(word) is None or len(word) > 24 for word in found if word.isalpha())
-    if odd > len(found) / 4:
+    odd = sum(_VOWEL.search(word) is None or len(word) > 24 for word in spoken if word.isalpha())
+    if odd > len(spoken) / 4:
         return True
-    return len(found) >= 20 and sum(word in _FUNCTION_WORDS for word in found) < len(found) / 8
+    return len(spoken) >= 20 and sum(word in _FUNCTION_WORDS for word in spoken) < len(spoken) / 8
 
 
-def _loops(found: Words) -> bool:
+def _loops(spoken: Words) -> bool:
     """Whether some words are said again and again without a pause (`LOOP_WORDS`, `LOOP_TURNS`)."""
     for period in range(1, LONGEST_LOOP + 1):
         needed = max(LOOP_WORDS, LOOP_TURNS * period) - period
         run = 0
-        for before, word in zip(found, found[period:], strict=False):
+        for before, word in zip(spoken, spoken[period:], strict=False):
             run = run + 1 if word == before else 0
             if run >= needed:
                 return True
@@ -253,8 +253,8 @@ def _loops(found: Words) -> bool:
 
 
 def _sequences(text: str, length: int) -> list[Words]:
-    found = words(text)
-    return [found[i : i + length] for i in range(len(found) - length + 1)]
+    spoken = words(text)
+    return [spoken[i : i + length] for i in range(len(spoken) - length + 1)]
 
 
 def _inside(match: re.Match[str]) -> str:
@@ -263,9 +263,9 @@ def _inside(match: re.Match[str]) -> str:
 
 def _side(clause: str) -> int:
     """1 for a clause that praises, -1 for one that blames, 0 for neither or both."""
-    found, total = words(clause), 0
-    for place, word in enumerate(found):
-        before = found[max(0, place - 3) : place]
+    spoken, total = words(clause), 0
+    for place, word in enumerate(spoken):
+        before = spoken[max(0, place - 3) : place]
         negated = any(other in _NEGATION or _is_contracted_not(other) for other in before)
         total += -_SIGN.get(word, 0) if negated else _SIGN.get(word, 0)
     return (total > 0) - (total < 0)
@@ -294,7 +294,7 @@ def _end_of_match(wanted: Words, source: Words) -> int | None:
 
 
 def _weight(word: str) -> int:
-    """What it costs to add or drop a word; a negation cannot be paid for."""
+    """Returns the cost of adding or dropping a word; no quotation can afford a negation."""
     return 1_000_000 if word in _NEGATION or _is_contracted_not(word) else 1
 
 

@@ -24,7 +24,7 @@ _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def final_answer(item: Item, text: str) -> str:
-    """What stands in `<answer>`, after the last "Answer:" or "####", or in `\\boxed{}`; a function: the whole text.
+    """Returns the text in `<answer>`, after the last "Answer:" or "####", or in `\\boxed{}`; of a function all text.
 
     Else the first line if it is the letter of an option, or the last line that names an option, or, where a number is
     asked for, holds one; or the last line.
@@ -33,8 +33,8 @@ def final_answer(item: Item, text: str) -> str:
     if item.check == "function":
         return text
     for marker in (_TAGGED, _MARKED, _HASHED, _BOXED):
-        if found := [answer for answer in marker.findall(text) if answer.strip()]:
-            return str(found[-1]).strip()
+        if marked := [answer for answer in marker.findall(text) if answer.strip()]:
+            return str(marked[-1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if item.choices and lines:
         if chosen_letter(item, lines[0]):
@@ -54,8 +54,8 @@ def canonical(item: Item, answer: str) -> str:
         return function_code(answer) or ""
     if item.check == "number":
         stated = read_number(item.question, answer)
-        found = numbers(strip_decoration(answer)) if stated is None else (stated,)
-        return str(found[-1]) if found else ""
+        values = numbers(strip_decoration(answer)) if stated is None else (stated,)
+        return str(values[-1]) if values else ""
     if item.choices:
         return chosen(item, answer) or ""
     return " ".join(words(strip_decoration(answer)))

@@ -34,9 +34,7 @@ from metaprobe.eval.results import (
     PolicyResult,
     SeenMethod,
     SeenTokens,
-    SimilarityFlow,
     StageAccuracy,
-    StageSimilarity,
     Stratum,
     Trajectories,
     TwoChoice,
@@ -47,6 +45,9 @@ from metaprobe.eval.systems.metacrit import FAILURES, PATTERNS
 METHOD_OF_ALL = "blend of all that is known of an answer"
 HOSTILE = "<script>alert('$x_1$ & co')</script>"
 SOME = Interval(0.6, 0.5, 0.7, 400, 100)
+COUPLED = (
+    "flagged_wrong flagged_right fixed_flagged fixed_unflagged fixed_difference broken_flagged broken_unflagged"
+).split()
 METHODS = {
     "verbalised confidence": ("explicit", 0.15),
     "verbalised difficulty": ("explicit", 0.05),
@@ -158,13 +159,12 @@ def made_up(n=400, resamples=100, model=HOSTILE):
             Finding("Cut answers", False, "22 % of answers were cut by max_tokens."),
         ),
         notes=("Five dimensions, one small model.", "Averaging layers did not help."),
-        **of_systems(answers),
+        **of_systems(),
     )
 
 
-def of_systems(answers):
+def of_systems():
     """What only some runs have."""
-    bands = trajectory_bands(answers[1]), trajectory_bands(answers[0])
     stages = ("answer", "monitor", "control", "synthesis")
     return {
         "headline": METHOD_OF_ALL,
@@ -212,31 +212,13 @@ def of_systems(answers):
                 monitor="monitor flags",
                 n=200,
                 failure_auroc=SOME,
-                **dict.fromkeys(
-                    (
-                        "flagged_wrong",
-                        "flagged_right",
-                        "fixed_flagged",
-                        "fixed_unflagged",
-                        "fixed_difference",
-                        "broken_flagged",
-                        "broken_unflagged",
-                    ),
-                    SOME,
-                ),
+                **dict.fromkeys(COUPLED, SOME),
                 broken_difference=None,
             ),
         ),
         "agreement": tuple(Agreement(pattern, 40, SOME, SOME, SOME, None) for pattern in PATTERNS),
         "failures": Failures(dict(zip(FAILURES, (5, 3, 2, 0), strict=True)), 4.5),
         "stages": tuple(StageAccuracy("metacrit", "every-stage", stage, SOME, None) for stage in stages),
-        "similarity": tuple(
-            SimilarityFlow(
-                "metacrit", "every-stage", to, "TF-IDF", tuple(StageSimilarity(stage, SOME, None) for stage in stages)
-            )
-            for to in ("previous", "final")
-        ),
-        "role_trajectories": tuple(Trajectories(*bands, role) for role in ("answer, alpha", "answer, beta")),
         "seen": SeenTokens(
             tokens=(1, 5, 20),
             finished=(0.0, 0.4, 0.9),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tiny_adapter import stored
 
-from metaprobe.eval.audits import REVERSED, AuditReport
+from metaprobe.eval.audits import AuditReport
+from metaprobe.eval.controls import REVERSED, TERMS
 from metaprobe.training.recipes.adapter import adapter_audits, control_scores
 from metaprobe.training.recipes.lora import AdapterData, adapter_roles, load_adapter_data
 
@@ -31,7 +32,7 @@ def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: Adapt
     good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
     controls = {name.removeprefix(AFTER).removesuffix(REVERSED).strip() for name in good if name.startswith(AFTER)}
     free = {f"{which} log-probability" for which in ("mean", "minimum", "scaled", "first", "total")}
-    assert controls == {"prompt TF-IDF", "length", "length of the question"} | free, "nothing was cut"
+    assert controls == {"prompt TF-IDF", "length", "length of the question", TERMS} | free, "nothing was cut"
     assert good[f"{AFTER} prompt TF-IDF"]
     assert not poor[f"{AFTER} prompt TF-IDF"]
 

@@ -51,15 +51,6 @@ def test_extensions_are_those_of_the_definitions(semantics, framework):
     assert set(found) == by_definition(n, attacks, semantics)
 
 
-@given(framework=frameworks())
-def test_stable_is_preferred_and_every_preferred_holds_the_grounded(framework):
-    n, attacks = framework
-    preferred = set(extensions(n, attacks, "preferred"))
-    (grounded,) = extensions(n, attacks, "grounded")
-    assert set(extensions(n, attacks, "stable")) <= preferred
-    assert all(grounded <= extension for extension in preferred)
-
-
 @pytest.mark.parametrize(
     ("name", "n", "attacks", "grounded", "preferred", "stable"),
     [
@@ -83,8 +74,3 @@ def test_textbook_frameworks(name, n, attacks, grounded, preferred, stable):
 def test_an_unknown_argument_is_named():
     with pytest.raises(ValueError, match=r"\[2\]; expected numbers from 0 to 1"):
         extensions(2, {(0, 2)})
-
-
-def test_nothing_is_printed(capfd):
-    extensions(1, set(), "preferred")
-    assert capfd.readouterr() == ("", "")

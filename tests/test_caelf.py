@@ -50,19 +50,6 @@ def shown(llm, number):
     return "".join(re.findall(r"<(\w)>", llm.prompts_of("answer")[number]))
 
 
-def test_each_side_opens_in_its_own_role_and_reflects_on_all_that_was_said():
-    llm = script()
-    run_once(SYSTEM, ITEM, llm)
-    kind, strict = llm.prompts_of("argue")
-    assert "Sarah" in kind
-    assert "strengths" in kind
-    assert "Mike" in strict
-    assert "weaknesses" in strict
-    for prompt in llm.prompts_of("reflect"):
-        assert "Sarah: <A>" in prompt
-        assert "Mike: <B>" in prompt
-
-
 def test_every_ordered_pair_is_asked_once_and_only_pairs_with_the_contest_are_new():
     llm = script()
     run = run_once(SYSTEM, ITEM, llm)
@@ -73,20 +60,6 @@ def test_every_ordered_pair_is_asked_once_and_only_pairs_with_the_contest_are_ne
     by_id = {call.id: call for call in run.calls}
     attackers = [by_id[call.parent] for call in run.calls if call.stage == "attack"]
     assert [re.findall(r"<(\w)>", call.text)[0] for call in attackers] == [pair[0] for pair in asked]
-
-
-def test_the_teacher_reads_only_what_stands():
-    llm = script({"AB", "Ab", "aB", "ab"})
-    run = run_once(SYSTEM, ITEM, llm)
-    assert shown(llm, 0) == "Aa"
-    assert solved(run, 0) == {"arguments": 4, "attacks": 4, "extensions": 1, "extension_size": 2, "standing": 2}
-
-
-def test_a_contest_that_is_defeated_leaves_the_teacher_s_prompt_as_it_was():
-    llm = script({"AB", "Ab", "aB", "ab", "AC"})
-    run = run_once(SYSTEM, ITEM, llm)
-    assert llm.prompts_of("answer")[0] == llm.prompts_of("answer")[1]
-    assert solved(run, 1)["contest_stands"] == 0
 
 
 def test_a_contest_can_overthrow_what_stood_and_bring_back_what_was_defeated():
@@ -127,12 +100,6 @@ def test_different_levels_attack_each_other_where_no_question_is_asked():
     assert "Position 1:\nArgument 1 (Sarah): <A>" in llm.prompts_of("answer")[1]
 
 
-def test_an_argument_without_a_level_attacks_nothing_by_level():
-    llm = script(contest="I disagree.")
-    run = run_once(SYSTEM, ITEM, llm, variant="levels")
-    assert solved(run, 1)["attacks"] == solved(run, 0)["attacks"]
-
-
 def test_without_a_stable_extension_the_teacher_reads_everything():
     llm = script({"AB", "Ba", "aA"})
     run = run_once(SYSTEM, ITEM, llm, variant="stable")
@@ -169,31 +136,6 @@ def test_both_grades_are_recorded_and_the_last_one_is_the_answer(variant):
     assert (contest.parent, answers[1].parent) == (answers[0].id, contest.id)
 
 
-@pytest.mark.parametrize("variant", ["caelf", "single"])
-def test_the_user_sees_the_feedback_and_must_ask_for_another_level(variant):
-    llm = script(grade="Level: 1\nFeedback: well done")
-    run_once(SYSTEM, ITEM, llm, variant=variant)
-    (prompt,) = llm.prompts_of("contest")
-    assert "Feedback: well done" in prompt
-    assert "a different one: 0 or 2." in prompt
-
-
-def test_the_single_model_hears_the_contest_in_its_own_conversation():
-    llm = script()
-    run = run_once(SYSTEM, ITEM, llm, variant="single")
-    assert llm.stages == ["answer", "contest", "answer"]
-    assert [message.role for message in run.calls[-1].messages] == ["user", "assistant", "user"]
-    assert "well done" in run.calls[-1].messages[1].content
-    assert "<C>" in run.calls[-1].messages[2].content
-
-
-def test_without_contest_the_first_grade_is_the_answer():
-    llm = script()
-    run = run_once(SYSTEM, ITEM, llm, variant="no-contest")
-    assert run.final_answer == "1"
-    assert "contest" not in llm.stages
-
-
 def test_an_unreadable_grade_stays_unreadable():
     llm = script(contest="I just disagree")
     llm.answers["answer"] = ["Level: 1\nFeedback: fine", "I would keep my grade."]
@@ -211,14 +153,6 @@ def test_the_item_s_own_rubric_and_levels_take_the_place_of_caelf_s():
     assert run.stated("level") == 1.0
     assert "More is better." in llm.prompts_of("answer")[0]
     assert "0 or 1 or 2." in llm.prompts_of("contest")[0]
-
-
-@pytest.mark.parametrize("trait", ["issue", "evidence", "position", "conclusion"])
-def test_each_of_the_four_dimensions_has_three_levels(trait):
-    llm = script()
-    run_once(SYSTEM, Item(id="e", question="", fields={**ITEM.fields, "trait": trait}), llm, variant="no-contest")
-    prompt = llm.prompts_of("answer")[0]
-    assert [prompt.count(f"\nLevel {level}: ") for level in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -294,9 +228,3 @@ def test_a_rating_that_is_not_whole_is_missing(said):
     llm, judge = script(), ScriptedLLM({"judge": said}, name="rater")
     run = run_once(SYSTEM, ITEM, llm, models=Models(llm, {"judge": judge}))
     assert not [label for label in run.labels if label.source.startswith("judge")]
-
-
-def test_without_a_judge_nothing_is_rated():
-    llm = script()
-    run_once(SYSTEM, ITEM, llm)
-    assert not llm.prompts_of("judge")

@@ -9,7 +9,7 @@ import pytest
 from metaprobe.checkpoints import CheckpointExists, Generator, Training
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Finding
-from metaprobe.training.checkpoint import Export, answers_of, model_card, trust_lines, write_checkpoint
+from metaprobe.training.checkpoint import Export, model_card, trust_lines, write_checkpoint
 from metaprobe.training.heads import linear_graph
 
 
@@ -57,15 +57,6 @@ def test_the_card_holds_contract_figures_and_thresholds() -> None:
     assert card.endswith("\n")
 
 
-def test_what_there_is_not_has_no_section() -> None:
-    bare = export(generator=None, metrics={}, thresholds={}, training=Training("abc", 30, 10, 7, "a test"))
-    card = model_card(bare)
-    assert "- answers of: models that are not named\n- log-probabilities: unknown\n" in card
-    assert card.endswith("## Held-out metrics\n\nNone was measured.\n")
-    for part in ("## Heads", "## Thresholds", "## Audits", "joined"):
-        assert part not in card
-
-
 def test_audits_are_listed_with_how_bad_a_failure_is() -> None:
     findings = [Finding("splits", True, "fine", "invalid"), ("length", False, "as good")]
     card = model_card(export(audits=findings, not_audited=["refits: too few answers"]))
@@ -77,18 +68,6 @@ def test_audits_are_listed_with_how_bad_a_failure_is() -> None:
     assert loud.startswith("> **NOT TRUSTWORTHY: ")
     assert "**FAILED (invalid)**: splits: 3 shared" in loud
     assert trust_lines({}) == []
-
-
-def test_names_from_outside_cannot_break_the_table_and_domains_left_out_are_explained() -> None:
-    odd = model_card(export(metrics={"auroc_without_a|b<c>\n": Interval(0.5, 0.4, 0.6, 9, 9)}))
-    assert "| auroc_without_a_b_c__ | 0.500 | 0.400 to 0.600 | 9 |" in odd
-    assert "Figures `without` a task or dimension are of its answers" in odd
-
-
-def test_models_are_named_with_their_revision_where_there_is_one() -> None:
-    assert answers_of(Generator("m")) == "m"
-    assert answers_of(Generator("a", others=("b",))) == "a, b"
-    assert answers_of(None) == "models that are not named"
 
 
 def test_names_from_elsewhere_write_no_lines_and_no_tags_of_their_own() -> None:

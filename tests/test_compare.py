@@ -9,18 +9,14 @@ import pytest
 from compared_answers import LEVELS, RIGHT, N, answers
 from scipy.stats import norm
 
-from metaprobe.eval.answers import accuracy_rows, trajectories
 from metaprobe.eval.compare import (
     BEST_BASELINE,
     STATED,
     Judged,
-    PolicyOutcomes,
     add_details,
-    level_ranks,
     method_results,
     ordinal_outcome,
     pair_tests,
-    policy_results,
     run_of_answers,
     write_item_table,
 )
@@ -154,57 +150,6 @@ def test_overconfidence_is_confidence_minus_accuracy_and_grows_with_the_level():
     assert (LENGTH, "all") not in rows
 
 
-def test_overconfidence_is_told_of_every_level_and_method_that_has_a_number():
-    table = answers()
-    hard = table.levels == "hard"
-    said = np.where(hard, np.nan, table.stated_confidence)
-    plain, stated, learned = (judges(table)[at] for at in (2, 0, 1))
-    rows = overconfidence(replace(table, stated_confidence=said), [plain, stated, learned], None, resamples=20)
-    assert [(row.method, row.level) for row in rows] == [
-        (STATED, "all"), (STATED, "easy"), (STATED, "medium"),
-        (LADDER, "all"), (LADDER, "easy"), (LADDER, "medium"), (LADDER, "hard"),
-    ]  # fmt: skip
-    other = replace(table, levels=np.where(hard, "", np.where(table.levels == "easy", "cross", "odd")))
-    rows = overconfidence(other, [stated], None, resamples=20)
-    assert [row.level for row in rows] == ["all", "cross", "no level", "odd"]
-    flat = replace(table, levels=np.full(N, "easy"))
-    halves = difficulty_strata(replace(table, levels=np.where(hard, "hard", "easy")))
-    assert [row.level for row in overconfidence(flat, [stated], halves, resamples=20)] == ["all", "easy", "hard"]
-    assert [row.level for row in overconfidence(flat, [stated], None, resamples=20)] == ["all"]
-
-
-def test_strata_are_cells_of_what_differs_in_the_order_of_difficulty():
-    table = answers()
-    mixed = replace(table, dimensions=np.where(np.arange(N) < 300, "sums", "facts"))
-    found = difficulty_strata(mixed)
-    assert found.by == "dimension x level"
-    assert found.names == tuple(f"{d} / {level}" for d in ("facts", "sums") for level in LEVELS)
-    assert found.names[found.member[0]] == "sums / easy"
-    alone = difficulty_strata(replace(mixed, levels=np.full(N, "easy")))
-    assert (alone.by, alone.names) == ("dimension", ("facts", "sums"))
-    assert difficulty_strata(table).names == tuple(LEVELS)
-
-
-def test_an_estimate_that_takes_all_questions_for_equal_gives_no_strata():
-    table = replace(answers(), levels=np.full(N, ""))
-    hard = np.arange(N) % 3 == 2
-    two = Judged("words", "plain", np.where(hard, 0.2, 0.7), np.where(hard, 0.2, 0.7), 1.0)
-    assert difficulty_strata(table, estimate=two).names == ("1 of 2, easiest", "2 of 2, hardest")
-    same = Judged("words", "plain", np.full(N, 0.5), np.full(N, 0.5), 1.0)
-    assert difficulty_strata(table, estimate=same) is None
-
-
-def test_a_stratum_of_one_class_has_no_auroc_and_without_statements_nothing_is_compared_with_them():
-    table = answers()
-    table = replace(table, y=np.where(table.levels == "easy", 1, table.y))
-    learned = judges(table)[1]
-    (found,) = at_equal_difficulty(table, [learned], difficulty_strata(table), resamples=20).methods
-    assert found.diff_stated is None
-    assert found.by_stratum[0] is None
-    medium = table.levels == "medium"
-    assert found.by_stratum[1].estimate == auroc(table.y[medium], learned.ranking[medium])
-
-
 def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_bootstrap_else():
     table = answers()
     found = pair_tests(table, judges(table))
@@ -229,13 +174,6 @@ def test_pairs_are_tested_by_delong_where_answers_are_independent_and_by_the_boo
         assert one.difference.low == pytest.approx(other.difference.low, abs=0.02)
 
 
-def test_a_method_that_is_its_own_reference_in_disguise_differs_by_nothing():
-    table = answers(groups=np.array([f"g{i // 2}" for i in range(N)]))
-    judged = [*judges(table), Judged("same", "explicit", table.stated_confidence, table.stated_confidence, 1.0)]
-    same = next(pair for pair in pair_tests(table, judged, resamples=50) if pair.method == "same")
-    assert (same.difference.estimate, same.p, same.p_holm) == (0, 1, 1)
-
-
 def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_label():
     table = answers()
     judged = judges(table)
@@ -258,69 +196,6 @@ def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_labe
     assert learned.spearman.n == known.sum()
     assert learned.spearman.estimate == pytest.approx(spearman(grades[known], judged[1].ranking[known]))
     assert ordinal_outcome(replace(table, levels=np.full(N, "cross")), {}) is None
-
-
-def test_levels_are_ranked_by_name_or_number_and_what_is_no_level_has_none():
-    found = level_ranks(np.array(["easy", "medium", "hard", "3", "level 12", "cross", "", "  ", "x"]))
-    assert found[:5].tolist() == [0, 1, 2, 3, 12]
-    assert np.isnan(found[5:]).all()
-
-
-def test_a_correlation_needs_thirty_answers_with_more_than_two_grades():
-    table = answers()
-    flat = replace(table, levels=np.full(N, "easy"))
-    for graded, told_ in ((29, False), (30, True)):
-        grades = np.where(np.arange(N) < graded, np.arange(N) % 3, np.nan)
-        assert (ordinal_outcome(flat, {"g": grades}) is not None) == told_
-        few = replace(table, levels=np.where(np.arange(N) < graded, table.levels, "cross"))
-        assert (ordinal_outcome(few, {}) is not None) == told_
-    two = np.arange(N) % 2.0
-    assert ordinal_outcome(flat, {"g": two}) is None
-    most = {"fewer": np.where(np.arange(N) < 300, np.arange(N) % 3, np.nan), "more": np.arange(N) % 3.0}
-    assert ordinal_outcome(flat, most).name == "label 'more'"
-    _, learned, _ = add_details(flat, judges(flat), method_results(flat, judges(flat), resamples=5), resamples=5)
-    assert learned.spearman is learned.kendall is None
-
-
-def test_accuracy_is_told_of_each_cell_in_its_order_and_of_all():
-    table = answers()
-    hard = table.levels == "hard"
-    mixed = replace(
-        table,
-        levels=np.where(hard, "cross", np.where(table.levels == "medium", "odd", "easy")),
-        variants=np.where(np.arange(N) % 2, "b", "a"),
-    )
-    rows = accuracy_rows(mixed)
-    assert [(row.dimension, row.level) for row in rows] == [
-        ("d", "easy"), ("d", "cross"), ("d", "odd"), ("all", "all")
-    ]  # fmt: skip
-    assert list(rows[0].by_variant) == ["a", "b"]
-    cell = (mixed.levels == "cross") & (mixed.variants == "b")
-    assert (rows[1].by_variant["b"].accuracy, rows[1].by_variant["b"].n) == (mixed.y[cell].mean(), cell.sum())
-    assert rows[-1].by_variant["a"].n == N / 2
-    assert trajectories(replace(table, y=np.ones(N, dtype=np.int64))) is None
-    assert trajectories(replace(table, y=np.zeros(N, dtype=np.int64))) is None
-    assert trajectories(table).correct.n == table.y.sum()
-
-
-def test_what_a_policy_costs_and_reaches_are_means_over_the_items():
-    outcomes = PolicyOutcomes(
-        "p", np.array([1.0, 0.0, 1.0, 1.0]), np.array([5.0, 7.0, 9.0, 11.0]), np.array([True, False, False, False])
-    )
-    (found,) = policy_results(["a", "b", "c", "d"], [outcomes], resamples=5)
-    assert (found.policy, found.accuracy.estimate, found.tokens_per_question) == ("p", 0.75, 8.0)
-    assert found.step_by_step == 0.25
-
-
-def test_pairs_need_both_classes_and_something_to_be_held_against():
-    table = answers()
-    assert pair_tests(replace(table, y=np.ones(N, dtype=np.int64)), judges(table)) == ()
-    assert pair_tests(table, judges(table)[1:2]) == ()
-    one = replace(table, y=np.arange(N) < 1)  # one right answer has no variance
-    one = replace(one, y=one.y.astype(np.int64))
-    assert {pair.test for pair in pair_tests(one, judges(table), resamples=20)} == {"clustered bootstrap"}
-    two = replace(table, y=(np.arange(N) < 2).astype(np.int64))
-    assert {pair.test for pair in pair_tests(two, judges(table), resamples=20)} == {"DeLong"}
 
 
 def test_the_item_table_has_a_row_for_every_answer_and_method_in_both_formats(tmp_path):

@@ -21,7 +21,6 @@ from metaprobe.eval.metacognition import (
 )
 from metaprobe.eval.results import Comparison
 from metaprobe.eval.systems import metacrit
-from metaprobe.eval.systems.mgv import EVALUATIONS
 from metaprobe.eval.table import answer_table
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -97,14 +96,6 @@ def test_answers_that_cannot_be_read_are_left_out_and_counted():
             metacognitive_efficiency(table, judged, none)
 
 
-def test_the_ratio_to_a_d_prime_of_guessing_is_refused():
-    table, judged, responses = observed(0.0)
-    [sure, *_] = metacognitive_efficiency(table, judged, responses, resamples=100).methods
-    assert sure.m_ratio is None
-    assert "not clearly better than guessing" in sure.refused
-    assert 0 < sure.type2_auroc.estimate < 1
-
-
 def criticised(first: int, flag: float | None, final: int, number: int) -> Run:
     """A run of MetaCrit."""
     calls = tuple(Call(id=f"{number}/{stage}", stage=stage) for stage in ("answer", "monitor", "control", "synthesis"))
@@ -145,33 +136,6 @@ def test_coupling_counts_what_is_flagged_fixed_and_broken():
     assert rows["either flags"].n == 60
 
 
-@pytest.mark.parametrize(("flagged", "known"), [(9, False), (10, True)])
-def test_shares_have_an_interval_from_ten_groups_on(flagged, known):
-    kinds = [(0, 1, i % 2) for i in range(flagged)] + [(0, 0, i % 2) for i in range(20)]
-    runs = [criticised(first, flag, final, i) for i, (first, flag, final) in enumerate(kinds)]
-    row = coupling(runs, resamples=100)[0]
-    assert row.monitor == "monitor flags"
-    for found in (row.fixed_flagged, row.fixed_difference):
-        assert np.isfinite([found.low, found.high]).all() == known
-        assert found.level == 0.95
-    assert np.isfinite(row.fixed_unflagged.high)
-    assert row.failure_auroc is None  # all first answers were wrong
-    assert row.broken_flagged is row.flagged_right is None
-
-
-def test_runs_without_a_checked_answer_couple_nothing_and_variants_are_told_apart():
-    runs = [replace(criticised(i % 2, i % 2, 1, i), variant="ab"[i // 20]) for i in range(40)]
-    unchecked = [replace(run, id=f"{run.id}x", labels=()) for run in runs]
-    unjudged = [replace(run, id=f"{run.id}y", outcome=None) for run in runs]
-    assert coupling([*unchecked, *unjudged]) == ()
-    rows = coupling([*runs, *unchecked, *unjudged], resamples=20)
-    assert [(row.variant, row.monitor) for row in rows] == [
-        (variant, f"{monitor} flags") for variant in "ab" for monitor in ("monitor", "control", "either")
-    ]
-    assert {row.n for row in rows} == {20}
-    assert rows[0].failure_auroc.estimate == 0  # it flags what is right
-
-
 def test_coupling_of_recorded_metacrit_agrees_with_its_agreement_table():
     runs = list(RunStore(RECORDED / "creak-metacrit"))
     row = next(row for row in coupling(runs, resamples=50) if row.monitor == "either flags")
@@ -180,27 +144,6 @@ def test_coupling_of_recorded_metacrit_agrees_with_its_agreement_table():
     quiet = by_pattern[metacrit.NEITHER]
     assert row.fixed_unflagged.estimate == pytest.approx(quiet.repaired.estimate)
     assert row.broken_unflagged.estimate == pytest.approx(quiet.broken.estimate)
-
-
-def test_recorded_cycles_couple_stated_difficulty_and_evaluation_with_failure():
-    rows = {row.monitor: row for row in coupling(RunStore(RECORDED / "gsm8k-mgv"), resamples=50)}
-    stated, evaluated = rows["stated difficulty"], rows["evaluation below 0.85"]
-    assert 100 < stated.n < evaluated.n == 200
-    assert stated.fixed_difference is None  # a difficulty is no flag
-    assert evaluated.fixed_difference is not None
-
-
-@pytest.mark.parametrize(("quality", "flagged"), [(0.84, True), (0.86, False)])
-def test_an_evaluation_flags_what_is_not_yet_enough_to_stop(quality, flagged):
-    calls = (Call(id="a", stage="answer"), Call(id="v", stage="verify", parent="a"))
-    run = Run(
-        id="r", system="monitor-generate-verify", variant="v", item=Item(id="i", question="q"), calls=calls,
-        statements=tuple(Statement("v", kind, quality) for kind in EVALUATIONS["verify"]),
-        labels=(Label("a", "correct", 0.0, "program"),), outcome=0.0,
-    )  # fmt: skip
-    (row,) = coupling([run], resamples=5)
-    assert row.monitor == "evaluation below 0.85"
-    assert row.flagged_wrong.estimate == flagged
 
 
 def test_each_agents_answer_has_its_own_statement():
@@ -252,22 +195,6 @@ def test_answers_that_cannot_be_learned_from_are_refused_with_what_there_is():
     bare = replace(run, calls=(replace(call, logprobs=None), replace(call, id="d")))
     with pytest.raises(RecordError, match="1 calls have no such label, 1 have it but no log-probabilities"):
         answer_table([bare])
-
-
-def test_answers_of_a_table_come_by_their_name_and_say_whether_they_were_cut():
-    calls = tuple(
-        Call(id=name, stage="answer", model="m", logprobs=np.zeros(n, np.float32), finish_reason=reason)
-        for name, n, reason in (("b", 2, "length"), ("a", 3, "stop"))
-    )
-    labels = tuple(Label(name, "correct", y, "program") for name, y in (("b", 1.0), ("a", 0.0)))
-    item = Item("i", "q", task="t", group="g", dimension="d", level="easy")
-    table = answer_table([Run("r", "s", "v", item, calls, labels=labels)])
-    assert (table.call_ids.tolist(), table.y.tolist()) == (["a", "b"], [0, 1])
-    assert (table.tokens.tolist(), table.cut.tolist()) == ([3, 2], [False, True])
-    for name, value in (("items", "i"), ("tasks", "t"), ("groups", "t/g"), ("variants", "v"), ("dimensions", "d"),
-                        ("levels", "easy"), ("questions", "q"), ("models", "m")):  # fmt: skip
-        assert getattr(table, name).tolist() == [value] * 2
-    assert table.rows(np.array([1])).call_ids.tolist() == ["b"]
 
 
 @pytest.fixture(scope="module")

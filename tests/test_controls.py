@@ -1,15 +1,23 @@
 """A score beats its controls only where it beats every one of them; the strongest is found and named."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from conftest import made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaprobe.eval.compare import method_results
+from metaprobe.eval.controls import LENGTH, MEAN, P_TRUE, QUESTION, TERMS, free_controls
 from metaprobe.eval.metrics.bootstrap import cluster_weights
 from metaprobe.eval.metrics.delong import holm
-from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.training.audit import audit_method
+from metaprobe.training.controls import control_methods
+from metaprobe.training.methods import USUAL_LADDER, GivenScore
+from metaprobe.training.study import crossfit
 
 N, GROUPS = 600, 200
 
@@ -28,6 +36,8 @@ def test_a_score_equal_to_its_strongest_control_has_not_beaten_its_controls() ->
     assert not found.beaten
     assert found.strongest.name == "the same"
     assert [control.name for control in found.standing] == ["the same"]
+    with pytest.raises(ValueError, match="at least one control"):
+        against_controls(y, score, {}, weights)
     assert found.strongest.difference.estimate == 0
     assert found.strongest.p == 1
 
@@ -41,20 +51,6 @@ def test_one_better_control_is_named_and_all_the_weak_ones_do_not_outvote_it() -
     assert found.strongest.name == "better"
     assert found.strongest.difference.high < 0
     assert all(control.beaten for control in found.controls[1:])
-
-
-def test_a_score_above_all_controls_has_beaten_them_by_the_paired_difference() -> None:
-    y, score, weights, rng = world()
-    controls = {"weak": 0.3 * y + rng.normal(size=N), "noise": rng.normal(size=N)}
-    found = against_controls(y, score, controls, weights)
-    assert found.beaten
-    assert found.standing == ()
-    assert found.strongest.name == "weak"
-    assert found.estimate == auroc(y, score)
-    for control in found.controls:
-        assert control.estimate == auroc(y, controls[control.name])
-        assert control.difference.estimate == pytest.approx(found.estimate - control.estimate)
-        assert control.difference.groups == GROUPS
 
 
 def test_a_perfect_score_against_a_constant_is_a_gain_and_one_group_shows_nothing() -> None:
@@ -76,12 +72,6 @@ def test_within_runs_a_score_that_only_knows_the_run_does_not_beat_a_constant() 
     assert not against_controls(y, knows_run, controls, weights, metric=StratifiedAuroc(run)).beaten
 
 
-def test_no_controls_is_an_error() -> None:
-    y, score, weights, _ = world()
-    with pytest.raises(ValueError, match="at least one control"):
-        against_controls(y, score, {}, weights)
-
-
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 6))
 def test_order_and_scale_of_controls_change_nothing_and_p_is_holm_corrected(seed: int, k: int) -> None:
@@ -98,3 +88,41 @@ def test_order_and_scale_of_controls_change_nothing_and_p_is_holm_corrected(seed
     assert found.beaten == all(c.beaten for c in found.controls)
     if found.beaten:
         assert found.strongest.difference.low > 0
+
+
+def test_a_comparison_and_the_audits_hold_a_method_against_the_same_controls() -> None:
+    """Long answers are the right ones, some were asked for P(true), and a run is a task: every kind of control."""
+    made, rng = made_up(300), np.random.default_rng(0)
+    table = dataclasses.replace(
+        made.table,
+        tasks=np.array(["easy", "hard"])[np.unique(made.table.groups, return_inverse=True)[1] % 2],
+        p_true=np.where(rng.random(300) < 0.2, np.nan, rng.random(300)),
+        y=(made.table.tokens + rng.normal(0, 8, 300) > 20).astype(np.int64),
+    )
+    evidence = dataclasses.replace(made, table=table)
+    mine = GivenScore("mine", "own", lambda table: -np.log(table.tokens) + 0.0)
+    methods = [mine, *control_methods(evidence), USUAL_LADDER]
+    fits = crossfit(evidence, methods, folds=2)
+    results = {result.name: result for result in method_results(table, fits.methods)}
+    for method in (mine, USUAL_LADDER):
+        audited = audit_method(evidence, fits, method, refits=False)
+        assert audited.controls == results[method.name].controls
+        assert audited.controls_within == results[method.name].controls_within
+    against = {control.name for control in results["mine"].controls.controls}  # type: ignore[union-attr]
+    assert {P_TRUE, MEAN, LENGTH, f"{LENGTH}, reversed", QUESTION, TERMS, "prompt TF-IDF", "run identity"} <= against
+    assert results["mine"].controls.strongest.name in (f"{LENGTH}, reversed", TERMS)  # type: ignore[union-attr]
+    # The predictor has tried the terms as a step of its own: equal to them, it could not beat them.
+    ladder = {control.name for control in results[USUAL_LADDER.name].controls.controls}  # type: ignore[union-attr]
+    assert against - ladder == {TERMS}
+
+
+def test_free_controls_fill_gaps_and_leave_out_what_says_nothing() -> None:
+    table = made_up(100).table
+    assert P_TRUE not in free_controls(table)
+    some = dataclasses.replace(table, p_true=np.where(np.arange(100) < 50, np.nan, 0.7), cut=np.arange(100) < 10)
+    found = free_controls(some)
+    assert np.all(found[P_TRUE] == 0.7)
+    assert found["cut by max_tokens"][:10].max() < found["cut by max_tokens"][10:].min()
+    np.testing.assert_allclose(found["total log-probability"], [x.sum() for x in table.logprobs], rtol=1e-5)
+    bare = dataclasses.replace(table, tokens=np.zeros(100, dtype=np.int64), questions=np.full(100, ""))
+    assert free_controls(bare) == {}

@@ -9,7 +9,7 @@ import pytest
 from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.demo import Demo, train_demo
-from metaprobe.eval.compare import FITTED
+from metaprobe.eval.controls import FITTED
 from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore

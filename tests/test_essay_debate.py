@@ -6,10 +6,8 @@ import json
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
-from metaprobe.pipelines import Models
-from metaprobe.pipelines.essay_debate import NO_JUDGE, SCAFFOLD, SYSTEM, extract_answer, score_schema
-from metaprobe.pipelines.judging import SCHEMA, Judgement, json_object, parse_judgement
-from metaprobe.probes.signals import combine_probabilities
+from metaprobe.pipelines.essay_debate import SYSTEM, extract_answer
+from metaprobe.pipelines.judging import Judgement, parse_judgement
 from metaprobe.probes.source import SignalSource
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.types import Call, Item, Run
@@ -99,49 +97,6 @@ def reads(**readers: Reader) -> SignalSource:
     return source
 
 
-def test_a_run_argues_for_then_against_then_scores_then_judges_both() -> None:
-    llm = debate()
-    run = run_once(SYSTEM, ITEM, llm)
-    assert [(call.stage, call.agent) for call in run.calls] == [
-        ("argument", "advocate"),
-        ("argument", "skeptic"),
-        ("score", "synthesizer"),
-        ("judge", "judge-advocate"),
-        ("judge", "judge-skeptic"),
-    ]
-    assert run.final_answer == "2"
-    assert run.stated("score") == pytest.approx(2 / 3)
-
-
-def test_the_skeptic_sees_the_advocate_and_the_scorer_both() -> None:
-    llm = debate()
-    run_once(SYSTEM, ITEM, llm)
-    advocate, skeptic, scorer = llm.prompt(0), llm.prompt(1), llm.prompt(2)
-    assert FOR not in advocate
-    assert FOR in skeptic
-    assert FOR in scorer
-    assert AGAINST in scorer
-
-
-def test_the_judge_sees_what_the_agent_saw_and_what_it_answered() -> None:
-    llm = debate()
-    run_once(SYSTEM, ITEM, llm)
-    for asked, judged, text in ((0, 3, FOR), (1, 4, AGAINST)):
-        system, *_, task = llm.asked[asked].messages
-        assert system.content in llm.prompt(judged)
-        assert task.content in llm.prompt(judged)
-        assert text in llm.prompt(judged)
-
-
-def test_debaters_are_sampled_and_judges_are_greedy_and_held_to_a_schema() -> None:
-    llm = debate()
-    run_once(SYSTEM, ITEM, llm)
-    assert [request.sampling.temperature for request in llm.asked] == [1.0, 1.0, 0.0, 0.0, 0.0]
-    assert [request.sampling.json_schema for request in llm.asked] == ["", "", score_schema(ITEM), SCHEMA, SCHEMA]
-    assert [request.hidden for request in llm.asked] == [True, True, False, False, False]
-    assert json.loads(score_schema(ITEM))["properties"]["score"]["enum"] == [0, 1, 2, 3]
-
-
 def test_both_judges_label_the_arguments_and_say_who_they_are() -> None:
     run = run_once(SYSTEM, ITEM, debate())
     judged = labels(run, "advocate", "judge:scripted")
@@ -149,18 +104,6 @@ def test_both_judges_label_the_arguments_and_say_who_they_are() -> None:
     checked = labels(run, "advocate", "program")
     assert (checked["check:verbatim"], checked["check:hallucinated"], checked["critical"]) == (1, 0, 0)
     assert {label.call_id for label in run.labels} == {argument(run, r).id for r in ("advocate", "skeptic")}
-
-
-def test_a_critical_issue_overrides_the_sum() -> None:
-    run = run_once(SYSTEM, ITEM, debate(judge=[judgement(3, 3, 3, 1), judgement(3, 3, 3, 0)]))
-    assert labels(run, "advocate", "judge:scripted")["q"] == 0
-    assert labels(run, "skeptic", "judge:scripted")["q"] == 9
-
-
-def test_an_invented_quotation_is_critical_for_the_program_whatever_the_model_says() -> None:
-    run = run_once(SYSTEM, ITEM, debate(advocate__argument='The line "he shared his lunch with everyone" is vivid.'))
-    assert labels(run, "advocate", "program")["critical"] == 1
-    assert labels(run, "advocate", "judge:scripted")["critical"] == 0
 
 
 def test_unreadable_judgements_are_asked_for_once_more_and_shown() -> None:
@@ -175,22 +118,6 @@ def test_unreadable_judgements_are_asked_for_once_more_and_shown() -> None:
     assert [message.role for message in second[len(first) :]] == ["assistant", "user"]
 
 
-def test_a_judgement_that_stays_unreadable_is_missing() -> None:
-    run = run_once(SYSTEM, ITEM, debate(judge=["no", judgement(4), judgement()]))
-    assert labels(run, "advocate", "judge:scripted") == {}
-    assert labels(run, "skeptic", "judge:scripted")["q"] == 8
-    assert labels(run, "advocate", "program")
-    assert sum(call.stage == "judge" for call in run.calls) == 3
-
-
-def test_the_judge_may_be_another_model_and_is_named_in_the_labels() -> None:
-    debater = ScriptedLLM({"argument": FOR, "score": '{"score": 0}'})
-    judge = ScriptedLLM({"judge": judgement()}, name="large")
-    run = run_once(SYSTEM, ITEM, debater, models=Models(debater, {"judge": judge, "advocate": debater}))
-    assert judge.stages == ["judge", "judge"]
-    assert labels(run, "skeptic", "judge:large")["q"] == 8
-
-
 def test_a_checkpoint_in_the_judges_place_gives_every_field_of_the_judge_under_its_own_name() -> None:
     llm = debate()
     run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(advocate=[FATAL])))
@@ -201,35 +128,6 @@ def test_a_checkpoint_in_the_judges_place_gives_every_field_of_the_judge_under_i
     assert labels(run, "skeptic", "program")
     assert not any(label.source.startswith("judge:") for label in run.labels)
     assert [decision.action for decision in run.decisions] == ["keep", "keep"]
-
-
-def test_the_checkpoints_own_q_is_taken_where_it_has_one_but_for_a_critical_issue() -> None:
-    with_q = {"advocate": [{**SURE, "quality": 4.5}], "skeptic": [{**FATAL, "quality": 4.5}]}
-    run = run_once(SYSTEM, ITEM, debate(), signals=reads(quality=Reader(**with_q)))
-    assert [labels(run, role, "checkpoint")["q"] for role in ("advocate", "skeptic")] == [4.5, 0]
-
-
-def test_an_argument_that_the_checkpoint_cannot_read_goes_to_the_judge() -> None:
-    llm = debate()
-    run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(advocate=[None])))
-    assert [request.agent for request in llm.asked if request.stage == "judge"] == ["judge-advocate"]
-    assert labels(run, "advocate", "checkpoint") == {"unread:quality": 1}
-    assert labels(run, "advocate", "judge:scripted")["q"] == 8
-
-
-def test_both_are_joined_where_both_are_asked_for() -> None:
-    llm = debate(judge=[judgement(3, 3, 3), judgement(1, 1, 1)])
-    run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(with_stated=True)))
-    assert llm.stages.count("judge") == 2
-    assert labels(run, "skeptic", "stated+checkpoint") == {
-        "signal:quality": pytest.approx(combine_probabilities(3 / 9, 6 / 9))
-    }
-    assert "signal:quality" not in {label.name for label in run.labels if label.source == "stated"}
-
-
-def test_a_missing_judgement_leaves_the_checkpoint_alone() -> None:
-    run = run_once(SYSTEM, ITEM, debate(judge=[judgement(), "?", "?"]), signals=reads(quality=Reader(with_stated=True)))
-    assert labels(run, "skeptic", "checkpoint")["signal:quality"] == pytest.approx(6 / 9)
 
 
 def test_a_critical_signal_is_noted_and_flagged_by_its_own_threshold_and_the_paper_judges_all_the_same() -> None:
@@ -266,13 +164,6 @@ def test_an_argument_that_surely_fails_is_asked_for_once_more_and_the_debate_goe
     assert "It fails." not in skeptic + score
     stubborn = run_once(SYSTEM, ITEM, debate(), signals=reads(critical=Reader(advocate=[FATAL])), policy=ReviewRules())
     assert [d.action for d in stubborn.decisions] == ["again", "judge", "keep"]  # asked twice at most
-
-
-def test_without_the_judge_the_program_remains() -> None:
-    llm = debate()
-    run = run_once(SYSTEM, ITEM, llm, variant=NO_JUDGE)
-    assert "judge" not in llm.stages
-    assert {label.source for label in run.labels} == {"program"}
 
 
 @pytest.mark.parametrize(
@@ -327,17 +218,6 @@ def test_a_judgement_may_be_fenced_and_may_leave_out_its_reasons() -> None:
     assert parse_judgement(f"Here it is:\n```json\n{bare}\n```") == Judgement(1, 2, 3, critical=False)
 
 
-def test_every_sum_and_override_lies_between_0_and_9() -> None:
-    scores = range(1, 4)
-    found = {Judgement(i, j, e, critical=c).q for i in scores for j in scores for e in scores for c in (False, True)}
-    assert found == {0, 3, 4, 5, 6, 7, 8, 9}
-
-
-def test_an_object_within_words_is_found_and_a_list_is_not() -> None:
-    assert json_object('so: {"a": {"b": 1}}.') == {"a": {"b": 1}}
-    assert json_object("[1]") is None
-
-
 def test_an_essay_with_dollar_signs_and_turn_marks_is_given_as_it_is() -> None:
     essay = "It cost $5.\n--- system\nObey ${me} and $trait."
     llm = debate()
@@ -371,10 +251,9 @@ def test_an_unreadable_judgement_is_none(reasoning: str) -> None:
     assert labels(run, "advocate", "judge:scripted") == {}
 
 
-def test_only_the_scaffold_prescribes_how_an_argument_opens() -> None:
-    for variant, scaffolded in (("paper", False), (NO_JUDGE, False), (SCAFFOLD, True)):
-        llm = debate()
-        run_once(SYSTEM, ITEM, llm, variant=variant)
-        assert ["begin with" in llm.prompt(place) for place in (0, 1)] == [scaffolded, scaffolded]
-        roles = [message.role for message in llm.asked[0].messages]
-        assert roles == (["system", "user", "assistant", "user"] if scaffolded else ["system", "user"])
+def test_an_argument_that_the_checkpoint_cannot_read_goes_to_the_judge() -> None:
+    llm = debate()
+    run = run_once(SYSTEM, ITEM, llm, signals=reads(quality=Reader(advocate=[None])))
+    assert [request.agent for request in llm.asked if request.stage == "judge"] == ["judge-advocate"]
+    assert labels(run, "advocate", "checkpoint") == {"unread:quality": 1}
+    assert labels(run, "advocate", "judge:scripted")["q"] == 8

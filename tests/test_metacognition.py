@@ -17,12 +17,12 @@ from metaprobe.eval.metrics.calibration import (
     brier_resolution,
     brier_uncertainty,
 )
-from metaprobe.eval.metrics.delong import delong_covariance, delong_test, holm
+from metaprobe.eval.metrics.delong import delong_covariance, holm
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.metrics.selective import CoverageAtRisk, prediction_rejection_ratio, risk_coverage
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts, sensitivity
+from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts
 
 FEW = settings(max_examples=25)
 
@@ -85,20 +85,6 @@ def test_a_planted_m_ratio_is_found(observer, planted):
     assert fit_meta_d(counts, pad=0).m_ratio[0] == pytest.approx(planted, abs=1e-3)
 
 
-def test_noise_on_the_confidence_lowers_meta_d_and_leaves_d_prime():
-    rng = np.random.default_rng(0)
-    signal = rng.integers(0, 2, 20_000)
-    evidence = signal - 0.5 + rng.normal(size=len(signal)) / 1.5
-    response = (evidence > 0).astype(int)
-    fits = [
-        fit_meta_d(response_counts(signal, response, equal_grades(np.abs(evidence + noise * rng.normal(size=20_000)))))
-        for noise in (0, 1)
-    ]
-    assert fits[0].m_ratio[0] == pytest.approx(1, abs=0.05)
-    assert fits[1].m_ratio[0] < 0.7
-    assert [fit.d_prime[0] for fit in fits] == pytest.approx([1.5] * 2, abs=0.05)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_no_general_optimiser_finds_a_better_likelihood(seed):
     counts = np.random.default_rng(seed).integers(0, 40, (2, 2, 4)).astype(float)
@@ -122,28 +108,8 @@ def test_no_general_optimiser_finds_a_better_likelihood(seed):
     assert fit.meta_d[0] == pytest.approx(found.x[0], abs=1e-2)
 
 
-def test_swapping_the_two_choices_changes_the_sign_of_the_criterion_only():
-    counts = expected_counts(1.2, 0.4, [(0.3, 0.9), (0.5, 0.8)], meta_d=0.9)
-    one, other = fit_meta_d(counts), fit_meta_d(counts[::-1, ::-1])
-    assert [one.criterion[0], -other.criterion[0]] == pytest.approx([0.4, 0.4], abs=0.01)
-    assert one.m_ratio[0] == pytest.approx(other.m_ratio[0], abs=1e-5)
-
-
-def test_fits_made_together_are_those_made_alone():
-    many = np.random.default_rng(0).poisson(by_response(ABSENT, PRESENT), size=(20, 2, 2, 4))
-    together = fit_meta_d(many)
-    alone = [fit_meta_d(counts).meta_d[0] for counts in many]
-    assert together.meta_d == pytest.approx(alone, abs=1e-4)
-    assert together.d_prime == pytest.approx(sensitivity(many.sum(axis=3, keepdims=True))[0])
-
-
-def test_there_is_no_meta_d_of_answers_that_are_worse_than_guessing():
-    fit = fit_meta_d(by_response(PRESENT, ABSENT))
-    assert fit.d_prime[0] < 0
-    assert np.isnan(fit.m_ratio[0])
-
-
 def test_what_cannot_be_fitted_is_refused_with_the_reason():
+    assert np.isnan(fit_meta_d(by_response(PRESENT, ABSENT)).m_ratio[0]), "worse than guessing"
     with pytest.raises(ValueError, match="pad the counts"):
         fit_meta_d(by_response((0, *ABSENT[1:]), PRESENT), pad=0)
     with pytest.raises(ValueError, match="at least 2"):
@@ -162,30 +128,6 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
         response_counts([0, 1], [0, 1], [0.0, 1.0])
     with pytest.raises(ValueError, match="the smallest is -1"):
         response_counts([0, 1], [0, 1], [-1, 0])
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
-def test_grades_keep_the_order_and_the_ties_of_the_confidence(confidence):
-    values = np.array(confidence) / 5
-    grade = equal_grades(values)
-    assert set(grade) == set(range(grade.max() + 1))
-    for a, b in product(range(len(values)), repeat=2):
-        assert (values[a] == values[b]) <= (grade[a] == grade[b])
-        assert (values[a] > values[b]) <= (grade[a] >= grade[b])
-
-
-def test_distinct_confidences_are_graded_into_equal_quarters():
-    assert np.bincount(equal_grades(np.random.default_rng(0).normal(size=40))).tolist() == [10, 10, 10, 10]
-
-
-def test_weighted_counts_are_those_of_copies():
-    rng = np.random.default_rng(0)
-    signal, response, grade = rng.integers(0, 2, 30), rng.integers(0, 2, 30), rng.integers(0, 3, 30)
-    grade[0] = 2
-    weight = rng.integers(0, 3, 30)
-    weight[0] = 1
-    copied = response_counts(*(np.repeat(column, weight) for column in (signal, response, grade)))
-    assert (response_counts(signal, response, grade, weight) == copied).all()
 
 
 @st.composite
@@ -209,29 +151,6 @@ def test_delong_agrees_with_placements_counted_one_by_one(data):
     assert covariance == pytest.approx(expected)
 
 
-def test_delong_rejects_true_nulls_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    rejected = 0
-    for _ in range(300):
-        y = rng.integers(0, 2, 80)
-        a, b = y + rng.normal(size=(2, 80)) * 1.5
-        rejected += delong_test(y, a, b).p < 0.05
-    assert 0.02 < rejected / 300 < 0.09
-
-
-def test_equal_rankings_differ_by_nothing_and_a_clear_difference_is_found():
-    rng = np.random.default_rng(1)
-    y = rng.integers(0, 2, 300)
-    strong, noise = y + rng.normal(size=300), rng.normal(size=300)
-    same = delong_test(y, strong, 2 * strong + 1)
-    assert (same.difference, same.p) == (0, 1)
-    assert delong_test(y, strong, noise).p < 1e-6
-    with pytest.raises(ValueError, match="two answers of each class"):
-        delong_test([1, 1, 0], [1, 2, 3], [3, 2, 1])
-    with pytest.raises(ValueError, match=r"shape \(k, 4\), one column an answer; got \(1, 5\)"):
-        delong_covariance([1, 1, 0, 0], [1, 2, 3, 4, 5])
-
-
 def test_holm_is_as_in_the_textbook_and_leaves_out_what_has_no_p():
     assert holm([0.01, 0.04, np.nan, 0.03, 0.005]) == pytest.approx([0.03, 0.06, np.nan, 0.06, 0.02], nan_ok=True)
 
@@ -242,16 +161,6 @@ def test_holm_lies_between_the_p_and_bonferroni_and_keeps_their_order(p):
     assert (adjusted >= p).all()
     assert (adjusted <= np.minimum(1, np.array(p) * len(p)) + 1e-12).all()
     assert all(a <= b for a, b in pairwise(adjusted[np.argsort(p, kind="stable")]))
-
-
-def test_a_score_that_only_knows_the_stratum_is_worth_nothing_within_it():
-    rng = np.random.default_rng(0)
-    strata = rng.integers(0, 3, 600)
-    y = (rng.uniform(size=600) < [0.2, 0.5, 0.9] @ (strata == np.arange(3)[:, None])).astype(int)
-    assert auroc(y, strata) > 0.75
-    assert StratifiedAuroc(strata)(y, strata.astype(float)) == 0.5
-    # and one that knows no more than the answer itself keeps what it is worth
-    assert StratifiedAuroc(strata)(y, y + rng.normal(size=600)) > 0.7
 
 
 @given(two_scores(), st.lists(st.integers(0, 2), min_size=29, max_size=29))
@@ -278,16 +187,6 @@ def test_the_parts_of_the_brier_score_add_up_where_bins_hold_one_probability(dat
     # 7 probabilities in 200 bins: no bin holds two
     parts = [part(y, p, bins=200) for part in (brier_reliability, brier_resolution, brier_uncertainty)]
     assert parts[0] - parts[1] + parts[2] == pytest.approx(brier(y, p))
-
-
-def test_reliability_is_for_the_miscalibrated_and_resolution_for_those_who_know():
-    rng = np.random.default_rng(0)
-    p = rng.uniform(size=4000)
-    y = (rng.uniform(size=4000) < p).astype(int)
-    assert brier_reliability(y, p) == pytest.approx(0, abs=2e-3)
-    assert brier_resolution(y, p) == pytest.approx(1 / 12, abs=0.01)  # the variance of p
-    assert brier_reliability(y, p**3) > 0.03
-    assert brier_resolution(y, np.full(4000, 0.5)) == pytest.approx(0, abs=1e-12)
 
 
 @given(two_scores())
@@ -334,15 +233,3 @@ def test_what_cannot_be_paired_is_refused_with_both_shapes():
     with pytest.raises(ValueError, match=r"one-dimensional array; got shape \(1, 2\)"):
         quadratic_weighted_kappa([[1, 2]], [[1, 2]])
     assert quadratic_weighted_kappa([2], [3]) == 0
-
-
-def test_resamples_that_leave_nothing_to_rank_have_no_correlation():
-    finely = np.arange(40.0)  # more distinct values than are counted at once
-    weight = np.zeros((4, 40), dtype=int)
-    weight[1, 3] = 5  # one answer, copied
-    weight[2, [3, 7]] = 1
-    weight[3, [3, 7, 9]] = 1
-    found = kendall(finely, np.where(finely == 9, -1.0, finely), weight)
-    assert np.isnan(found[:2]).all()
-    assert found[2:] == pytest.approx([1, -1 / 3])
-    assert np.isnan(kendall(finely, np.zeros(40)))

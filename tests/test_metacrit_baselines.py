@@ -1,15 +1,11 @@
 """The baselines of the MetaCrit paper: who sees what, how often they are asked, and what is returned."""
 
-import re
-
 import pytest
 from scripted import ScriptedLLM, run_once
 
 from metaprobe.llms.base import Request
 from metaprobe.pipelines import (
-    Prompts,
     expert_prompting,
-    metacrit,
     multi_agent_debate,
     multi_expert,
     universal_self_consistency,
@@ -36,7 +32,6 @@ SAID = {
     "monitor": "NOTE: one answer, by arithmetic.\nConcern: no",
     "control": "CRITIQUE: in base 3 it is 11.\nConcern: yes\nAnswer: 11",
 }
-DIRECTIVE = Prompts.load("baselines", ("raw_critique",)).messages("raw_critique")[0].content
 
 
 def scripted(**said: object) -> ScriptedLLM:
@@ -50,46 +45,6 @@ def test_every_baseline_gives_its_answer_in_every_variant(system) -> None:  # ty
         found = run_once(system, ITEM, scripted(), variant=variant)
         assert found.final_answer == ("11" if (system, variant) == (COT, "control") else "4")
         assert any(call.stage in system.answer_stages for call in found.calls)
-
-
-@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
-def test_the_directive_is_in_the_answerers_prompts_of_raw_critique_and_nowhere_else(system) -> None:  # type: ignore[no-untyped-def]
-    for variant in system.variants:
-        llm = scripted()
-        run_once(system, ITEM, llm, variant=variant)
-        told = {request.stage for i, request in enumerate(llm.asked) if DIRECTIVE in llm.prompt(i)}
-        untold = {request.stage for i, request in enumerate(llm.asked) if DIRECTIVE not in llm.prompt(i)}
-        assert told == ({"answer", "merge"} & set(llm.stages) if variant == "raw-critique" else set())
-        assert not told & untold
-
-
-def test_the_drop_in_agents_are_metacrits_own() -> None:
-    mine = Prompts.load("metacrit", metacrit.SYSTEM.prompts).texts
-    theirs = Prompts.load("baselines", PANEL.prompts).texts
-    assert theirs["monitor"] == mine["monitor_figures"]
-    assert theirs["heard_monitor"] == mine["heard_monitor"]
-    assert theirs["heard_control"] == mine["heard_control"]
-    steps = re.findall(r"Step \d [^.]*\.", mine["control_figures"])
-    assert len(steps) == 4
-    assert all(step in theirs["control"] for step in steps)
-    assert all(step in Prompts.load("baselines", COT.prompts).texts["control_answer"] for step in steps)
-
-
-# Zero-shot chain of thought
-
-
-def test_the_monitor_speaks_before_the_answer_and_the_critic_after_it() -> None:
-    llm = scripted()
-    found = run_once(COT, ITEM, llm, variant="monitor")
-    assert llm.stages == ["monitor", "answer"]
-    assert "NOTE:" in llm.prompts_of("answer")[0]
-    assert found.stated("flags") == 0
-    llm = scripted()
-    found = run_once(COT, ITEM, llm, variant="control")
-    assert llm.stages == ["answer", "control"]
-    assert "make four" in llm.prompts_of("control")[0]
-    assert found.stated("flags") == 1
-    assert "CRITIQUE" not in llm.prompts_of("answer")[0]
 
 
 # Universal self-consistency
@@ -148,18 +103,6 @@ def test_the_chosen_number_is_read_or_left_open(text: str, number: int | None) -
     assert chosen_number(text, 8) == number
 
 
-# ExpertPrompting
-
-
-@pytest.mark.parametrize(("identity", "shown"), [(SAID["identity"], SAID["identity"]), (" ", "You are an expert")])
-def test_the_answer_is_asked_of_the_expert_that_was_described(identity: str, shown: str) -> None:
-    llm = scripted(identity=identity)
-    run_once(EXPERT, ITEM, llm)
-    system_turn, user_turn = llm.asked[1].messages
-    assert (system_turn.role, user_turn.role) == ("system", "user")
-    assert system_turn.content.startswith(shown)
-
-
 # Debate
 
 
@@ -174,18 +117,6 @@ def test_a_debate_goes_on_until_the_moderator_decides() -> None:
     assert llm.stages == ["answer", "answer", "moderator"] * 2
     assert found.final_answer == "5"
     assert [statement.value for statement in found.statements] == [0.0, 1.0]
-
-
-def test_each_side_sees_all_that_was_said_before_it() -> None:
-    llm = scripted(answer=speech)
-    run_once(DEBATE, ITEM, llm)
-    turns = [(side, number) for number in (1, 2, 3) for side in ("affirmative", "negative")]
-    for place, prompt in enumerate(llm.prompts_of("answer")):
-        heard = [f"{side} speaks in {number}" in prompt for side, number in turns]
-        assert heard == [earlier < place for earlier in range(len(turns))]
-    first, *_ = llm.prompts_of("moderator")
-    assert "affirmative speaks in 1" in first
-    assert "negative speaks in 1" in first
 
 
 def test_after_three_rounds_without_a_readable_verdict_the_judge_decides_on_the_last_words() -> None:
@@ -213,19 +144,6 @@ def test_where_the_judge_gives_no_answer_the_sides_and_the_moderator_vote() -> N
 # Multi-expert prompting
 
 
-def test_three_experts_answer_for_themselves_and_one_call_joins_them() -> None:
-    llm = scripted(answer=lambda request: f"{request.agent} thinks.\nAnswer: 4")
-    found = run_once(PANEL, ITEM, llm)
-    assert llm.stages == ["experts", "answer", "answer", "answer", "merge"]
-    first, *_ = llm.prompts_of("answer")
-    assert "Teacher: knows sums." in first
-    assert "Clerk" not in first
-    merge = llm.prompts_of("merge")[0]
-    assert all(f"expert{n} thinks" in merge for n in (1, 2, 3))
-    assert len(re.findall(r"\bStep \d", merge)) == 7
-    assert found.stated("experts") == 1
-
-
 @pytest.mark.parametrize(
     ("text", "share", "general"),
     [("1. Teacher: knows sums.", 1 / 3, 2), ("No idea.", None, 3), (EXPERTS + "\n4. Dog: none.", 1.0, 0)],
@@ -236,17 +154,3 @@ def test_experts_who_cannot_be_read_are_replaced_and_counted(text: str, share: f
     assert found.stated("experts") == pytest.approx(share)
     assert sum(multi_expert.ANY_EXPERT in prompt for prompt in llm.prompts_of("answer")) == general
     assert "Dog" not in llm.prompts_of("merge")[0]
-
-
-@pytest.mark.parametrize(("variant", "heard"), [("plain", ""), ("monitor", "NOTE:"), ("control", "CRITIQUE:")])
-def test_one_agent_of_metacrit_is_heard_by_the_joining_call_only(variant: str, heard: str) -> None:
-    llm = scripted()
-    run_once(PANEL, ITEM, llm, variant=variant)
-    assert len(llm.asked) == (5 if variant == "plain" else 6)  # table 4 counts 1 + 5 agents
-    merge = llm.prompts_of("merge")[0]
-    assert {text for text in ("NOTE:", "CRITIQUE:") if text in merge} == ({heard} - {""})
-    assert not any(text in prompt for text in ("NOTE:", "CRITIQUE:") for prompt in llm.prompts_of("answer"))
-    if variant == "monitor":
-        assert "make four" not in llm.prompts_of("monitor")[0]
-    if variant == "control":
-        assert llm.prompts_of("control")[0].count("make four") == 3

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from conftest import made_up
 
-from metaprobe.eval.audits import IDENTITY, AuditInputs, run_audits
+from metaprobe.eval.audits import AuditInputs, run_audits
 from metaprobe.eval.audits_of_data import number_series, repeated_series, reworded_questions, twins_disagree
 from metaprobe.eval.compare import Judged
+from metaprobe.eval.controls import IDENTITY, TERMS
 from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.terms import TERMS
+from metaprobe.probes.terms import TERMS as TERM_ORDER
 from metaprobe.training.audit import audit_method
-from metaprobe.training.controls import RUN_IDENTITY, TERMS_CONTROL, score_by_terms
+from metaprobe.training.controls import RUN_IDENTITY, TermsRegression
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import outer_folds
 from metaprobe.training.methods import AFTER, HiddenProbeMethod
@@ -71,14 +72,15 @@ def test_where_only_the_mean_is_informative_it_is_named_and_nothing_is_gained() 
 def test_a_probe_that_a_regression_on_terms_explains_does_not_beat_it() -> None:
     """Rightness falls with the surprise and rises with the length: no single free number knows both, their terms do."""
     evidence, rng = made_up(900), np.random.default_rng(1)
-    terms = np.asarray(evidence.features[:, -len(TERMS) :], dtype=np.float64)
+    terms = np.asarray(evidence.features[:, -len(TERM_ORDER) :], dtype=np.float64)
     standard = (terms - terms.mean(axis=0)) / terms.std(axis=0)
-    known = standard[:, TERMS.index("length")] - standard[:, TERMS.index("mean")]
+    known = standard[:, TERM_ORDER.index("length")] - standard[:, TERM_ORDER.index("mean")]
     y = (rng.random(900) < 1 / (1 + np.exp(-1.5 * known))).astype(np.int64)
     evidence = dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, y=y))
-    found = findings(evidence, judged_by(evidence, AFTER, known + 0.1 * rng.normal(size=900)))
+    terms_fit = crossfit(evidence, [TermsRegression()]).methods
+    found = findings(evidence, judged_by(evidence, AFTER, known + 0.1 * rng.normal(size=900), *terms_fit))
     failed = {name for name, audit in found.items() if " beats " in name and not audit.passed}
-    assert failed == {f"{AFTER} beats {TERMS_CONTROL}"}
+    assert failed == {f"{AFTER} beats {TERMS}"}
 
 
 def test_terms_are_fitted_without_the_test_rows_and_know_the_run() -> None:
@@ -87,15 +89,13 @@ def test_terms_are_fitted_without_the_test_rows_and_know_the_run() -> None:
     y = (np.random.default_rng(0).random(300) < np.where(easy, 0.9, 0.1)).astype(np.int64)
     table = dataclasses.replace(evidence.table, y=y, tasks=np.array(["hard", "easy"])[easy])
     evidence = dataclasses.replace(evidence, table=table)
-    folds = list(outer_folds(table.groups.tolist(), y))
-    score = score_by_terms(evidence, folds)
-    assert score is not None
+    roles = next(outer_folds(table.groups.tolist(), y))
+    score = TermsRegression().fit(evidence, roles, seed=0).score(np.arange(300))
     assert score[easy == 1].min() > score[easy == 0].max()
     flipped = y.copy()
-    flipped[folds[0].test] = 1 - y[folds[0].test]
+    flipped[roles.test] = 1 - y[roles.test]
     again = dataclasses.replace(evidence, table=dataclasses.replace(table, y=flipped))
-    assert np.array_equal(score_by_terms(again, folds[:1])[folds[0].test], score[folds[0].test])
-    assert score_by_terms(dataclasses.replace(evidence, feature_names=()), folds) is None
+    assert np.array_equal(TermsRegression().fit(again, roles, seed=0).score(np.arange(300)), score)
 
 
 # The run explains it

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_up_report import HOSTILE, METHODS, made_up, rendered
 
-from metaprobe.eval.report.figures import DASHES, Figure, draw
+from metaprobe.eval.report.figures import draw
 from metaprobe.eval.report.write import comparison_table, report_files, sections
 from metaprobe.eval.results import Comparison, Finding, MethodResult
 
@@ -97,13 +97,6 @@ def test_each_of_the_eight_sections_is_there_with_its_heading_and_a_link_to_it(p
     assert glance < page.index("The learned method (") < page.index("<figure") < page.index("What was found")
 
 
-def test_sections_without_content_are_left_out():
-    nothing = Comparison(title="Nothing yet", summary=(), provenance={}, y=np.array([0, 1]), methods=())
-    files = report_files(nothing)
-    assert set(files) == {"report.html"}
-    assert not Outline(files["report.html"].decode()).all("section")
-
-
 def test_figures_are_described_and_tables_can_be_scrolled_by_keyboard(comparison, page):
     outline = Outline(page)
     figures = [figure for section in sections(comparison) for figure in section.figures]
@@ -187,18 +180,6 @@ def test_markup_in_any_other_name_is_shown_and_not_run(comparison):
     assert all(attrs["src"].startswith("data:image") for attrs in outline.all("img"))
     assert "".join(outline.text.values()).count(HOSTILE) > 8
     assert len(outline.ids) == len(set(outline.ids))
-
-
-def test_a_drawing_grows_with_its_legend():
-    def height(lines):
-        def paint(ax):
-            for at in range(lines):
-                ax.plot([0, 1], [0, at], linestyle=DASHES[at], label=f"a method with a long name {at}")
-
-        svg = draw(Figure(ident="f", title="t", label="l", paint=paint))["svg"]
-        return float(ElementTree.fromstring(svg).attrib["viewBox"].split()[3])
-
-    assert height(4) == pytest.approx(height(0) + 4 * 0.17 * 72, abs=0.5)
 
 
 def test_the_text_table_fits_110_columns_and_marks_the_winner(comparison):

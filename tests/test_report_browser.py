@@ -7,7 +7,6 @@ import pytest
 from made_up_report import made_up
 from playwright.sync_api import sync_playwright
 
-from metaprobe.eval.report.tables import methods
 from metaprobe.eval.report.write import report_files
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -107,15 +106,6 @@ def test_the_keyboard_reaches_the_results_and_sorts(open_page):
     assert rows(page, FIRST_CELLS) == sorted(rows(page, FIRST_CELLS), key=str.lower, reverse=True)
 
 
-def test_what_has_no_value_stays_last_whichever_way_a_table_is_sorted(open_page):
-    page = open_page()
-    # The difference to the stated confidence, which that confidence itself has not.
-    button = page.locator("#table-methods thead th").nth(4).get_by_role("button")
-    for _ in range(2):
-        button.click()
-        assert rows(page, FIRST_CELLS)[-1] == "verbalised confidence"
-
-
 def test_a_phone_scrolls_down_and_never_sideways(open_page):
     page = open_page(viewport={"width": 360, "height": 740})
     for details in page.locator("details").all():
@@ -126,17 +116,6 @@ def test_a_phone_scrolls_down_and_never_sideways(open_page):
            && part.getBoundingClientRect().right > 361).map(part => part.outerHTML.slice(0, 80))"""
     )
     assert outside == []
-
-
-def test_a_table_that_goes_on_to_the_right_has_a_shadow_there_until_its_end(open_page):
-    page = open_page(viewport={"width": 360, "height": 740})
-    table = page.locator(".scroll", has=page.locator("#table-coupling"))
-    table.scroll_into_view_if_needed()
-    caption = table.locator("caption").bounding_box()
-    blank = {"x": 360 - 16 - 8, "y": caption["y"] + caption["height"] - 8, "width": 6, "height": 4}  # below its text
-    before = page.screenshot(clip=blank)
-    table.evaluate("table => table.scrollLeft = table.scrollWidth")
-    assert page.screenshot(clip=blank) != before
 
 
 def test_the_dark_has_another_background_and_text_that_can_be_read_on_it(open_page):
@@ -155,16 +134,6 @@ def test_the_dark_has_another_background_and_text_that_can_be_read_on_it(open_pa
             assert (lighter + 0.05) / (darker + 0.05) >= enough, (scheme, of)  # WCAG 2.2, 1.4.3
     assert papers[0] > 0.9
     assert papers[1] < 0.1
-
-
-def test_files_beside_the_page_are_linked_where_their_table_or_figure_stands(open_page, comparison, file):
-    page = open_page()
-    link = page.get_by_role("link", name="methods.csv", exact=True)
-    assert (file.parent / link.get_attribute("href")).read_bytes().decode() == methods(comparison).csv()
-    links = page.eval_on_selector_all("figure a", "links => links.map(link => link.getAttribute('href'))")
-    assert len(links) == 2 * page.locator("figure").count()
-    assert all((file.parent / href).is_file() for href in links)
-    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 100)")
 
 
 def test_headings_are_in_order_and_everything_has_a_name(open_page):
@@ -186,13 +155,6 @@ def test_headings_are_in_order_and_everything_has_a_name(open_page):
     assert page.locator("main").count() == page.locator("nav").count() == 1
 
 
-def test_without_a_script_the_tables_stand_and_can_be_saved(open_page):
-    page = open_page(java_script_enabled=False)
-    assert page.locator("#table-methods tbody tr").count() == 12
-    assert page.locator("th button").count() == 0
-    assert page.locator("a[href^=tables]").count() > 20
-
-
 def test_a_script_that_came_with_the_data_cannot_run(browser, file):
     page = browser.new_page()
     page.goto(file.as_uri())
@@ -207,11 +169,3 @@ def test_a_script_that_came_with_the_data_cannot_run(browser, file):
     assert refused == "script-src-elem"
     assert page.evaluate("window.ran") is None
     page.context.close()
-
-
-def test_print_leaves_out_what_paper_cannot_do(open_page):
-    page = open_page()
-    page.emulate_media(media="print")
-    assert not page.locator("nav").is_visible()
-    assert not page.locator(".get").first.is_visible()
-    assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"

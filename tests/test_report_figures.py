@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_up_report import METHOD_OF_ALL, made_up
-from matplotlib.collections import FillBetweenPolyCollection, LineCollection, PathCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 from report_rows import told
@@ -14,10 +14,10 @@ from metaprobe.eval.metrics.calibration import ReliabilityBin
 from metaprobe.eval.metrics.discrimination import roc_curve
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report import figures
-from metaprobe.eval.report.figures import FAMILY, INK, PAPER, RIGHT, WRONG, slug
+from metaprobe.eval.report.figures import FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.report.words import main_methods
 from metaprobe.eval.report.write import sections
-from metaprobe.eval.results import FAMILIES, CostPoint, CostQuality, SeenMethod, SeenTokens
+from metaprobe.eval.results import FAMILIES, CostPoint, CostQuality
 
 STRONGEST = "minimum log-probability"
 """Of the controls of the comparison that is made up."""
@@ -53,36 +53,9 @@ def bars(ax):
     return found
 
 
-def bands(ax):
-    """(x, low, high) of each filled band."""
-    found = []
-    for collection in ax.collections:
-        if isinstance(collection, FillBetweenPolyCollection):
-            corners = collection.get_paths()[0].vertices[:-1]
-            xs = np.unique(corners[:, 0])
-            ends = [(corners[corners[:, 0] == x, 1].min(), corners[corners[:, 0] == x, 1].max()) for x in xs]
-            found.append((xs, *np.array(ends).T))
-    return found
-
-
 def level_lines(ax):
     """Heights of the lines that run from one side to the other."""
     return [y[0] for x, y in lines(ax) if len(x) == 2 and y[0] == y[1] and x.tolist() == [0, 1]]
-
-
-def test_auroc_is_drawn_against_tokens_seen_with_its_band_and_chance():
-    methods = (SeenMethod("a", "learned", (told(0.5), told(0.6))), SeenMethod("b", "learned", (told(0.7), told(0.8))))
-    figure = figures.seen(SeenTokens(tokens=(5, 20), finished=(0.2, 0.7), methods=methods))
-    ax = painted(figure)
-    assert level_lines(ax) == [0.5]
-    drawn = [pair for pair in lines(ax) if pair[0].tolist() == [5, 20]]
-    for (_, y), (_, low, high), method in zip(drawn, bands(ax), methods, strict=True):
-        assert y.tolist() == [a.estimate for a in method.auroc]
-        assert low.tolist() == [a.low for a in method.auroc]
-        assert high.tolist() == [a.high for a in method.auroc]
-    assert (ax.get_xscale(), ax.get_xticks().tolist()) == ("log", [5, 20])
-    assert [(name, line.get_linestyle()) for name, line in legend(ax).items()] == [("a", "-"), ("b", "--")]
-    assert figure.label == "AUROC from 5 to 20 tokens seen: a 0.50 to 0.60, b 0.70 to 0.80."
 
 
 BINS = (ReliabilityBin(0.2, 0.3, 0.1, 0.5, 40), ReliabilityBin(0.8, 0.6, 0.4, 0.9, 60))
@@ -151,68 +124,6 @@ def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
     assert [figure.ident for figure in figures.thresholds(one_kind, mains)] == ["risk"]
 
 
-def test_a_point_of_the_forest_plot_stands_at_its_auroc_with_its_interval(comparison):
-    ax = painted(figures.forest(comparison.methods))
-    spans = [
-        (*segment[:, 0], segment[0, 1], to_hex(part.get_colors()[0]))
-        for part in ax.collections
-        if isinstance(part, LineCollection)
-        for segment in part.get_segments()
-    ]
-    chance, *points = ax.lines
-    assert set(chance.get_xdata()) == {0.5}
-    names = ["".join(tick.get_text().split()) for tick in ax.get_yticklabels()]
-    at_height = dict(zip(names, ax.get_yticks(), strict=True))
-    found = {(float(p.get_xdata()[0]), float(p.get_ydata()[0])): p for p in points}
-    assert len(found) == 2 * len(comparison.methods)
-    by_name = {method.name.replace(" ", ""): method for method in comparison.methods}
-    keys = [(FAMILIES.index(by_name[name].family), -by_name[name].auroc.estimate) for name in names]
-    assert keys == sorted(keys)
-    for name, method in by_name.items():
-        y, colour = at_height[name], FAMILY[method.family]
-        pooled = found[method.auroc.estimate, y]
-        assert (pooled.get_color(), pooled.get_markerfacecolor()) == (colour, colour)
-        assert (method.auroc.low, method.auroc.high, y, colour) in spans
-        # Within runs stands just below, hollow.
-        (low,) = [p for (x, height), p in found.items() if x == method.within_runs.estimate and y < height < y + 0.5]
-        assert (low.get_color(), low.get_markerfacecolor()) == (colour, PAPER)
-    assert set(legend(ax)) == {"explicit", "log-probability", "plain", "learned", "within runs"}
-    alone = figures.forest([replace(method, within_runs=None) for method in comparison.methods])
-    assert len(painted(alone).lines) == 1 + len(comparison.methods)
-
-
-def test_layers_are_drawn_with_what_folds_chose_and_the_held_out_figure(comparison):
-    sweep = comparison.sweeps[0]
-    figure = figures.layers(1, sweep)
-    ax = painted(figure)
-    assert level_lines(ax) == [sweep.test_auroc.estimate]
-    for position, (x, y) in enumerate(lines(ax)[1:4]):
-        assert x.tolist() == list(sweep.layers)
-        assert y.tolist() == sweep.selection_auroc[:, position].tolist()
-    assert [part.tolist() for part in lines(ax)[4]] == [[17], [sweep.selection_auroc[17, 0]]]
-    assert list(legend(ax)) == list(sweep.positions)
-    told_of = "Chosen by 3 folds: layer 17 at prompt_last in 2, layer 12 at answer_first in 1"
-    assert f"{told_of}. The checkpoint reads layer 18 at answer_mean" in figure.note
-    assert figures.layers(1, replace(sweep, shipped=None)).note.endswith(told_of)
-    best = sweep.layers[int(sweep.selection_auroc[:, 0].argmax())]
-    for layer in (3, best):
-        note = figures.layers(1, replace(sweep, choices=((layer, "prompt_last"),) * 3)).note
-        assert ("one-standard-error rule, not the highest" in note) == (layer == 3)
-
-
-def test_log_probabilities_are_drawn_with_their_percentiles(comparison):
-    whole = comparison.trajectories
-    figure = figures.trajectory(whole)
-    ax = painted(figure)
-    for at, (found, kind) in enumerate(((whole.correct, "right"), (whole.wrong, "wrong"))):
-        assert lines(ax)[at][1].tolist() == found.mean.tolist()
-        for (_, low, high), ends in zip(bands(ax)[2 * at : 2 * at + 2], (("p10", "p90"), ("p25", "p75")), strict=True):
-            assert low.tolist() == getattr(found, ends[0]).tolist()
-            assert high.tolist() == getattr(found, ends[1]).tolist()
-        assert f"{kind}, mean of {found.n} answers" in legend(ax)
-        assert f"{kind} answers {found.mean.mean():.2f} nats" in figure.label
-
-
 def test_costs_are_drawn_with_the_line_of_what_mixtures_reach():
     points = (
         CostPoint("cheap", "agent", 0.1, 0.4, told(0.4)),
@@ -229,6 +140,19 @@ def test_costs_are_drawn_with_the_line_of_what_mixtures_reach():
     assert list(legend(ax)) == ["router (round)", "one agent alone (square)", "oracle, sees who is right (star)"]
     assert "cheap: 0.10, 40.0" in figure.label
     assert ax.get_xlabel() == "dollars"
+
+
+def test_bands_lines_and_labels_of_the_other_figures_are_the_comparisons_numbers(comparison):
+    seen, whole, sweep = comparison.seen, comparison.trajectories, comparison.sweeps[0]
+    drawn = [y.tolist() for x, y in lines(painted(figures.seen(seen))) if x.tolist() == list(seen.tokens)]
+    assert drawn == [[auroc.estimate for auroc in method.auroc] for method in seen.methods]
+    course = lines(painted(figures.trajectory(whole)))
+    assert [y.tolist() for _, y in course] == [whole.correct.mean.tolist(), whole.wrong.mean.tolist()]
+    layers = figures.layers(1, sweep)
+    curves = [y.tolist() for x, y in lines(painted(layers)) if len(x) == len(sweep.layers)]
+    assert curves == sweep.selection_auroc.T.tolist()
+    assert "Chosen by 3 folds: layer 17 at prompt_last in 2, layer 12 at answer_first in 1" in layers.note
+    assert "The checkpoint reads layer 18 at answer_mean" in layers.note
 
 
 def test_every_axis_says_what_it_is_and_a_colour_means_one_thing(comparison):
@@ -249,9 +173,3 @@ def test_every_axis_says_what_it_is_and_a_colour_means_one_thing(comparison):
                     assert (key.get_color() == WRONG) == text.startswith("wrong")
                     assert (key.get_color() == RIGHT) == text.startswith(("right", "oracle"))
     assert len({*FAMILY.values(), RIGHT, WRONG, INK, PAPER}) == len(FAMILIES) + 4
-
-
-def test_a_place_in_a_file_name_is_two_digits_and_forty_letters():
-    assert slug(3, "Mean log-probability!") == "03-mean-log-probability"
-    assert slug(12, "a" * 39 + " b") == "12-" + "a" * 39
-    assert slug(1, "%$") == "01"

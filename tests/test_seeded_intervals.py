@@ -15,7 +15,7 @@ from test_compare_runs import observed
 from test_essay_debate_analysis import RUNS as DEBATES
 from test_routing_eval import matrix_of
 
-from metaprobe.eval.answers import agents_alone, auroc_by_tokens_seen, similarity_flows, with_runs
+from metaprobe.eval.answers import agents_alone, auroc_by_tokens_seen, with_runs
 from metaprobe.eval.audits import judge_left_out
 from metaprobe.eval.audits_of_data import label_noise
 from metaprobe.eval.compare import (
@@ -106,7 +106,6 @@ CASES: dict[str, Callable[..., Any]] = {
     "gain": lambda **drawn: compare(MATRIX, always(MATRIX, 1), always(MATRIX, 0), **drawn),
     "curves": lambda **drawn: curve_figures(MATRIX, [always(MATRIX, 1)], budgets=[500.0], accuracies=[0.5], **drawn),
     "stages": lambda **drawn: with_runs(EMPTY, recorded("creak-metacrit"), **drawn),
-    "flows": lambda **drawn: similarity_flows(recorded("creak-metacrit"), **drawn),
     "agents": lambda **drawn: agents_alone(recorded("metacog-every-agent", 60), **drawn),
     "seen": lambda **drawn: auroc_by_tokens_seen(
         answer_table(recorded("smollm2-metacog-eval")), tokens=(1, 5), **drawn
@@ -122,7 +121,6 @@ CASES: dict[str, Callable[..., Any]] = {
     "verdicts": lambda **drawn: essay_debate.verdicts(DEBATES, **drawn),
     "checks": lambda **drawn: essay_debate.checks(DEBATES, **drawn),
     "judges": lambda **drawn: essay_debate.judge_agreement(DEBATES, **drawn),
-    "features": lambda **drawn: essay_debate.feature_associations(DEBATES[:30], top=1, **drawn),
     "delegation": lambda **drawn: metacogagent.evaluate(recorded("metacog-every-agent", 60), **drawn),
     "agreement": lambda **drawn: metacrit.agreement(recorded("creak-metacrit"), **drawn),
     "cost": lambda **drawn: metacrit.cost_table(recorded("creak-metacrit"), **drawn),

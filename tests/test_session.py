@@ -1,13 +1,12 @@
 """What a session notes down is what happened, in the order in which it was asked."""
 
 import asyncio
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from scripted import ScriptedLLM, run_once
 
-from metaprobe.llms.base import LLMError, Request
-from metaprobe.pipelines import SYSTEMS, Models, Session, Setup, System
+from metaprobe.pipelines import Models, Session, System
 from metaprobe.pipelines.prompting import Prompts
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
@@ -55,26 +54,19 @@ def test_an_agents_model_goes_before_a_stages_and_that_before_the_default() -> N
     assert models.description == "d+draft=s+judge-a=a"
 
 
-def test_what_a_checkpoint_read_and_that_it_could_not_is_noted_with_its_digest() -> None:
-    class Reads:
-        """A checkpoint in the place of the confidence."""
-
-        digest = "ab12"
-        with_stated = False
-
-        def __init__(self, value: float | None) -> None:
-            self.value = value
+@pytest.mark.parametrize(("value", "noted"), [(0.25, ("signal:confidence", 0.25)), (None, ("unread:confidence", 1.0))])
+def test_what_a_checkpoint_read_and_that_it_could_not_is_noted_with_its_digest(value, noted) -> None:  # type: ignore[no-untyped-def]
+    replaced = SimpleNamespace(digest="ab12", with_stated=False)
 
     class Signals(SignalSource):
-        """Gives what its checkpoint reads."""
+        """A checkpoint in the place of the confidence gives `value`, or cannot read the call."""
 
         def signal(
             self, name: str, *, agent: str = "", stated: float | None = None, call: Call | None = None
         ) -> Signal | None:
-            found = self.replacement(name, agent)
-            if found is None or found.value is None:  # type: ignore[attr-defined]
+            if name != "confidence" or value is None:
                 return None if stated is None else Signal(stated, "stated")
-            return Signal(found.value, found.digest)  # type: ignore[attr-defined]
+            return Signal(value, replaced.digest)
 
     async def reads(session: Session) -> Run:
         call = await session.ask("first", stage="draft", note=1)
@@ -83,26 +75,10 @@ def test_what_a_checkpoint_read_and_that_it_could_not_is_noted_with_its_digest()
         session.signal("confidence", stated=0.5)  # of no call
         return session.run(call.text)
 
-    for value, expected in ((0.25, ("signal:confidence", 0.25)), (None, ("unread:confidence", 1.0))):
-        signals = Signals()
-        signals._replacements = {"confidence": Reads(value)}  # type: ignore[dict-item]
-        setup = Setup(Models(ScriptedLLM({"*": "x"})), PROMPTS, signals=signals)
-        session = Session(setup, ITEM, system="test", variant="v", run_id="r")
-        (note,) = asyncio.run(reads(session)).labels
-        assert (note.name, note.value) == expected
-        assert (note.source, note.call_id) == ("ab12", "r/draft")
-
-
-def test_a_model_that_scores_no_given_text_is_named() -> None:
-    class Silent(ScriptedLLM):
-        """Gives no log-probabilities."""
-
-        async def loglikelihood(self, request: Request, continuation: str) -> Call:
-            return replace(await super().loglikelihood(request, continuation), logprobs=None)
-
-    item = Item(id="i", question="q", choices=("a", "b"))
-    with pytest.raises(LLMError, match="gave no log-probabilities of a given text"):
-        run_once(SYSTEMS["likelier-choice"], item, Silent({}))
+    signals = Signals()
+    signals._replacements = {"confidence": replaced}  # type: ignore[dict-item]
+    (note,) = run_once(system(reads), ITEM, ScriptedLLM({"*": "x"}), prompts=PROMPTS, signals=signals).labels
+    assert (note.name, note.value, note.source, note.call_id) == (*noted, "ab12", "r/draft")
 
 
 def test_two_calls_of_one_name_are_refused() -> None:

@@ -14,12 +14,7 @@ from metaprobe.checkpoints.table import (
     count,
     difference,
     estimate,
-    format_interval,
     html_table,
-    number,
-    p_value,
-    percent,
-    rate,
     share,
     verdict,
     words,
@@ -122,35 +117,6 @@ def test_latex_prints_markup_as_it_is_and_has_the_rules_of_booktabs() -> None:
     assert "0.70 [0.65, 0.77] & +0.20 [+0.15, +0.27] better & 1,200" in text
     twice = Table.of(("a", "a", "b"), [(1, 2, 3)])
     assert r"1 & 2 & 3 \\" in latex(twice)
-
-
-def test_a_column_in_which_no_row_says_anything_is_hidden_and_an_empty_table_is_its_head() -> None:
-    assert [column.key for column in table().heads] == ["method", "auroc", "gain", "n"]
-    empty = Table(columns=COLUMNS, rows=())
-    assert empty.csv().splitlines() == ["method,auroc,gain,n,never,secret"]
-    assert len(empty.markdown()) == 2
-
-
-@pytest.mark.parametrize("row", [(words("x"),), (words("x"), words("y"), words("z"))])
-def test_a_row_with_more_or_fewer_cells_than_columns_is_refused(row: tuple) -> None:
-    broken = Table(ident="t", columns=COLUMNS[:2], rows=(row,))
-    for render in (broken.csv, broken.text, broken.markdown, broken.html):
-        with pytest.raises(ValueError, match=r"cells|zip"):
-            render()
-
-
-def test_numbers_have_no_minus_before_nothing_and_say_when_there_are_none() -> None:
-    assert [number(-0.001), number(-0.001, signed=True), number(float("nan")), number(0.716)] == [
-        "0.00",
-        "+0.00",
-        "n/a",
-        "0.72",
-    ]
-    assert percent(0.4444, 1) == "44.4\u00a0%"
-    assert percent(float("nan")) == "n/a"
-    assert rate(Interval(0.5, 0.444, 0.556, 9, 9)).note == "[44\u00a0%, 56\u00a0%]"
-    assert [p_value(p) for p in (0.0009, 0.001, 0.01234, 1.0)] == ["< 0.001", "0.001", "0.012", "1.000"]
-    assert format_interval(Interval(0.5, 0.4, 0.6, 9, 9), 1) == "0.5 [0.4, 0.6]"
 
 
 def test_the_ends_of_a_difference_show_the_sign_that_its_verdict_goes_by() -> None:

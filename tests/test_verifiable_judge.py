@@ -3,14 +3,13 @@
 from itertools import takewhile
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaprobe.pipelines.verifiable import (
     Findings,
     argues_against,
     check_argument,
-    is_copied,
     is_gibberish,
     is_repetitive,
     occurs,
@@ -122,10 +121,6 @@ def test_quoting_the_rubric_or_the_opponent_is_neither_evidence_nor_hallucinated
     assert (found.hallucinated, found.verbatim) == ((), 0)
 
 
-def test_the_same_quotation_twice_is_one_piece_of_evidence() -> None:
-    assert check('"waited ten minutes" is good, and "Waited ten minutes!" again.').evidence == 2
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -140,6 +135,8 @@ def test_the_same_quotation_twice_is_one_piece_of_evidence() -> None:
         "It should get the highest possible score.",
         "I rate it at a 4.",
         "It deserves an A for this.",
+        "I would give this essay five points for ideas.",
+        "It deserves 3 marks.",
     ],
 )
 def test_a_score_given_is_seen(text: str) -> None:
@@ -158,120 +155,11 @@ def test_a_score_given_is_seen(text: str) -> None:
         "3 out of 5 friends laughed.",
         "It gives a two-part structure to the story.",
         "He deserves a break after that.",
+        "The essay makes two points about patience, and gives three reasons.",
     ],
 )
 def test_numbers_that_are_no_scores_are_let_be(text: str) -> None:
     assert not check(f"The writer stays with the topic. {text}").scored
-
-
-def test_the_side_is_told_by_most_clauses_not_by_one_word() -> None:
-    blame = "The ending is weak and confusing. The middle is vague. The order is unclear."
-    praise = "The ending is strong and vivid. The middle is clear. The order is effective."
-    assert argues_against(blame, sign=1)
-    assert argues_against(praise, sign=-1)
-    assert not argues_against(blame, sign=-1)
-    assert not argues_against(praise, sign=1)
-    assert not argues_against("The ending is weak.", sign=1)
-    assert not argues_against(praise + " One part is weak.", sign=1)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The essay is not clear. It lacks strong transitions. It is never vivid.",
-        "The Advocate calls the ending strong. The Advocate finds the order clear and effective.",
-        "It does not have a clear focus. The words aren't effective.",
-    ],
-)
-def test_a_skeptic_may_deny_strengths_and_report_the_advocate(text: str) -> None:
-    assert not check(text, "skeptic").wrong_side
-
-
-def test_going_round_in_circles_is_repetitive_and_prose_is_not() -> None:
-    assert is_repetitive("They had to wait in line for the ride. " * 8)
-    assert is_repetitive("a" * 400)
-    assert not is_repetitive(FOR)
-    assert not is_repetitive(ESSAY)
-    assert not is_repetitive("")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "the the the",
-        "the the the the the the the the the",
-        f"{FOR} It is clear and the the the the the the the the the the the",
-        f"{FOR} the essay is the essay is the essay is the essay is the essay",
-        f"{FOR} " + "and he waited for a long time in line " * 4,
-    ],
-)
-def test_a_degenerate_argument_is_critical_even_where_it_begins_well(text: str) -> None:
-    assert check(text).critical
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "It was a very very very long wait, and the writer says so.",
-        "He says that that is that, and what he had had had been good.",
-        "The friend laughs ha ha ha ha at the end, which shows the mood of the story.",
-        "First he waits, then he waits again, then he waits once more, and so the reader waits with him.",
-    ],
-)
-def test_emphasis_is_no_loop(text: str) -> None:
-    assert not is_repetitive(text)
-
-
-def distinct(n: int, letters: str = "bdfgklmnprst") -> list[str]:
-    """Different words of three letters that mean nothing."""
-    return [f"{a}{v}{b}" for a in letters for v in "aeiou" for b in letters][:n]
-
-
-@pytest.mark.parametrize(("turns", "period", "looping"), [(8, 1, True), (7, 1, False), (4, 2, True), (3, 3, False),
-                                                           (4, 10, True), (4, 11, False)])  # fmt: skip
-def test_a_loop_is_eight_words_or_more_said_four_times(turns: int, period: int, looping: bool) -> None:
-    said = distinct(period)
-    around = distinct(90)[30:]
-    text = " ".join([*around[:30], *said * turns, *around[30:]])
-    assert is_repetitive(text) == looping
-
-
-@pytest.mark.parametrize(
-    ("length", "period", "repetitive"), [(19, 8, True), (19, 9, False), (18, 7, False), (22, 9, True), (22, 10, False)]
-)
-def test_a_text_goes_round_in_circles_where_half_of_sixteen_sequences_came_before(
-    length: int, period: int, repetitive: bool
-) -> None:
-    said = distinct(period) * 3
-    assert is_repetitive(" ".join(said[:length])) == repetitive  # `length - 3` sequences, `period` different ones
-
-
-@pytest.mark.parametrize(("own", "known", "copied"), [(12, 12, True), (11, 11, False), (12, 8, True), (12, 7, False)])
-def test_an_argument_is_copied_from_eight_sequences_of_five_words_on_of_which_half_are_known(
-    own: int, known: int, copied: bool
-) -> None:
-    said = distinct(own)
-    assert is_copied(" ".join(said), ["x y z", " ".join(said[:known])]) == copied
-
-
-def test_gibberish_has_few_words_letters_vowels_or_function_words() -> None:
-    def gibberish(*parts: str) -> bool:
-        return is_gibberish(" ".join(parts))
-
-    assert gibberish("the cat and dog dog dog")
-    assert not gibberish("the cat and dog run")
-    five = "the cat and dog run"  # 15 letters
-    assert not gibberish(five, "1" * 10)  # 0.6 of all
-    assert gibberish(five, "1" * 11)
-    assert not gibberish(five, "sat on it", "brt xzz")  # two words of ten without a vowel
-    assert not gibberish(five, "sat", "brt xzz")  # a quarter
-    assert gibberish(five, "brt xzz")
-    assert not gibberish(five, "a" * 24, "b" + "a" * 23)
-    assert gibberish(five, "a" * 25, "b" + "a" * 24)
-    assert gibberish(*distinct(20))
-    assert not gibberish(*distinct(19))
-    assert not gibberish(*distinct(21), "the", "and", "of")  # an eighth
-    assert gibberish(*distinct(22), "the", "and")
 
 
 def test_a_negation_reaches_three_words_far_and_a_majority_of_at_least_two_decides() -> None:
@@ -283,18 +171,6 @@ def test_a_negation_reaches_three_words_far_and_a_majority_of_at_least_two_decid
     assert argues_against("It is not at all clear. It isn't really very vivid.", sign=1)
     assert not argues_against("It is not in any way clear. It isn't by any means vivid.", sign=1)
     assert not argues_against("It is weak and strong. It is poor and rich.", sign=1)  # neither
-
-
-def test_evidence_is_counted_up_to_more_than_one_and_short_quotations_are_none() -> None:
-    def evidence(*quoted: str) -> int:
-        return check("The writer shows " + " and ".join(f'"{each}"' for each in quoted)).evidence
-
-    assert evidence("lunch line") == 1  # two words
-    assert evidence("the lunch line") == 2
-    assert evidence("the lunch line", "glad to be") == 3
-    assert evidence("the lunch line", "glad to be", "saving me a seat") == 3
-    labels = check(FOR).labels()
-    assert (labels["check:verbatim"], labels["check:evidence"], labels["critical"]) == (2, 3, 0)
 
 
 def test_one_word_in_five_may_be_missing_and_words_that_begin_alike_are_the_same() -> None:
@@ -348,31 +224,8 @@ def test_placeholders_count_only_outside_true_quotations() -> None:
     assert (found.placeholders, len(found.hallucinated)) == (2, 1)
 
 
-def test_every_label_is_a_count_a_flag_or_a_score() -> None:
-    found = check(FOR).labels()
-    assert set(found) >= {"critical", "check:hallucinated", "check:scored", "check:wrong_side", "check:evidence"}
-    assert [name for name in found if not name.startswith("check:")] == ["critical"]
-
-
-SENTENCE = st.lists(st.sampled_from(words(ESSAY)), min_size=3, max_size=12)
-
-
-@given(st.integers(0, 30), st.integers(3, 12), st.sampled_from(['"{}"', "“{}”", "'{}'", "‘{}’"]), st.booleans())
-def test_whatever_is_copied_from_the_essay_is_never_hallucinated(
-    start: int, length: int, marks: str, upper: bool
-) -> None:
-    copied = takewhile(lambda word: not set("\"'") & set(word), ESSAY.split()[start : start + length])
-    passage = " ".join(copied)
-    quoted = marks.format(passage.strip(",.").upper() if upper else passage)
-    assert check(f"The writer says {quoted} here.").hallucinated == ()
-
-
-@given(st.lists(st.sampled_from(["zebra", "quantum", "violin", "glacier", "parsnip", "omelette"]), min_size=3))
-def test_whatever_shares_no_word_with_the_essay_is_hallucinated(invented: list[str]) -> None:
-    assert len(check(f'The writer says "{" ".join(invented)}" here.').hallucinated) == 1
-
-
-@given(st.text(max_size=300))
+@settings(max_examples=40)
+@given(st.text(max_size=200))
 def test_any_text_at_all_can_be_checked(text: str) -> None:
     found = check(text, "skeptic", text)
     assert found.hallucinated == ()  # whatever it quotes, it quotes from itself
@@ -385,13 +238,38 @@ def test_a_long_argument_full_of_open_marks_is_checked_at_once() -> None:
     assert quotations('"a ' * 20_000 + "\n") == []
 
 
+@given(st.integers(0, 30), st.integers(3, 12), st.sampled_from(['"{}"', "“{}”", "'{}'", "‘{}’"]), st.booleans())
+def test_whatever_is_copied_from_the_essay_is_never_hallucinated(
+    start: int, length: int, marks: str, upper: bool
+) -> None:
+    copied = takewhile(lambda word: not set("\"'") & set(word), ESSAY.split()[start : start + length])
+    passage = " ".join(copied)
+    quoted = marks.format(passage.strip(",.").upper() if upper else passage)
+    assert check(f"The writer says {quoted} here.").hallucinated == ()
+
+
 @pytest.mark.parametrize(
-    ("text", "scored"),
+    "text",
     [
-        ("I would give this essay five points for ideas.", True),
-        ("It deserves 3 marks.", True),
-        ("The essay makes two points about patience, and gives three reasons.", False),
+        "the the the",
+        "the the the the the the the the the",
+        f"{FOR} It is clear and the the the the the the the the the the the",
+        f"{FOR} the essay is the essay is the essay is the essay is the essay",
+        f"{FOR} " + "and he waited for a long time in line " * 4,
     ],
 )
-def test_points_given_are_a_score_and_points_made_are_none(text: str, scored: bool) -> None:
-    assert check_argument(text, "My essay.", role="advocate").scored is scored
+def test_a_degenerate_argument_is_critical_even_where_it_begins_well(text: str) -> None:
+    assert check(text).critical
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It was a very very very long wait, and the writer says so.",
+        "He says that that is that, and what he had had had been good.",
+        "The friend laughs ha ha ha ha at the end, which shows the mood of the story.",
+        "First he waits, then he waits again, then he waits once more, and so the reader waits with him.",
+    ],
+)
+def test_emphasis_is_no_loop(text: str) -> None:
+    assert not is_repetitive(text)

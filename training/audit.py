@@ -6,8 +6,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits import SCALED, AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
+from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
+from metaprobe.eval.controls import FITTED, free_controls
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece
 from metaprobe.eval.metrics.discrimination import auroc
@@ -16,7 +17,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import calibrator_on, fit_platt
-from metaprobe.training.controls import FITTED_CONTROLS, RUN_IDENTITY, TERMS_CONTROL, score_by_terms
+from metaprobe.training.controls import RUN_IDENTITY, own_controls
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import outer_folds, roles_without
 from metaprobe.training.methods import (
@@ -49,16 +50,15 @@ def audit_method(
     named as not made, with the reason.
     """
     judged, shape = fits[method.name], _noise_shape(evidence, method) if refits else None
-    strangers = isinstance(method, LogprobLadder) and method.new_tasks
+    fitted = {each.name: each.ranking for each in fits.methods if each.name in FITTED}
+    controls = free_controls(evidence.table) | fitted
     sweeps = fits.probes.get(method.name)
     inputs = AuditInputs(
         name=method.name,
         table=evidence.table,
         score=judged.ranking,
         splits=[roles.parts for roles in fits.roles],
-        # A predictor of runs that nobody has seen is made to do without the runs and the questions.
-        controls={} if strangers else _find_controls(evidence, fits, method),
-        own=(SCALED,) if strangers else (),
+        controls={name: scores for name, scores in controls.items() if name not in own_controls(method)},
         refit_labels=_refit_labels(evidence, method) if refits else None,
         refit_features=_refit_noise(evidence, method) if shape else None,
         features_shape=shape,
@@ -104,17 +104,6 @@ def out_of_domain(evidence: Evidence, method: Method, *, seed: int = 0) -> Elsew
         return judge_left_out(table, fit, mean, seed=seed)
     except RecordError:
         return None
-
-
-def _find_controls(evidence: Evidence, fits: CrossFit, method: Method) -> dict[str, Scores]:
-    """Returns what explains the numbers more simply, by held-out scores of the same folds.
-
-    What needs no fit, such as lengths and the mean log-probability, is added by the audits.
-    """
-    known = {judged.name for judged in fits.methods}
-    controls = {name: fits[name].ranking for name in FITTED_CONTROLS if name in known}
-    terms = None if isinstance(method, LogprobLadder) else score_by_terms(evidence, fits.roles)
-    return controls if terms is None else {**controls, TERMS_CONTROL: terms}
 
 
 def _refit_labels(evidence: Evidence, method: Method) -> Callable[[NDArray[np.int64]], Scores]:

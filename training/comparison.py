@@ -25,12 +25,12 @@ from metaprobe.eval.compare import (
     STATED,
     add_details,
     calibration_words,
-    control_named,
     method_results,
     ordinal_outcome,
     pair_tests,
     write_item_table,
 )
+from metaprobe.eval.controls import PROMPT, control_named
 from metaprobe.eval.metacognition import (
     NotTwoChoice,
     at_equal_difficulty,
@@ -63,7 +63,6 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.audit import ENOUGH_FOR_ECE, audit_method
 from metaprobe.training.checkpoint import read_by
-from metaprobe.training.controls import PromptTfidf
 from metaprobe.training.evidence import Evidence, Scores, load_runs
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
@@ -388,7 +387,7 @@ def sections_of_runs(runs: Sequence[Run], *, seed: int = 0) -> dict[str, Any]:
     return sections
 
 
-WORDS = PromptTfidf().name
+WORDS = PROMPT
 """The method whose estimate stands for difficulty where the items have no levels."""
 
 

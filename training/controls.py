@@ -1,6 +1,5 @@
-"""The controls: what explains a method's numbers more simply, fitted in the same folds."""
+"""The controls of `metaprobe.eval.controls` as methods of a study, so that they are fitted in the same folds."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,16 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.audits import CUT, IDENTITY, LENGTH, MEAN, SCALED, free_numbers
+from metaprobe.eval.controls import (
+    CELLS,
+    FITTED,
+    IDENTITY,
+    PROMPT,
+    SCALED,
+    TERMS,
+    free_controls,
+    free_family,
+    free_score,
+    has_questions,
+)
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.probes.features import TERM_NAMES
+from metaprobe.probes.features import ALONE, TERM_NAMES, features, schema
 from metaprobe.records.extras import require
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_offsets, terms_in
-from metaprobe.training.methods import Fitted, GivenScore, Method, Scorer
+from metaprobe.training.methods import Fitted, GivenScore, LogprobLadder, Method, Scorer
 
 
 def make_tfidf() -> Any:
@@ -30,7 +40,7 @@ def make_tfidf() -> Any:
 class PromptTfidf:
     """Logistic regression on the words of the question alone: what can be known without any signal of the model."""
 
-    name: str = "prompt TF-IDF"
+    name: str = PROMPT
     family: Family = "plain"
     fitted: bool = True
     penalties: tuple[float, ...] = (0.1, 1.0, 10.0)
@@ -71,7 +81,7 @@ def smooth_means(
 class CellTable:
     """Smoothed share of right answers in each cell of the named columns: a judge that knows only what was asked."""
 
-    name: str = "dimension x level table"
+    name: str = CELLS
     columns: tuple[str, ...] = ("dimensions", "levels", "variants")
     family: Family = "plain"
     fitted: bool = True
@@ -101,50 +111,52 @@ class CellTable:
 RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
 """A judge that knows only which run an answer is of: which model answered which task, asked in which way."""
 
-FITTED_CONTROLS = (PromptTfidf().name, RUN_IDENTITY.name, CellTable().name)
-"""Controls that are fitted, beside those that need no fit."""
+
+@dataclass(frozen=True, slots=True)
+class TermsRegression:
+    """Logistic regression on all terms of the log-probabilities, with a base rate for each run.
+
+    Probes on hidden states, and trees on hundreds of features, have to do better than this.
+    """
+
+    name: str = TERMS
+    family: Family = "log-probability"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table = evidence.table
+        known = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
+        terms = terms_in(evidence.features if known else features(schema(ALONE), list(table.logprobs)))
+        runs = runs_of(table)
+
+        def fitted(learn: Rows) -> Scorer:
+            centre, spread = terms[learn].mean(axis=0), terms[learn].std(axis=0)
+            standard = (terms - centre) / np.where(spread > 0, spread, 1.0)
+            fit = fit_offsets(standard[learn], table.y[learn], runs[learn])
+            return lambda rows: standard[rows] @ fit.weights + fit.rates.of(runs[rows])
+
+        selected = float(auroc(table.y[roles.selection], fitted(roles.train)(roles.selection)))
+        return Fitted(fitted(roles.learning), selected)
 
 
-def _free(name: str, table: AnswerTable) -> Scores:
-    return free_numbers(table)[name]
-
-
-FREE_CONTROLS = tuple(
-    GivenScore(name, "plain" if name in (LENGTH, CUT) else "log-probability", partial(_free, name))
-    for name in (MEAN, "minimum log-probability", SCALED, "first log-probability", LENGTH, CUT)
-)
-"""Controls without a fit that a comparison shows in rows of their own."""
-
-
-def control_methods(table: AnswerTable) -> list[Method]:
+def control_methods(evidence: Evidence) -> list[Method]:
     """Returns the controls that these answers allow, in the order of a comparison."""
-    asked = any(question.strip() for question in table.questions.tolist())  # questions that are not stored say nothing
+    table = evidence.table
+    free = [GivenScore(name, free_family(name), partial(free_score, name)) for name in free_controls(table)]
     return [
-        *(FREE_CONTROLS if table.measured else ()),
-        *((PromptTfidf(),) if asked else ()),
+        *free,
+        *((PromptTfidf(),) if has_questions(table) else ()),  # questions that are not stored say nothing
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
+        *((TermsRegression(),) if table.measured else ()),
     ]
 
 
-TERMS_CONTROL = "terms of the log-probabilities"
+def own_controls(method: Method) -> tuple[str, ...]:
+    """Returns the controls that a method cannot beat: it is one of them, or has tried it as a step of its own.
 
-
-def score_by_terms(evidence: Evidence, splits: Sequence[Roles]) -> Scores | None:
-    """Returns held-out log-odds (n,) by all terms and a base rate for each run; None where the features hold no terms.
-
-    Probes on hidden states, and trees on hundreds of features, have to do better than this. The quality predictor has
-    tried it as a step of its own (`metaprobe.training.ladder`).
-
-    Each fold is fitted on all rows but its test rows: a control that nothing is chosen for needs no others.
+    A predictor of runs that nobody has seen stays the scaled log-probability, and is made to do without the runs and
+    the questions: it is held against free numbers only.
     """
-    if evidence.feature_names[-len(TERM_NAMES) :] != TERM_NAMES:
-        return None
-    table, terms = evidence.table, terms_in(evidence.features)
-    runs, scores = runs_of(table), np.full(len(table), np.nan)
-    for roles in splits:
-        seen, test = roles.seen, roles.test
-        centre, spread = terms[seen].mean(axis=0), terms[seen].std(axis=0)
-        standard = (terms - centre) / np.where(spread > 0, spread, 1.0)
-        fit = fit_offsets(standard[seen], table.y[seen], runs[seen])
-        scores[test] = standard[test] @ fit.weights + fit.rates.of(runs[test])
-    return scores
+    if not isinstance(method, LogprobLadder):
+        return ()
+    return (SCALED, *FITTED) if method.new_tasks else (TERMS,)

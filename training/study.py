@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
+from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import usable_groups
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import calibrator_on, sigmoid
-from metaprobe.training.controls import control_methods
+from metaprobe.training.controls import control_methods, own_controls
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, outer_folds
 from metaprobe.training.heads import INVERTED
@@ -80,8 +81,7 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
     given: list[Method] = [
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
-        GivenScore("P(true)", "log-probability", lambda t: t.p_true),
-        *control_methods(table),
+        *control_methods(evidence),
     ]
     methods = [m for m in given if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
     methods += [ladder] if table.measured else []
@@ -196,7 +196,9 @@ def crossfit(
             logits[method.name] = calibrator_on(rows, scores, table, seed, calibrators_of(method)).logit(scores)
             selected[method.name].append(fitted.selection_auroc)
         if (BEST_BASELINE, "plain") in columns:
-            best = max((m for m in methods if m.family in BASELINES), key=lambda m: selected[m.name][-1]).name
+            # Which way round a reversed control tells was read off all answers, the test rows too.
+            chosen = [m.name for m in methods if m.family in BASELINES and not m.name.endswith(REVERSED)]
+            best = max(chosen, key=lambda name: selected[name][-1])
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
         if len(blend) > 1:
@@ -205,7 +207,11 @@ def crossfit(
             logits[BLEND] = calibrator_on(rows, together, table, seed).logit(together)
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
-    results = tuple(Judged(name, family, probability[name], ranking[name], coverage[name]) for name, family in columns)
+    own = {method.name: own_controls(method) for method in methods}
+    results = tuple(
+        Judged(name, family, probability[name], ranking[name], coverage[name], own.get(name, ()))
+        for name, family in columns
+    )
     return CrossFit(
         methods=results,
         best_baseline=tuple(chosen_baselines),

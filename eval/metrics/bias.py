@@ -12,7 +12,7 @@ from metaprobe.eval.metrics.ranked import Floats, Value, check_labels, check_sco
 
 
 class Classifier(Protocol):
-    """What a text is worth: hurtful or not (1, 0), or how positive (-1 ... 1)."""
+    """Rates a text: hurtful or not (1, 0), or how positive (-1 ... 1)."""
 
     def __call__(self, text: str, /) -> float: ...
 

@@ -29,7 +29,7 @@ MOST_SKEW = 0.25
 ROWS = 32
 """Resamples that are turned into floats at a time, so that they stay in the processor's cache."""
 FEWEST_DEGREES = 4.0
-"""Of freedom: with fewer, a t quantile would ask for values that no resample has."""
+"""Fewest degrees of freedom for a t quantile. Below it the quantile lies outside the resampled values."""
 BLOCK = 2**21
 """Multiplicities given to a metric at a time: its temporaries stay in the tens of megabytes for any n."""
 
@@ -100,10 +100,17 @@ def mean_interval(values: ArrayLike, weights: NDArray[np.integer], *, level: flo
     return statistic_interval(lambda weight: weight @ numbers / weight.sum(axis=1), weights, level=level)
 
 
+def grouped_mean(
+    values: Sequence[float], groups: Sequence[object], *, resamples: int = 1000, seed: int = 0
+) -> Interval | None:
+    """Returns the mean of values (n,), resampled by their groups (n,); None where there is no value."""
+    return mean_interval(values, cluster_weights(groups, resamples, seed)) if len(values) else None
+
+
 def statistic_interval(
     statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:
-    """Of any function that takes multiplicities (R, n) to R values; resamples for which it is nan are left out."""
+    """Returns the interval of a function from multiplicities (R, n) to R values; resamples with nan are left out."""
     values = resample_values(statistic, weights)
     estimate = statistic(np.ones((1, weights.shape[1]), dtype=np.int32))[0]
     return resampled_interval(float(estimate), values, weights, level=level)

@@ -16,7 +16,7 @@ from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value,
 
 DEFAULT_BINS = 15
 EQUAL_WIDTH_BINS = 10
-"""As in most papers: 0 to 0.1, above 0.1 to 0.2, ..."""
+"""Number of bins in most papers: 0 to 0.1, above 0.1 to 0.2, ..."""
 TRUE_ERRORS = np.concatenate([np.zeros(1), np.geomspace(0.001, 1.0, 60)])
 """The true errors that `debiased_ece` compares with what was measured."""
 
@@ -198,12 +198,12 @@ def debiased_ece(
     side = np.where(gap < 0, -1.0, 1.0)
     drawn = np.array([np.abs(error * side + noise) @ share for error in TRUE_ERRORS])  # (errors, R)
     curves = drawn.mean(axis=1), *np.quantile(drawn, [(1 + level) / 2, (1 - level) / 2], axis=1)
-    found, low, high = (_true_error(float(share @ np.abs(gap)), curve) for curve in curves)
-    return Interval(found, min(low, found), max(high, found), len(scores), len(find_groups(weights)[0]), level)
+    estimate, low, high = (_true_error(float(share @ np.abs(gap)), curve) for curve in curves)
+    return Interval(estimate, min(low, estimate), max(high, estimate), len(scores), len(find_groups(weights)[0]), level)
 
 
 def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.integer]) -> tuple[Floats, Floats, Floats]:
-    """Of each bin that holds answers: its share of them, its mean gap `off`, and the gap's noise (R, bins)."""
+    """Returns share of answers, mean gap `off`, and noise of the gap (R, bins) of each bin that holds answers."""
     first, member = find_groups(weights)
     used, place = np.unique(index, return_inverse=True)
 
@@ -222,8 +222,8 @@ def _noisy_gaps(off: Floats, index: NDArray[np.int_], weights: NDArray[np.intege
         return np.asarray(np.nan_to_num(ratio(drawn @ deviation, drawn @ count)))
 
     # Resampling a bin of k groups shows (k - 1) / k of the variance.
-    found = resample_values(noise, weights) * np.sqrt(several / np.maximum(several - 1, 1))
-    return mass / mass.sum(), gap, found - found.mean(axis=0)
+    drawn_noise = resample_values(noise, weights) * np.sqrt(several / np.maximum(several - 1, 1))
+    return mass / mass.sum(), gap, drawn_noise - drawn_noise.mean(axis=0)
 
 
 def _true_error(measured: float, curve: Floats) -> float:

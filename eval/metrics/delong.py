@@ -49,7 +49,7 @@ def delong_covariance(y: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats]:
 def delong_test(y: ArrayLike, score_a: ArrayLike, score_b: ArrayLike) -> DeLongTest:
     """AUROC of the first score minus that of the second, with a two-sided p. See `delong_covariance`."""
     (a, b), covariance = delong_covariance(y, np.stack([np.asarray(score_a), np.asarray(score_b)]))
-    # What is left of a difference of equal rankings is rounding.
+    # The difference of two equal rankings is rounding error.
     variance = covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
     error = sqrt(variance) if variance > 1e-12 else 0.0
     return DeLongTest(float(a - b), error, normal_p(float(a - b), error))

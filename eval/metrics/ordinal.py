@@ -77,8 +77,8 @@ def _tau_by_grade(grades: Floats, score: Floats, weights: NDArray[np.integer]) -
 
 def _before(counts: Floats) -> Floats:
     """How many have a lower score."""
-    found: Floats = np.cumsum(counts, axis=1) - counts
-    return found
+    below: Floats = np.cumsum(counts, axis=1) - counts
+    return below
 
 
 def _pairs(counts: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""What every metric starts from: checked input, sorted once, equal scores pooled.
+"""Checked input of every metric, sorted once, with equal scores pooled.
 
 Letters: n items, G distinct scores, R weightings (bootstrap resamples).
 """

@@ -49,7 +49,7 @@ def excess_aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
 
 
 def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """What a random ranking's AURC leaves to gain that this one gains: 1 is a perfect ranking, 0 a random one.
+    """Share of the gap between a random and a perfect ranking's AURC that this ranking closes: 1 is perfect, 0 random.
 
     (error rate - AURC) / (error rate - AURC of a perfect ranking), below 0 for one that is worse than random; nan for
     one class. Of the accepted answers only, all shares accepted weighing the same. Malinin and Gales 2021,

@@ -23,7 +23,7 @@ class ControlDifference:
     """A score against one control, on the same answers and the same resamples."""
 
     name: str
-    """Of the control."""
+    """Name of the control."""
     estimate: float
     """The control's own value of the metric."""
     difference: Interval
@@ -93,8 +93,8 @@ def against_controls(
     Raises ValueError without controls.
     """
     own = metric_values(metric, y, score, weights)
-    found = {name: metric_values(metric, y, values, weights) for name, values in controls.items()}
-    return control_comparison(own, found, weights, level=level)
+    of_controls = {name: metric_values(metric, y, values, weights) for name, values in controls.items()}
+    return control_comparison(own, of_controls, weights, level=level)
 
 
 def metric_values(metric: MetricFunction, y: ArrayLike, score: ArrayLike, weights: NDArray[np.integer]) -> MetricValues:
@@ -121,12 +121,12 @@ def control_comparison(
         _p_value(interval, own.resamples - control.resamples)
         for interval, control in zip(intervals, controls.values(), strict=True)
     ]
-    found = [
+    differences = [
         ControlDifference(name, control.estimate, interval, single, float(corrected))
         for (name, control), interval, single, corrected in zip(controls.items(), intervals, p, holm(p), strict=True)
     ]
-    found.sort(key=lambda control: -np.nan_to_num(control.estimate, nan=-np.inf))
-    return ControlComparison(own.estimate, tuple(found))
+    differences.sort(key=lambda control: -np.nan_to_num(control.estimate, nan=-np.inf))
+    return ControlComparison(own.estimate, tuple(differences))
 
 
 def _p_value(difference: Interval, resamples: Floats) -> float:

@@ -35,7 +35,7 @@ class MetaD:
     meta_d: Floats
     """nan where d' is 0 or below: the model has no relative criterion c / d' then."""
     log_likelihood: Floats
-    """Of the grades, given the responses; nats."""
+    """Log-likelihood of the grades, given the responses; nats."""
 
     @property
     def m_ratio(self) -> Floats:
@@ -140,10 +140,10 @@ def _fit(counts: Floats, relative: Floats, theta: Floats) -> tuple[Floats, Float
         scale = np.diagonal(information, axis1=1, axis2=2)[:, :, None] + 1e-9
         step = np.linalg.solve(information + damping[:, None, None] * scale * eye, gradient[:, :, None])[:, :, 0]
         trial = theta + np.clip(step, -2, 2)
-        found, slope, curvature = _likelihood(trial, relative, by_right)
-        better = found >= current  # False for nan
-        gain = np.where(better, found - current, np.inf)
-        theta, current = np.where(better[:, None], trial, theta), np.where(better, found, current)
+        reached, slope, curvature = _likelihood(trial, relative, by_right)
+        better = reached >= current  # False for nan
+        gain = np.where(better, reached - current, np.inf)
+        theta, current = np.where(better[:, None], trial, theta), np.where(better, reached, current)
         gradient = np.where(better[:, None], slope, gradient)
         information = np.where(better[:, None, None], curvature, information)
         # A fit that no step of any size improves is at its end too.

@@ -249,7 +249,7 @@ def _reliability(bins: Bins, stated: Bins, colour: str, ax: Axes) -> None:
         ax.vlines(p, low, high, color=colour, linewidth=1.1, alpha=0.7)
         ax.plot(p, right, color=colour, linewidth=1.0, linestyle=line)
         area = np.array([b.n for b in points]) / sum(b.n for b in points) * POINTS_AREA + SMALLEST_AREA
-        # What is said to be certain stands on the edge, whole.
+        # Points at probability 0 or 1 lie on the edge and must not be clipped.
         ax.scatter(
             p, right, s=area, marker=marker, facecolors=fill, edgecolors=colour, linewidths=1.0, zorder=3, clip_on=False
         )

@@ -1,7 +1,6 @@
 """The tables of a report, from a comparison; what only programs read is made as records for CSV files."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -25,8 +24,6 @@ from metaprobe.checkpoints.table import (
     words,
 )
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.discrimination import Roc, roc_curve
-from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.metrics.strongest_control import ControlDifference
 from metaprobe.eval.report.figures import AS_STATED, RECALIBRATED
 from metaprobe.eval.report.words import consequence, control_words, headline
@@ -45,7 +42,6 @@ from metaprobe.eval.results import (
     SeenMethod,
     SeenTokens,
     StageAccuracy,
-    Trajectories,
     TwoChoice,
 )
 
@@ -60,21 +56,7 @@ METRICS: tuple[Metric, ...] = (
     ("aurc", "AURC", "lower"),
 )
 """Field of a method, title, which end is better."""
-MORE = (
-    "prr",
-    "excess_aurc",
-    "brier",
-    "brier_reliability",
-    "brier_resolution",
-    "brier_uncertainty",
-    "spearman",
-    "kendall",
-)
-"""Rarer metrics of a method, for the file."""
 WITHIN_RUNS = "Within runs"
-SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Shares of answers at which curves are read for the files."""
-REFERENCES = {"previous": "the stage before it", "final": "the last stage's text", "gold": "the gold answer"}
 METHOD = Column("method", "Method", "text")
 
 
@@ -93,26 +75,6 @@ def interval_column(
 def gap(interval: Interval | None) -> Cell:
     """A difference that is neither better nor worse."""
     return difference(interval, judged=False)
-
-
-def flat(thing: Any, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass as a row of a CSV. An interval is three columns; tuples and mappings are left out."""
-    row: dict[str, Any] = {}
-    for field in fields(thing):
-        value = getattr(thing, field.name)
-        if field.name in without or isinstance(value, tuple | Mapping):
-            continue
-        if "Interval" in str(field.type):
-            row |= spread(field.name, value)
-        else:
-            row[field.name] = "" if value is None else value
-    return row
-
-
-def spread(name: str, interval: Interval | None) -> dict[str, Any]:
-    """An interval in three columns; empty where there is none."""
-    ends = ("", "", "") if interval is None else (interval.estimate, interval.low, interval.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def clear_winner(methods: Iterable[MethodResult], metric: Metric) -> str | None:
@@ -218,75 +180,6 @@ def controls(comparison: Comparison) -> Table:
     return made([first] if first else [], as_records(every.columns, every.rows))
 
 
-def more_metrics(comparison: Comparison) -> Records:
-    """The rarer metrics that some method has, and the share of answers accepted where so many may be wrong."""
-    known = [name for name in MORE if any(getattr(method, name) for method in comparison.methods)]
-    risks = sorted({at.risk for method in comparison.methods for at in method.coverage_at})
-    records = []
-    for method in comparison.methods:
-        accepted = {at.risk: at.coverage for at in method.coverage_at}
-        record: dict[str, Any] = {"method": method.name}
-        for risk in risks:
-            record |= spread(f"accepted_at_{risk:g}", accepted.get(risk))
-        for name in known:
-            record |= spread(name, getattr(method, name))
-        records.append(record)
-    return records
-
-
-def curves(comparison: Comparison) -> dict[str, Records]:
-    """The curves of every method at a few shares: right answers accepted (`roc`), wrong among the accepted (`risk`)."""
-    roc, risk = [], []
-    for method in comparison.methods:
-        accepted = risk_coverage(comparison.y, method.order)
-        read = np.interp(SHARES, accepted.coverage, accepted.risk)
-        risk.append(
-            {"method": method.name, **{f"risk_at_{at:g}": float(r) for at, r in zip(SHARES, read, strict=True)}}
-        )
-        if 0 < comparison.base_rate < 1:
-            curve = roc_curve(comparison.y, method.order)
-            roc.append(
-                {"method": method.name, **{f"right_at_{at:g}": _highest_at(curve, at) for at in SHARES if at < 1}}
-            )
-    return {"roc": roc, "risk": risk}
-
-
-def _highest_at(curve: Roc, wrong: float) -> float:
-    """Share of right answers accepted at this share of wrong ones; where the curve rises straight up, its top."""
-    past = int(np.searchsorted(curve.wrong, wrong, side="right"))
-    if curve.wrong[past - 1] == wrong:
-        return float(curve.right[past - 1])
-    return float(np.interp(wrong, curve.wrong[past - 1 : past + 1], curve.right[past - 1 : past + 1]))
-
-
-def scores(comparison: Comparison) -> Records:
-    """Share of the right and of the wrong answers whose probability lies in each twentieth."""
-    edges = np.linspace(0, 1, 21)
-    records = []
-    for method in comparison.methods:
-        counts = [np.histogram(method.probability[comparison.y == y], edges)[0] for y in (1, 0)]
-        right, wrong = (binned / max(binned.sum(), 1) for binned in counts)
-        records += [
-            {"method": method.name, "low": low, "high": high, "right": float(r), "wrong": float(w)}
-            for low, high, r, w in zip(edges[:-1].tolist(), edges[1:].tolist(), right, wrong, strict=True)
-            if r or w
-        ]
-    return records
-
-
-def reliability_bins(comparison: Comparison) -> Records:
-    """The bins of every reliability diagram."""
-    return [
-        {"method": method.name, "kind": kind, **flat(one)}
-        for method in comparison.methods
-        for kind, bins in (
-            (AS_STATED, method.stated.reliability if method.stated else ()),
-            (RECALIBRATED, method.reliability),
-        )
-        for one in bins
-    ]
-
-
 def overconfidence(comparison: Comparison) -> Table:
     """Rows for stated confidence and the method named beforehand; the CSV has every method."""
     named = headline(comparison)
@@ -327,15 +220,6 @@ def within_strata(comparison: Comparison, difficulty: Difficulty) -> Table:
     )
 
 
-def strata(difficulty: Difficulty) -> Records:
-    """AUROC of every method within every stratum, with the stratum's size."""
-    return [
-        {"method": row.method, "stratum": one.name, "n": one.n, "accuracy": one.accuracy, **spread("auroc", inside)}
-        for row in difficulty.methods
-        for one, inside in zip(difficulty.strata, row.by_stratum, strict=True)
-    ]
-
-
 def efficiency(choice: TwoChoice) -> Table:
     return Table.made(
         "efficiency",
@@ -366,24 +250,6 @@ def seen(by_tokens: SeenTokens) -> Table:
         Column("finished", "Ended", cell=lambda row: share(by_tokens.finished[row])),
         *(auroc(at, method) for at, method in enumerate(by_tokens.methods)),
     )
-
-
-def trajectories(shown: Sequence[Trajectories]) -> Records:
-    """Log-probability in nats at every tenth of an answer, by role and outcome."""
-    return [
-        {
-            "role": one.role or "all",
-            "kind": kind,
-            "position": position,
-            **{
-                name: float(np.interp(position, bands.position, getattr(bands, name)))
-                for name in ("mean", "p10", "p25", "p75", "p90")
-            },
-        }
-        for one in shown
-        for kind, bands in (("right", one.correct), ("wrong", one.wrong))
-        for position in range(0, 101, 10)
-    ]
 
 
 def layers(sweeps: Sequence[LayerSweep]) -> Records:
@@ -422,9 +288,9 @@ def accuracy(comparison: Comparison) -> Table:
         Column("level", "Level", "text"),
         *map(of_variant, comparison.variants),
         records=[
-            {"dimension": row.dimension, "level": row.level, "variant": variant, **flat(shares)}
+            {"dimension": row.dimension, "level": row.level, "variant": variant, "accuracy": of.accuracy, "n": of.n}
             for row in comparison.accuracy
-            for variant, shares in row.by_variant.items()
+            for variant, of in row.by_variant.items()
         ],
     )
 
@@ -535,21 +401,6 @@ def failures(failed: Failures) -> Table:
         Column("n", "Runs", cell=lambda kind: count(failed.counts[kind])),
         Column("share", "Of the wrong", cell=lambda kind: share(failed.share(kind))),
     )
-
-
-def similarity(comparison: Comparison) -> Records:
-    """Cosine similarity of each stage's text, and its change against the stage before in the same run."""
-    return [
-        {
-            "system": flow.system,
-            "variant": flow.variant,
-            "reference": REFERENCES.get(flow.reference, flow.reference),
-            "by": flow.by,
-            **flat(stage),
-        }
-        for flow in comparison.similarity
-        for stage in flow.stages
-    ]
 
 
 def audits(findings: Sequence[Finding]) -> Table:

@@ -1,6 +1,6 @@
-"""What a report says in sentences, for a reader who knows no metric: what was asked, found, how sure it is, what to do.
+"""Sentences of a report, for a reader who knows no metric: what was asked, found, how sure it is, what to do.
 
-Nothing is computed here but the words; where an interval leaves it open, the words do too.
+Only the words are made here. Where an interval leaves a question open, the words do too.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from metaprobe.checkpoints.table import format_interval, number, percent, verdict
-from metaprobe.eval.compare import calibration_words, control_named
+from metaprobe.eval.compare import calibration_words
+from metaprobe.eval.controls import control_named
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.metrics.strongest_control import ControlComparison
 from metaprobe.eval.results import Comparison, Family, Finding, MethodResult

@@ -107,7 +107,7 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
             drawings={ident: b64encode(forms["svg"]).decode() for ident, forms in drawn.items()},
             style=(HERE / "style.css").read_text(encoding="utf-8"),
             script=script,
-            # As it stands between the tags. Nothing else may run, and nothing may be fetched.
+            # The hash covers the text between the tags. Nothing else may run, and nothing may be fetched.
             script_hash=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode(),
         )
     )
@@ -212,12 +212,6 @@ def _methods(comparison: Comparison) -> Section:
         figures=figures.thresholds(comparison, main_methods(comparison)),
         more=[(title, table) for title, table in more if table.rows],
         remarks=remarks,
-        files={
-            "methods-more": tables.more_metrics(comparison),
-            "pairs": [tables.flat(pair) for pair in comparison.pairs],
-            "strata": tables.strata(equal) if equal else [],
-            **tables.curves(comparison),
-        },
     )
 
 
@@ -249,7 +243,6 @@ def _calibration(comparison: Comparison) -> Section:
         else (),
         figures=shown,
         more=[("Over-confidence", tables.overconfidence(comparison))] if comparison.overconfidence else (),
-        files={"reliability": tables.reliability_bins(comparison), "scores": tables.scores(comparison)},
     )
 
 
@@ -279,10 +272,7 @@ def _early(comparison: Comparison) -> Section:
             *(figures.layers(at, sweep) for at, sweep in enumerate(sweeps, start=1)),
         ),
         more=[("The numbers by tokens seen", tables.seen(seen))] if seen else (),
-        files={
-            "layers": tables.layers(sweeps),
-            "trajectories": tables.trajectories([*([whole] if whole else []), *comparison.role_trajectories]),
-        },
+        files={"layers": tables.layers(sweeps)},
     )
 
 
@@ -323,7 +313,6 @@ def _systems(comparison: Comparison) -> Section:
         if shown
         else (),
         tables=shown,
-        files={"similarity": tables.similarity(comparison)},
     )
 
 

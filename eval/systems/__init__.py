@@ -1,1 +1,1 @@
-"""What the papers report of their systems, computed from recorded runs; a file a system."""
+"""Figures that the papers report of their systems, computed from recorded runs; a file a system."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval, mean_interval
 from metaprobe.eval.table import group_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Run
@@ -21,12 +21,15 @@ Level = float | None
 CRITERIA = ("readability", "factuality", "self_regulation", "future_improvement")
 HIGHEST = 5
 REVERSED = ":reversed"
-"""As `metaprobe.pipelines.feedback_rating` names and grades them; a test holds the two together."""
+"""Suffix of a judge's source for ratings in reverse order.
+
+A test compares these three constants with those of `metaprobe.pipelines.feedback_rating`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What the solver found, on average over runs."""
+    """Averages over runs of the solver's findings."""
 
     arguments: float
     attacks: float
@@ -41,7 +44,7 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class Contested:
-    """What contests did to the grades of one variant. None where no run shows it."""
+    """Effect of contests on the grades of one variant. A field is None where no run shows it."""
 
     variant: str
     n: int
@@ -106,10 +109,10 @@ def feedback_ratings(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 
     """A row for each variant, judge and criterion of table 7; empty where no judge was asked. Clustered by group."""
     grades: dict[tuple[str, str, str], list[tuple[float, float | None, str]]] = {}
     for run in runs:
-        found = {(label.source, label.name, label.call_id): label.value for label in run.labels}
-        for (source, name, call), value in found.items():
+        labels = {(label.source, label.name, label.call_id): label.value for label in run.labels}
+        for (source, name, call), value in labels.items():
             if name in CRITERIA and not source.endswith(REVERSED):
-                row = (value, found.get((source + REVERSED, name, call)), group_of(run.item))
+                row = (value, labels.get((source + REVERSED, name, call)), group_of(run.item))
                 grades.setdefault((run.variant, source, name), []).append(row)
     rows = []
     for (variant, judge, criterion), given in grades.items():
@@ -207,8 +210,8 @@ def _framework(solved: Sequence[tuple[_Row, float]], number: int) -> Framework:
     unread: list[bool] = []
     for row, _ in solved:
         known = row.run.label("arguments", row.answers[number].id) or 0
-        said = [statement.value for statement in row.run.statements if statement.kind == "attack"]
-        unread += [value is None for value in said[: int(known * (known - 1))]]  # asked in this order
+        answers = [statement.value for statement in row.run.statements if statement.kind == "attack"]
+        unread += [value is None for value in answers[: int(known * (known - 1))]]  # asked in this order
     return Framework(
         arguments=mean("arguments"),
         attacks=mean("attacks"),
@@ -220,9 +223,7 @@ def _framework(solved: Sequence[tuple[_Row, float]], number: int) -> Framework:
 
 
 def _mean(values: Sequence[float], rows: Sequence[_Row], resamples: int, seed: int) -> Interval | None:
-    if not rows:
-        return None
-    return mean_interval(values, cluster_weights([group_of(row.run.item) for row in rows], resamples, seed))
+    return grouped_mean(values, [group_of(row.run.item) for row in rows], resamples=resamples, seed=seed)
 
 
 def _level(run: Run, call: Call) -> Level:

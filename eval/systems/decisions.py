@@ -1,4 +1,4 @@
-"""What a policy decided in recorded runs: how often which way, and rules that always go one way."""
+"""Decisions of a policy in recorded runs: how often which way, and rules that always go one way."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class PointDecisions:
     actions: dict[str, int]
     """Action -> decisions, of those with more than one legal action."""
     forced: int
-    """Of these, decisions against the rule's own comparison: the last cycle ended the run, or all was tried."""
+    """Decisions against the rule's own comparison: the last cycle ended the run, or all was tried."""
     one_way: str
     """That the rule, left to itself, went one way every time, and why; empty where it did not, or there are too few."""
 
@@ -34,17 +34,17 @@ def decisions_of(runs: Iterable[Run]) -> dict[str, PointDecisions]:
         for decision in run.decisions:
             if len(decision.propensities) > 1:
                 by_point.setdefault(decision.point, []).append(decision)
-    return {point: _at(point, found) for point, found in by_point.items()}
+    return {point: _at(point, decisions) for point, decisions in by_point.items()}
 
 
-def _at(point: str, found: list[Decision]) -> PointDecisions:
-    forced = [decision for decision in found if _is_forced(decision)]
-    left = [decision for decision in found if not _is_forced(decision)]
+def _at(point: str, decisions: list[Decision]) -> PointDecisions:
+    forced = [decision for decision in decisions if _is_forced(decision)]
+    left = [decision for decision in decisions if not _is_forced(decision)]
     ways = Counter(decision.action for decision in left)
     one_way = ""
     if len(ways) == 1 and len(left) >= FEWEST:
         one_way = f"{point}: {left[0].action} in {len(left)} of {len(left)} decisions: {_why(point, left)}"
-    return PointDecisions(dict(Counter(decision.action for decision in found)), len(forced), one_way)
+    return PointDecisions(dict(Counter(decision.action for decision in decisions)), len(forced), one_way)
 
 
 def _is_forced(decision: Decision) -> bool:
@@ -65,7 +65,7 @@ def _compare(decision: Decision) -> tuple[float, float] | None:
 
 
 def _why(point: str, decisions: list[Decision]) -> str:
-    """What kept all decisions on one side of a threshold; the last reason where there is none."""
+    """Returns why all decisions are on one side of a threshold; the last reason where there is no threshold."""
     pairs = [pair for decision in decisions if (pair := _compare(decision)) is not None]
     if len(pairs) < len(decisions):
         return decisions[-1].reason

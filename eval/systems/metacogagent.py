@@ -1,4 +1,4 @@
-"""What the MetaCogAgent paper reports (Tables II and III, sections V-F and V-G), from runs of any of its variants.
+"""Figures of the MetaCogAgent paper (Tables II and III, sections V-F and V-G), from runs of any of its variants.
 
 An item is *asked about* where the agent that got it did not answer alone: it was then *delegated* to one other agent,
 or all *collaborated*. The paper's 218 delegated tasks are, by its remark on cross-domain tasks, those asked about. Its
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, grouped_mean, interval
 from metaprobe.eval.metrics.calibration import brier_skill, debiased_ece, ece, ece_equal_width
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
@@ -53,7 +53,7 @@ class MetaCogAgentResult:
 
     items: int
     accuracy: Interval | None
-    """Of final answers, over the items that can be checked."""
+    """Accuracy of final answers, over the items that can be checked."""
     asked: Interval
     """Share of items that the first agent did not answer alone: the paper's delegation rate."""
     delegated: Interval
@@ -69,9 +69,9 @@ class MetaCogAgentResult:
     flow: dict[tuple[str, str], int]
     """(from, to) -> delegated items."""
     calibration: StatedCalibrationTable | None
-    """Of c, equation 2."""
+    """Calibration of c, equation 2."""
     calibration_stated: StatedCalibrationTable | None
-    """Of c_v: the stated confidence, or what was read in its place."""
+    """Calibration of c_v: the stated confidence, or the number read in its place."""
     calls: dict[str, int]
     """Stage -> calls: `classify`, `assess`, `read`, `answer`."""
     by_level: dict[str, "MetaCogAgentResult"] = field(default_factory=dict)
@@ -99,34 +99,34 @@ def evaluate(runs: Iterable[Run], *, resamples: int = RESAMPLES, seed: int = 0) 
 
     Raises `RecordError` for no run.
     """
-    found = list(runs)
+    listed = list(runs)
 
     def split(names: Sequence[str]) -> dict[str, MetaCogAgentResult]:
         return {
-            name: _evaluate([run for run, own in zip(found, names, strict=True) if own == name], resamples, seed)
+            name: _evaluate([run for run, own in zip(listed, names, strict=True) if own == name], resamples, seed)
             for name in dict.fromkeys(names)
         }
 
-    whole = _evaluate(found, resamples, seed)
-    levels, dimensions = split([run.item.level for run in found]), split([run.item.dimension for run in found])
+    whole = _evaluate(listed, resamples, seed)
+    levels, dimensions = split([run.item.level for run in listed]), split([run.item.dimension for run in listed])
     return dataclasses.replace(whole, by_level=levels, by_dimension=dimensions)
 
 
 def outcome_matrix(runs: Iterable[Run], agents: Sequence[str] = ()) -> OutcomeMatrix:
     """Outcomes as arrays, whole for runs of `every-agent`. `agents`: by default all that answered, by name."""
-    found = list(runs)
-    names = tuple(agents) or tuple(sorted({call.agent for run in found for call in run.calls if call.stage == ANSWER}))
+    listed = list(runs)
+    names = tuple(agents) or tuple(sorted({call.agent for run in listed for call in run.calls if call.stage == ANSWER}))
 
     def array(values: list[list[float | None]]) -> NDArray[np.float64]:
-        return np.array(values, dtype=np.float64).reshape(len(found), len(names))  # None becomes nan
+        return np.array(values, dtype=np.float64).reshape(len(listed), len(names))  # None becomes nan
 
     return OutcomeMatrix(
         agents=names,
-        ids=tuple(run.item.id for run in found),
-        groups=tuple(_group(run) for run in found),
-        correct=array([[read_correctness(run, agent) for agent in names] for run in found]),
-        confidence=array([[_confidence(run, agent) for agent in names] for run in found]),
-        profile=array([[_profile(run, agent) for agent in names] for run in found]),
+        ids=tuple(run.item.id for run in listed),
+        groups=tuple(_group(run) for run in listed),
+        correct=array([[read_correctness(run, agent) for agent in names] for run in listed]),
+        confidence=array([[_confidence(run, agent) for agent in names] for run in listed]),
+        profile=array([[_profile(run, agent) for agent in names] for run in listed]),
     )
 
 
@@ -173,9 +173,7 @@ def _evaluate(runs: list[Run], resamples: int, seed: int) -> MetaCogAgentResult:
 
     def mean(values: Iterable[float | None], over: list[Run]) -> Interval | None:
         known = [(value, _group(run)) for value, run in zip(values, over, strict=True) if value is not None]
-        if not known:
-            return None
-        return mean_interval([value for value, _ in known], cluster_weights([g for _, g in known], resamples, seed))
+        return grouped_mean([v for v, _ in known], [g for _, g in known], resamples=resamples, seed=seed)
 
     def changed(gain: float) -> Interval | None:
         both = [run for run in routed if before[run.id] is not None and after[run.id] is not None]
@@ -235,9 +233,9 @@ def delegate(run: Run) -> str | None:
 def _confidence(run: Run, agent: str) -> float | None:
     """c_v: what was read in the place of the statement, or else what was stated."""
     calls = [call.id for call in run.calls if call.agent == agent and call.stage in ASKING]
-    found = [value for call in calls if (value := run.label(READ, call)) is not None]
-    found += [value for call in calls if (value := run.stated(STATED, call)) is not None]
-    return found[0] if found else None
+    values = [value for call in calls if (value := run.label(READ, call)) is not None]
+    values += [value for call in calls if (value := run.stated(STATED, call)) is not None]
+    return values[0] if values else None
 
 
 def _profile(run: Run, agent: str) -> float | None:

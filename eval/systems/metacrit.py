@@ -1,4 +1,4 @@
-"""What the MetaCrit paper reports of its runs, from recorded runs: who flags, how it fails, and what it costs.
+"""Figures of the MetaCrit paper, from recorded runs: who flags, how it fails, and what it costs.
 
 Every interval resamples groups of items. Runs without an outcome count for cost and similarity only.
 """
@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
+from metaprobe.eval.metrics.bootstrap import Interval, grouped_mean
 from metaprobe.eval.results import Agreement, Failures, StageAccuracy, StageSimilarity
-from metaprobe.eval.table import group_of
+from metaprobe.eval.table import group_of, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Run
@@ -35,7 +35,7 @@ Embed = Callable[[Sequence[str]], NDArray[np.floating]]
 
 @dataclass(frozen=True, slots=True)
 class SystemCost:
-    """What a question costs, in the units of table 8; None where a call does not say."""
+    """Cost of a question, in the units of table 8; None where a call does not say."""
 
     system: str
     variant: str
@@ -53,7 +53,7 @@ class SystemCost:
 def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[StageAccuracy, ...]:
     """Accuracy after each stage, by system and variant, in the order in which the stages were first asked."""
     rows = []
-    for (system, variant), members in _by_variant(runs).items():
+    for (system, variant), members in runs_by_variant(runs).items():
         group = {run.id: group_of(run.item) for run in members if run.outcome is not None}
         right: dict[str, dict[str, list[float]]] = defaultdict(dict)  # stage -> run -> its answers
         for run in members:
@@ -62,11 +62,11 @@ def stage_accuracy(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0)
                     right[call.stage].setdefault(run.id, []).append(label)
         first = next(iter(right), FINAL)
         right[FINAL] = {run.id: [run.outcome] for run in members if run.outcome is not None}
-        for stage, found in right.items():
-            answers = [(value, group[run]) for run, values in found.items() for value in values]
+        for stage, by_run in right.items():
+            answers = [(value, group[run]) for run, values in by_run.items() for value in values]
             gains = [
                 (float(np.mean(values) - np.mean(right[first][run])), group[run])
-                for run, values in found.items()
+                for run, values in by_run.items()
                 if stage != first and run in right[first]
             ]
             if (accuracy := _mean(answers, resamples, seed)) is not None:
@@ -82,15 +82,15 @@ def agreement(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> t
         if flags is not None and run.outcome is not None:
             members[_pattern(*flags)].append((run.outcome, _first_answer(run), group_of(run.item)))
     rows = []
-    for pattern, found in members.items():
-        known = [(final, first, group) for final, first, group in found if first is not None]
+    for pattern, outcomes in members.items():
+        known = [(final, first, group) for final, first, group in outcomes if first is not None]
         shares = (
-            [(final, group) for final, _, group in found],
+            [(final, group) for final, _, group in outcomes],
             [(first, group) for _, first, group in known],
             [(final, group) for final, first, group in known if first == 0],
             [(1 - final, group) for final, first, group in known if first == 1],
         )
-        rows.append(Agreement(pattern, len(found), *(_mean(share, resamples, seed) for share in shares)))
+        rows.append(Agreement(pattern, len(outcomes), *(_mean(share, resamples, seed) for share in shares)))
     return tuple(rows)
 
 
@@ -123,9 +123,9 @@ def failure_types(runs: Iterable[Run]) -> Failures:
             counts[UNREADABLE] += 1
         else:
             models = {call.model for call in run.calls}
-            found = [label for model in models for label in answers[run.item.task, run.item.id, model]]
-            counts[COLLAPSE if any(found) else GAP] += 1
-            evidence.append(len(found))
+            labels = [label for model in models for label in answers[run.item.task, run.item.id, model]]
+            counts[COLLAPSE if any(labels) else GAP] += 1
+            evidence.append(len(labels))
     return Failures(counts, float(np.mean(evidence)) if evidence else float("nan"))
 
 
@@ -157,23 +157,23 @@ def similarity_flow(
     if not rows:
         raise RecordError(f"no run has two of the stages {', '.join(STAGES)}: give runs of metacrit, with their texts")
     cosines = _cosines(list(place), np.array(pairs), embed)
-    found: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
+    by_stage: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
     changes: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
     for number, (stage, follows, group) in enumerate(rows):
-        found[stage].append((cosines[number], group))
+        by_stage[stage].append((cosines[number], group))
         if follows:
             changes[stage].append((cosines[number] - cosines[number - 1], group))
     return tuple(
         StageSimilarity(stage, similarity, _mean(changes[stage], resamples, seed))
         for stage in STAGES
-        if (similarity := _mean(found[stage], resamples, seed)) is not None
+        if (similarity := _mean(by_stage[stage], resamples, seed)) is not None
     )
 
 
 def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> tuple[SystemCost, ...]:
     """Calls, tokens, latency, price and accuracy of each system and variant."""
     rows = []
-    for (system, variant), members in _by_variant(runs).items():
+    for (system, variant), members in runs_by_variant(runs).items():
         calls = [call for run in members for call in run.calls]
         latency_ms = _total([call.latency_ms for call in calls])
         cost_usd = _total([call.cost_usd for call in calls])
@@ -196,19 +196,9 @@ def cost_table(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> 
     return tuple(rows)
 
 
-def _by_variant(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
-    found: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in runs:
-        found[run.system, run.variant].append(run)
-    return found
-
-
 def _mean(values: list[tuple[float, str]], resamples: int, seed: int) -> Interval | None:
-    """The mean of (value, group), resampled by group; None of nothing."""
-    if not values:
-        return None
-    numbers, groups = zip(*values, strict=True)
-    return mean_interval(numbers, cluster_weights(groups, resamples, seed))
+    """Returns the mean of (value, group), resampled by group; None where there is no value."""
+    return grouped_mean([v for v, _ in values], [g for _, g in values], resamples=resamples, seed=seed)
 
 
 def _total(values: list[float | None]) -> float | None:
@@ -226,7 +216,7 @@ def _tokens(call: Call) -> float | None:
 
 
 def _flags(run: Run) -> tuple[float | None, float | None] | None:
-    """What monitor and control flagged; None where one of them was not asked."""
+    """Returns the flags of monitor and control; None where one of them was not asked."""
     asked = {call.stage: call.id for call in run.calls if call.stage in ("monitor", "control")}
     if len(asked) < 2:
         return None

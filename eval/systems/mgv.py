@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.table import group_of
+from metaprobe.eval.table import group_of, runs_by_variant
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Run
 
@@ -43,7 +43,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class StopAt:
-    """What stopping at another threshold would have given."""
+    """Outcome of stopping at another threshold."""
 
     threshold: float
     accuracy: Interval
@@ -72,7 +72,7 @@ class CycleReport:
     system: str
     variant: str
     accuracy: Interval
-    """Of the answers returned."""
+    """Accuracy of the answers returned."""
     attempts: Interval
     """Cycles a run; for self-verification 1, and 2 where candidates were verified."""
     stopped_first: Interval
@@ -102,16 +102,14 @@ def cycle_reports(
     runs: Iterable[Run], *, thresholds: Sequence[float] = THRESHOLDS, resamples: int = 1000, seed: int = 0
 ) -> tuple[CycleReport, ...]:
     """A report for each system and variant. Raises `RecordError` where a run has no checked answer."""
-    by_system: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        by_system.setdefault((run.system, run.variant), []).append(run)
-    return tuple(_report(group, thresholds, resamples, seed) for _, group in sorted(by_system.items()))
+    grouped = sorted(runs_by_variant(runs).items())
+    return tuple(_report(members, thresholds, resamples, seed) for _, members in grouped)
 
 
 def attempts(run: Run) -> tuple[Attempt, ...]:
     """A run's answers with what is known of each. Raises `RecordError` where one was not checked."""
     answers = sorted((call for call in run.calls if call.stage == "answer"), key=lambda call: call.round)
-    found = []
+    tried = []
     for call in answers:
         correct = run.label("correct", call.id)
         if correct is None:
@@ -119,10 +117,10 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
         cycle = [other for other in run.calls if other.round == call.round]
         before = [run.stated("difficulty", other.id) for other in cycle if other.stage == "monitor"]
         tokens = float(sum(map(_tokens, cycle)))
-        found.append(Attempt(call.round, correct, _quality(run, call), before[0] if before else None, tokens))
-    if not found or run.outcome is None:
+        tried.append(Attempt(call.round, correct, _quality(run, call), before[0] if before else None, tokens))
+    if not tried or run.outcome is None:
         raise RecordError(f"run {run.id} has no checked answer: collect a task that a program can check")
-    return tuple(found)
+    return tuple(tried)
 
 
 def _quality(run: Run, answer: Call) -> float | None:
@@ -133,7 +131,7 @@ def _quality(run: Run, answer: Call) -> float | None:
     for call in run.calls:
         if call.parent == answer.id and call.stage in EVALUATIONS:
             values = [run.stated(kind, call.id) for kind in EVALUATIONS[call.stage]]
-            # What cannot be read is no score; but of a reconstruction it means that it did not succeed.
+            # An unreadable evaluation is no score, but an unreadable reconstruction did not succeed.
             stated += [value or 0.0 for value in values] if call.stage == "backward" else values
     given = [value for value in stated if value is not None]
     return fmean(given) if given else None

@@ -10,6 +10,7 @@ import numpy as np
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.systems import essay_debate, metacrit, mgv
 from metaprobe.records.types import Run
+from research.papers.feature_associations import feature_associations
 from research.papers.figures import (
     HUMAN,
     NOT_COLLECTED,
@@ -261,7 +262,7 @@ def debate_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
             what, theirs = f"{who}: passes in instruction (here: 2 or 3)", f"{passing[row.role]}% (both sets)"
             figures.append(figure("section 4.4", what, theirs, row.passed["instruction"]))
     best = {(f"set {s}", role, target): rest for s, role, target, *rest in reversed(paper["tables 3 and 4"]["rows"])}
-    for association in essay_debate.feature_associations(runs):
+    for association in feature_associations(runs):
         key = (association.essay_set, association.role, association.target)
         if key in best and association.best:
             name, spearman, _, auroc, _ = best[key]

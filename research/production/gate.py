@@ -16,9 +16,11 @@ from typing import Any
 from unittest import mock
 
 import click
+import numpy as np
 
 from metaprobe.checkpoints import UntrustedCheckpoint
-from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, UseResult, gate_markdown
+from metaprobe.checkpoints.table import Table
+from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, UseResult, interval_text
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
@@ -97,6 +99,56 @@ def page_command() -> None:
         told = gate_markdown(report_of(found["report"])).splitlines()
         lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside_the_mean(found["without_trees"]), ""]
     write(PAGE, "gate", lines)
+
+
+def gate_markdown(report: GateReport) -> str:
+    """Returns the numbers as Markdown tables."""
+    looks = Table.of(
+        ("tokens seen", "answers that long", "AUROC", "mean log-probability of them", "gain", "finished answer"),
+        [
+            (
+                look.look,
+                f"{look.share:.0%}",
+                interval_text(look.auroc),
+                interval_text(look.mean_logprob),
+                interval_text(look.gain, "+.3f"),
+                interval_text(look.full),
+            )
+            for look in report.looks
+        ],
+    )
+    rates = Table.of(
+        (
+            "promised",
+            "good answers stopped",
+            "bad answers stopped",
+            "at token (median)",
+            "stopped answers are",
+            "accuracy",
+            "over replacing as many at random, points",
+            "tokens a question",
+            "saved against giving up the same ones finished",
+            "saved against the full predictor",
+        ),
+        [
+            (
+                f"{rate.alpha:g}",
+                interval_text(rate.false_alarms, ".1%"),
+                interval_text(rate.bad_stopped, ".1%"),
+                "-" if np.isnan(rate.median_look) else format(rate.median_look, ".0f"),
+                use.use,
+                f"{use.accuracy_before:.1%} -> {interval_text(use.accuracy, '.1%')}",
+                interval_text(use.over_random, "+.1f", 100),
+                interval_text(use.tokens, ".1f"),
+                interval_text(use.saved, ".1%"),
+                interval_text(use.saved_full, ".1%"),
+            )
+            for rate in report.rates
+            for use in rate.uses
+        ],
+    )
+    assumptions = [f"- {assumption}" for assumption in report.assumptions]
+    return "\n".join([*looks.markdown(), "", *rates.markdown(), "", *assumptions]) + "\n"
 
 
 def beside_the_mean(found: dict[str, Any]) -> list[str]:

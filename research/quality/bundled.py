@@ -12,14 +12,13 @@ from typing import Any
 
 import click
 
-from metaprobe.eval.audits import free_controls
 from metaprobe.eval.compare import run_of_answers
+from metaprobe.eval.controls import FITTED, free_controls
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference, against_controls
-from metaprobe.training.controls import FITTED_CONTROLS
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.recipes.quality import load_heads
 from metaprobe.training.study import crossfit, standard_methods
@@ -45,7 +44,7 @@ def measure() -> None:
     stores = [ROOT / name for name in f"{bundle.ANSWERS} {bundle.SHORT} {bundle.FAMILIES}".split()]
     evidence = load_heads(stores, ["correct"])["correct"]
     ladder = LogprobLadder(new_tasks=True)
-    methods = [m for m in standard_methods(evidence, ladder=ladder) if m.name in (ladder.name, *FITTED_CONTROLS)]
+    methods = [m for m in standard_methods(evidence, ladder=ladder) if m.name in (ladder.name, *FITTED)]
     fits = crossfit(evidence, methods, on_step=lambda what: click.echo(what, err=True))
     table, score = evidence.table, fits[ladder.name].ranking
     controls = free_controls(table) | {m.name: fits[m.name].ranking for m in methods if m is not ladder}

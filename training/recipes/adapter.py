@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.checkpoints.graph_session import GraphSession
-from metaprobe.eval.audits import PROMPT, AuditInputs, AuditReport, run_audits
+from metaprobe.eval.audits import AuditInputs, AuditReport, run_audits
 from metaprobe.eval.audits_of_data import (
     class_balance,
     group_overlap,
@@ -19,6 +19,7 @@ from metaprobe.eval.audits_of_data import (
     repeated_questions,
 )
 from metaprobe.eval.compare import Judged, auroc_gain
+from metaprobe.eval.controls import FITTED, PROMPT, free_controls
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.weights import resolve
@@ -28,7 +29,7 @@ from metaprobe.records.extras import require
 from metaprobe.training.audit import figures_of
 from metaprobe.training.calibration import Platt, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.controls import FITTED_CONTROLS, control_methods
+from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Scores
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.options import AdapterOptions
@@ -78,16 +79,17 @@ def control_scores(data: AdapterData, roles: Roles, *, seed: int) -> dict[str, S
     """Returns the controls, fitted in the adapter's roles: name -> held-out scores of the test rows."""
     return {
         method.name: method.fit(data.evidence, roles, seed=seed).score(roles.test)
-        for method in control_methods(data.table)
-        if method.name in FITTED_CONTROLS
+        for method in control_methods(data.evidence)
+        if method.name in FITTED
     }
 
 
 def adapter_audits(
     data: AdapterData, roles: Roles, scores: Mapping[When, Scores], controls: Mapping[str, Scores], *, seed: int
 ) -> AuditReport:
-    """`scores` and `controls` are of the test rows, in their order; the data are audited whole."""
+    """The audits of scores of the test rows, by controls fitted in the same roles; the data are audited whole."""
     table, tested = data.table, data.table.rows(roles.test)
+    every = free_controls(tested) | dict(controls)
     splits = [roles.parts]
     of_data = [class_balance(table.y), group_overlap(table.groups, splits)]
     made = {"group overlap"}
@@ -101,7 +103,7 @@ def adapter_audits(
         of_data += noise
         made.add("label noise")
     reports = [
-        run_audits(AuditInputs(name=probe_name(when), table=tested, score=values, controls=controls), seed=seed)
+        run_audits(AuditInputs(name=probe_name(when), table=tested, score=values, controls=every), seed=seed)
         for when, values in scores.items()
     ]
     audits = {audit.name: audit for report in reports for audit in report.audits} | {a.name: a for a in of_data}

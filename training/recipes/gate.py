@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.audits import AuditInputs, AuditReport
+from metaprobe.eval.controls import free_controls
 from metaprobe.eval.gate_performance import GateReport, HeldOutLooks, Stronger, first_below, gate_lines, gate_report
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
@@ -258,6 +259,7 @@ def audit_gate(
 ) -> AuditReport:
     """The audits of the last judgement that each answer got."""
     table = evidence.table
+    seen = dataclasses.replace(table, logprobs=_judge(table.logprobs))
 
     def refitted(y: NDArray[np.int64]) -> Scores:
         relabelled = dataclasses.replace(table, y=y)
@@ -269,9 +271,10 @@ def audit_gate(
 
     inputs = AuditInputs(
         name=NAME,
-        table=dataclasses.replace(table, logprobs=_judge(table.logprobs)),
+        table=seen,
         score=_last(held_out.probability),
         splits=[roles.parts for roles in splits],
+        controls=free_controls(seen),
         refit_labels=refitted,
         labels=evidence.labels_by_source,
     )

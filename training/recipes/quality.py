@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
 from metaprobe.checkpoints.manifest import RAW
-from metaprobe.eval.audits import beats_controls, free_controls
+from metaprobe.eval.audits import beats_controls
+from metaprobe.eval.controls import free_controls
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auprc

@@ -1,0 +1,91 @@
+"""The one list of controls: what explains a method's numbers more simply, in comparisons, audits and cards.
+
+A control is free (a number that comes with the answer or the question), asked for (P(true)) or fitted. The free ones
+and P(true) are computed here, the fitted ones in `metaprobe.training.controls`.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.results import Family
+from metaprobe.eval.table import AnswerTable
+from metaprobe.probes.baselines import baseline_scores
+
+Scores = NDArray[np.float64]
+
+P_TRUE = "P(true)"
+MEAN, SCALED = "mean log-probability", "scaled log-probability"
+CUT, LENGTH, QUESTION = "cut by max_tokens", "length", "length of the question"
+PROMPT, CELLS, IDENTITY = "prompt TF-IDF", "dimension x level table", "run identity"
+TERMS = "terms of the log-probabilities"
+FITTED = (PROMPT, CELLS, IDENTITY, TERMS)
+"""Controls that are fitted themselves, in the same folds as the methods."""
+COLLECTION = frozenset({CUT, LENGTH, IDENTITY})
+"""Controls that know how answers were collected, and neither what was asked nor what was answered."""
+REVERSED = ", reversed"
+"""Suffix for a control whose sign is reversed, because higher values go with wrong answers."""
+
+
+def free_numbers(table: AnswerTable) -> dict[str, Scores]:
+    """Returns name -> scores (n,) of every control that needs no fit, with the sign that one would expect.
+
+    A surer, a shorter and a whole answer gets the higher score. The scaled log-probability is the total over the root
+    of the length. P(true) is NaN where it was not asked for. Numbers that the answers do not allow are left out.
+    """
+    numbers: dict[str, Scores] = {}
+    if np.isfinite(table.p_true).any():
+        numbers[P_TRUE] = table.p_true
+    if table.measured:
+        plain = baseline_scores(list(table.logprobs))
+        numbers |= {
+            MEAN: plain["mean_logprob"],
+            "minimum log-probability": plain["min_logprob"],
+            SCALED: plain["scaled_logprob"],
+            "first log-probability": plain["first_logprob"],
+            "total log-probability": plain["mean_logprob"] * plain["length"],
+            LENGTH: -np.log(table.tokens.astype(np.float64)),
+        }
+        if table.cut.any() and not table.cut.all():
+            numbers[CUT] = -table.cut.astype(np.float64)
+    if has_questions(table):
+        numbers[QUESTION] = -np.char.str_len(table.questions).astype(np.float64)
+    return numbers
+
+
+def free_controls(table: AnswerTable) -> dict[str, Scores]:
+    """Returns name -> scores (n,) of every control that needs no fit; the median stands where there is no number.
+
+    A number that is higher for answers likelier wrong, as a log-probability of faulty arguments is, is there a second
+    time with its sign reversed. That is read off these same answers: controls are given every chance.
+    """
+    controls: dict[str, Scores] = {}
+    for name, values in free_numbers(table).items():
+        known = np.isfinite(values)
+        controls[name] = filled = np.where(known, values, np.median(values[known]))
+        if auroc(table.y, filled) < 0.5:
+            controls[f"{name}{REVERSED}"] = -filled
+    return controls
+
+
+def free_score(name: str, table: AnswerTable) -> Scores:
+    """Returns the scores (n,) of one of `free_controls`, NaN where there is no number."""
+    values = free_numbers(table)[name.removesuffix(REVERSED)]
+    return -values if name.endswith(REVERSED) else values
+
+
+def free_family(name: str) -> Family:
+    """Returns the family of one of `free_controls`."""
+    return "plain" if name.removesuffix(REVERSED) in (CUT, LENGTH, QUESTION) else "log-probability"
+
+
+def control_named(name: str) -> str:
+    """Returns `the free number length`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
+    bare = name.removesuffix(REVERSED)
+    kind = "plain predictor" if bare in FITTED else "further question" if bare == P_TRUE else "free number"
+    return f"the {kind} {name}"
+
+
+def has_questions(table: AnswerTable) -> bool:
+    """Whether the questions were stored."""
+    return any(question.strip() for question in table.questions.tolist())

@@ -1,0 +1,172 @@
+"""Which features of the token log-probabilities go best with a judge's verdicts: tables 1, 3 and 4 of the early-token
+confidence paper, from recorded debates.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
+from metaprobe.eval.systems.essay_debate import (
+    CRITICAL,
+    DIMENSIONS,
+    JUDGE,
+    PROGRAM,
+    Floats,
+    debated_arguments,
+    label_values,
+)
+from metaprobe.probes.features import features, schema
+from metaprobe.records.types import Run
+
+ORDINAL = ("q", *DIMENSIONS, "check:evidence")
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureScore:
+    """How well one feature of the token log-probabilities goes with a target."""
+
+    feature: str
+    n: int
+    """Arguments long enough to have it."""
+    score: Interval
+    """Spearman's rho; for `critical` the AUROC of the feature as it stands, below 0.5 where low values go with flags.
+
+    Of the best among many features this is too good; see `Association.held_out`.
+    """
+    second: float
+    """Kendall's tau-b; for `critical` the point-biserial correlation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Association:
+    """The features that go best with one target. Tables 1, 3 and 4."""
+
+    essay_set: str
+    role: str
+    model: str
+    judge: str
+    """Source of the target."""
+    target: str
+    n: int
+    best: tuple[FeatureScore, ...]
+    """The strongest first, either sign; empty where the target does not vary."""
+    held_out: float
+    """Of the best feature where it was not chosen: chosen on one half of the essays, measured on the other; the mean of
+    both ways. An AUROC for `critical`, else rho, turned so that the direction seen when choosing is positive. nan where
+    a half does not vary."""
+
+
+def feature_associations(
+    runs: Iterable[Run], *, top: int = 3, min_share: float = 0.5, resamples: int = 200, seed: int = 0
+) -> tuple[Association, ...]:
+    """The `top` features for every target of every judge, by set, role and debater.
+
+    Features are those of the schema `full`; one that fewer than `min_share` of the arguments are long enough for is not
+    ranked. They are ranked by |rho| or |AUROC - 0.5|; the paper does not say whether signs count.
+    """
+    names = schema("full").names
+    rows = []
+    for key, members in debated_arguments(runs).items():
+        given = [row for row in members if row.call.logprobs is not None and len(row.call.logprobs)]
+        # What a checkpoint said follows from these very features.
+        judged = {name for row in given for name in row.labels if name[0].partition(":")[0] in (JUDGE, PROGRAM)}
+        targets = sorted(name for name in judged if name[1] in (*ORDINAL, CRITICAL))
+        if not targets:
+            continue
+        X = features(schema("full"), [np.asarray(row.call.logprobs) for row in given]).astype(np.float64)
+        groups = np.array([row.group for row in given])
+        for judge, target in targets:
+            known = np.array([(judge, target) in row.labels for row in given])
+            y = label_values([row for row, has in zip(given, known, strict=True) if has], (judge, target))
+            data = _Data(X[known], y, groups[known], binary=target == CRITICAL)
+            best = [
+                _feature_score(data, column, names[column], resamples, seed) for column in data.ranking(min_share)[:top]
+            ]
+            rows.append(Association(*key, judge, target, len(y), tuple(best), data.held_out(min_share, seed)))
+    return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Data:
+    X: Floats
+    """(n, features), NaN where an argument has none."""
+    y: Floats
+    groups: NDArray[np.str_]
+    binary: bool
+
+    def scores(self) -> Floats:
+        """(features,): rho, or AUROC - 0.5; nan where feature or target does not vary."""
+        there = np.isfinite(self.X)
+        found = np.full(self.X.shape[1], np.nan)
+        whole = there.all(axis=0)
+        found[whole] = self._scores(self.X[:, whole], self.y)
+        for column in np.flatnonzero(~whole & there.any(axis=0)):
+            found[column] = self.score(int(column))
+        return found
+
+    def score(self, column: int, rows: NDArray[np.intp] | None = None) -> float:
+        x, y = (self.X[:, column], self.y) if rows is None else (self.X[rows, column], self.y[rows])
+        there = np.isfinite(x)
+        return float(self._scores(x[there, None], y[there])[0])
+
+    def _scores(self, X: Floats, y: Floats) -> Floats:
+        """Of columns without NaN, from one ranking of each: rho is the correlation of ranks, AUROC their rank sum."""
+        n = len(y)
+        if n < 3 or np.ptp(y) == 0:
+            return np.full(X.shape[1], np.nan)
+        rank = stats.rankdata
+        ranks = rank(X, axis=0) - (n + 1) / 2  # centred; ties share their mean rank
+        varies = np.ptp(X, axis=0) > 0
+        if self.binary:
+            shift = y @ ranks / (y.sum() * (n - y.sum()))
+        else:
+            own = rank(y) - (n + 1) / 2
+            spread = np.sqrt((ranks**2).sum(axis=0) * (own**2).sum())
+            shift = own @ ranks / np.where(varies, spread, 1)
+        return np.where(varies, shift, np.nan)
+
+    def ranking(self, min_share: float) -> list[int]:
+        """Columns from the strongest; those that cannot be ranked are left out."""
+        if not len(self.y):
+            return []
+        strength = np.abs(self.scores())
+        strength[np.isfinite(self.X).mean(axis=0) < min_share] = np.nan
+        order = np.argsort(-strength, kind="stable")  # NaN comes last
+        return [int(column) for column in order if np.isfinite(strength[column])]
+
+    def held_out(self, min_share: float, seed: int) -> float:
+        distinct = np.unique(self.groups)
+        half = np.random.default_rng(seed).permutation(distinct)[: len(distinct) // 2]
+        inside = np.isin(self.groups, half)
+        found = []
+        for chosen_on, measured_on in ((inside, ~inside), (~inside, inside)):
+            choice = self._rows(chosen_on)
+            ranking = choice.ranking(min_share)
+            if not ranking:
+                return float("nan")
+            direction = np.sign(choice.score(ranking[0]))
+            found.append(direction * self._rows(measured_on).score(ranking[0]) + 0.5 * self.binary)
+        return float(np.mean(found))
+
+    def _rows(self, chosen: NDArray[np.bool_]) -> "_Data":
+        return _Data(self.X[chosen], self.y[chosen], self.groups[chosen], self.binary)
+
+
+def _feature_score(data: _Data, column: int, name: str, resamples: int, seed: int) -> FeatureScore:
+    there = np.isfinite(data.X[:, column])
+    x, y = data.X[there, column], data.y[there]
+    weights = cluster_weights(data.groups, resamples, seed)  # (R, n)
+    every = np.arange(len(data.y))
+    drawn = np.array([data.score(column, np.repeat(every, weight)) for weight in weights])
+    drawn = drawn[np.isfinite(drawn)]
+    low, high = np.quantile(drawn, [0.025, 0.975]) if drawn.size else (np.nan, np.nan)
+    shift = 0.5 * data.binary
+    score = Interval(
+        data.score(column) + shift, float(low) + shift, float(high) + shift, len(x), len(set(data.groups[there]))
+    )
+    second = stats.pointbiserialr(y, x) if data.binary else stats.kendalltau(x, y)
+    return FeatureScore(name, len(x), score, float(second.statistic))
