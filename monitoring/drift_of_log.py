@@ -195,39 +195,27 @@ def kept_watch(
     within: str | None = None,
     batch: int | None = None,
 ) -> Iterator[LogWatch]:
-    """Gives the watch of `open_watch`, and saves it where the block ends well.
+    """Gives the watch that the file holds, or a new one where there is no file, and saves it where the block ends well.
 
-    Raises `StoreHeld` where another process has it: both would read what is new, and both would ring.
+    Raises `RecordError` where the file's watch has other settings than those given, None being none, and `StoreHeld`
+    where another process has it: both would read what is new, and both would ring.
     """
     if not path.parent.is_dir():
         raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
+    asked = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
     with OneWriter(path.parent, of=path.name):
-        watch = open_watch(path, model=model, checkpoint=checkpoint, within=within, batch=batch)
+        if path.exists():
+            watch = LogWatch.load(path)
+            for name, wanted in asked.items():
+                had = watch.watch.batch if name == "batch" else getattr(watch, name)
+                if wanted is not None and wanted != had:
+                    raise RecordError(
+                        f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file"
+                    )
+        else:
+            watch = LogWatch(DriftWatch(batch=batch or 1), model, checkpoint, within or "")
         yield watch
         watch.save(path)
-
-
-def open_watch(
-    path: Path,
-    *,
-    model: str | None = None,
-    checkpoint: str | None = None,
-    within: str | None = None,
-    batch: int | None = None,
-) -> LogWatch:
-    """Returns the watch that the file holds, or a new one of these settings where there is no file.
-
-    Raises `RecordError` where the file's watch has other settings than those given, None being none.
-    """
-    if not path.exists():
-        return LogWatch(DriftWatch(batch=batch or 1), model, checkpoint, within or "")
-    kept = LogWatch.load(path)
-    asked = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
-    for name, wanted in asked.items():
-        had = kept.watch.batch if name == "batch" else getattr(kept, name)
-        if wanted is not None and wanted != had:
-            raise RecordError(f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file")
-    return kept
 
 
 def say_progress(kept: LogWatch) -> str:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
 from metaprobe.monitoring.drift import LABEL, key_of
-from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch, open_watch
+from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import draw_sheet
@@ -327,7 +327,8 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
     assert kept.read_to == 1000
     hours = set(kept.watch.streams[SCORES].ranks)
     assert hours == {str(hour) for hour in range(17)}, "1,000 minutes from midnight on"
-    assert open_watch(state, within="hour").read_to == kept.read_to
+    with kept_watch(state, within="hour") as again:
+        assert again.read_to == kept.read_to
     refused = run("drift", "--log", url, "--state", state, "--model", "big")
     assert refused.exit_code == 1
     assert "has watched with model None, and 'big' was given" in refused.output
