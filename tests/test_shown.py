@@ -75,7 +75,7 @@ def test_whatever_is_unknown_is_shown_as_such_and_a_row_a_line(several: bool) ->
     shown = list(estimate_table(lines))
     rows = shown[2 : 2 + len(lines)]
     assert all((" -  " in row) == (line["value"] is None) for row, line in zip(rows, lines, strict=True))
-    assert all((line["part"].strip() in row) == several for row, line in zip(rows, lines, strict=True))
+    assert all((str(line["part"])[:20] in row) == several for row, line in zip(rows, lines, strict=True))
     assert "there are no labels" in " ".join(shown)
     assert "labels are right" in " ".join(shown)
 
