@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from metaprobe.monitoring.entry import COLUMNS, CONTEXT
-from metaprobe.monitoring.schema import BIN_SUMS, SUMS, answers, bins, contexts, hours, insert, is_one_of, sa, scores
+from metaprobe.monitoring.schema import BIN_SUMS, SUMS, bins, contexts, hours, insert, is_one_of, sa, scores
 from metaprobe.monitoring.tables import Execute, Tables
 
 HOUR, DAY = 3600, 86400
@@ -19,12 +19,10 @@ NO_SCORE = -1
 CHUNK = 500
 """Rows taken away in one transaction, so that who writes meanwhile waits for little."""
 
-SUMMED = (
-    *(scores.c[name] for name in "time shadow_of score flagged tokens tokens_saved cost_usd".split()),
-    *(contexts.c[name] for name in "model checkpoint task action finish_reason".split()),
-)
-"""Columns of an answer that `add_rows` reads."""
-ROWS = sa.select(scores.c.id, scores.c.request_id, *SUMMED).select_from(answers)
+_OWN = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
+_SHARED = "model checkpoint task action finish_reason".split()
+"""Columns of an answer and of its context that `add_rows` reads."""
+ROWS = sa.select(*(scores.c[name] for name in ("id", "request_id", "context", *_OWN)))
 
 _INSERT = insert(scores).on_conflict_do_nothing(index_elements=["request_id"])
 _RETURNING = _INSERT.returning(scores.c.request_id)
@@ -69,7 +67,7 @@ def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
 
 
 def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
-    """Adds rows, with the names of `SUMMED`, to the sums; with `sign=-1` takes them out again."""
+    """Adds rows, with the names of `_OWN` and `_SHARED`, to the sums; with `sign=-1` takes them out again."""
     by_hour: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(SUMS))
     by_bin: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(BIN_SUMS))
     for row in rows:
@@ -115,8 +113,11 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
 
 def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
     """Takes rows that `ROWS` found out of the sums, and sums over no answers away."""
-    names = [column.name for column in SUMMED]
-    add_rows(run, [dict(zip(names, row[2:], strict=True)) for row in rows], sign=-1)
+    # Without a join: the texts that many rows share are read once.
+    asked = sa.select(contexts.c.id, *(contexts.c[name] for name in _SHARED))
+    those = is_one_of(contexts.c.id, {row[2] for row in rows})
+    shared = {at: dict(zip(_SHARED, values, strict=True)) for at, *values in run(asked.where(those))}
+    add_rows(run, ({**dict(zip(_OWN, row[3:], strict=True)), **shared[row[2]]} for row in rows), sign=-1)
     for table in (hours, bins):
         run(sa.delete(table).where(table.c.answers <= 0))
 
