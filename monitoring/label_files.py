@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from metaprobe.monitoring.label_mapping import IDS, NAMES, PRESETS, SHEET, Judgement, Preset, Record, read_judgements
+from metaprobe.monitoring.label_mapping import IDS, NAMES, PRESETS, SHEET, LabelRecord, Preset, Record, read_judgements
 from metaprobe.monitoring.label_meaning import Meaning, ValueMap, describe_kinds, read_meanings
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.records.errors import ImportFileError, RecordError
@@ -68,7 +68,7 @@ def read_label_file(
 
 
 def _meanings(
-    path: Path, form: str, judged: Sequence[tuple[int, Judgement]], value_map: str | Mapping[str, str]
+    path: Path, form: str, judged: Sequence[tuple[int, LabelRecord]], value_map: str | Mapping[str, str]
 ) -> tuple[list[Meaning], list[tuple[str, bool]]]:
     """Returns the meaning of each judgement, and a line for each kind of them with whether it should be heard."""
     try:
@@ -91,7 +91,7 @@ def _meanings(
     return meanings, notes
 
 
-def _read(path: Path, number: int, preset: Preset, record: Record, id_key: str) -> Iterator[Judgement]:
+def _read(path: Path, number: int, preset: Preset, record: Record, id_key: str) -> Iterator[LabelRecord]:
     try:
         yield from read_judgements(preset, record, id_key)
     except (TypeError, AttributeError, ValueError, LookupError) as error:

@@ -30,7 +30,7 @@ a direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class LabelRecord:
     """One thing that a record says of an answer."""
 
     name: str
@@ -69,7 +69,7 @@ class Preset:
     what: str
     keys: tuple[frozenset[str], ...]
     """Any of these sets of keys tells a record of the product."""
-    typed: Callable[[Judgement, Record], Judgement]
+    typed: Callable[[LabelRecord, Record], LabelRecord]
     """Adds the value's type, by the product's own rules, and why the value is no label."""
     judgements: Callable[[Record], Iterable[Record]] = _itself
     """The records within a record that hold one judgement each. The paths below begin there."""
@@ -97,7 +97,7 @@ class Preset:
     overrides: Paths = ()
 
 
-def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterator[Judgement]:
+def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterator[LabelRecord]:
     """Yields what a record says. `id_path`: where the answer's id is, in place of the preset's places.
 
     What is no record of the product raises `TypeError`, `AttributeError`, `ValueError` or `LookupError`.
@@ -110,7 +110,7 @@ def read_judgements(preset: Preset, record: Record, id_path: str = "") -> Iterat
         why = why_no_label(one, *beside, harmless=preset.harmless) or unread
         if own_id is None and request_id is None:
             why = why or preset.astray
-        told = Judgement(
+        told = LabelRecord(
             name=_text(first_of(one, preset.judged)),
             request_id=_text(request_id),
             value=first_of(one, preset.value),
@@ -223,7 +223,7 @@ def _labelled_lines(record: Record) -> Iterator[Record]:
     yield {key: value for key, value in record.items() if key != "time"} if old_sheet else record
 
 
-def _typed_line(one: Judgement, record: Record) -> Judgement:
+def _typed_line(one: LabelRecord, record: Record) -> LabelRecord:
     filled = {key: record[key] for key in _VALUES if record.get(key) not in (None, "")}
     if len(filled) > 1 and not _agree(filled.values()):
         shown = " and ".join(f"`{key}` ({str(value)[:20]})" for key, value in filled.items())
@@ -235,7 +235,7 @@ def _typed_line(one: Judgement, record: Record) -> Judgement:
     return replace(one, type=type_, kind="label", who="" if by_kind else one.who, why_not=one.why_not or why)
 
 
-def _why_unclear(one: Judgement, record: Record) -> str:
+def _why_unclear(one: LabelRecord, record: Record) -> str:
     """Returns why a line of one's own does not say whether its value means right; empty where it does."""
     name = next((str(record[key]) for key in _NAMES if may_be_bad(str(record.get(key) or ""))), "")
     if name and str(one.value or "").strip().casefold() not in RIGHT_WORDS | WRONG_WORDS | {""}:
@@ -261,7 +261,7 @@ def _assessments(record: Record) -> Iterator[Record]:
         yield {**one, "trace": trace}
 
 
-def _typed_assessment(one: Judgement, record: Record) -> Judgement:
+def _typed_assessment(one: LabelRecord, record: Record) -> LabelRecord:
     source = one.kind or "unknown source"
     if record.get("feedback") is None:
         why = "what should be answered is no judgement of an answer"
@@ -289,7 +289,7 @@ def _langfuse_scores(record: Record) -> Iterator[Record]:
     yield {**record, "of": {str(subject.get("kind") or "").casefold(): subject.get("id")}}
 
 
-def _typed_score(one: Judgement, record: Record) -> Judgement:
+def _typed_score(one: LabelRecord, record: Record) -> LabelRecord:
     type_, value, text, why = _SCORES.get(one.kind.upper(), ""), one.value, one.word, one.why_not
     if one.kind.upper() in ("TEXT", "CORRECTION"):
         why, value = why or "a text is no label", text or value
@@ -313,7 +313,7 @@ def _is_number(text: str) -> bool:
 # Phoenix
 
 
-def _typed_annotation(one: Judgement, record: Record) -> Judgement:
+def _typed_annotation(one: LabelRecord, record: Record) -> LabelRecord:
     score, label = _known(one.value), _known(one.word)
     of_document = _known(record.get("document_position")) is not None
     told = "label" if score is None else "score"
@@ -344,7 +344,7 @@ def _results(record: Record) -> Iterator[Record]:
         yield {**told, "item": record}
 
 
-def _typed_result(one: Judgement, record: Record) -> Judgement:
+def _typed_result(one: LabelRecord, record: Record) -> LabelRecord:
     item, passed = record["item"], record["passed"]
     status = str(item.get("status") or "")
     why = "" if status in ("pass", "fail") else f"the item's status is {status!r}"

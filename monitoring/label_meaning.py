@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from metaprobe.monitoring.label_mapping import NUMBER, OURS, PLAIN, SCORE, WORD, YES_NO, Judgement
+from metaprobe.monitoring.label_mapping import NUMBER, OURS, PLAIN, SCORE, WORD, YES_NO, LabelRecord
 from metaprobe.monitoring.labels import (
     NO_WORDS,
     RIGHT_WORDS,
@@ -88,7 +88,7 @@ def _fits(wanted: str, value: object) -> bool:
 class Meaning:
     """What a judgement is taken for."""
 
-    judgement: Judgement
+    judgement: LabelRecord
     note: str
     """How it is read, or why it is left out."""
     label: bool = True
@@ -99,7 +99,7 @@ class Meaning:
     """Whether somebody who did not ask should hear of it."""
 
 
-def read_meanings(judgements: Sequence[Judgement], value_map: ValueMap) -> list[Meaning]:
+def read_meanings(judgements: Sequence[LabelRecord], value_map: ValueMap) -> list[Meaning]:
     """Returns what each judgement means, in their order.
 
     Raises `ValueError`, of which the first argument is a place among `judgements`, for a value that its own format does
@@ -133,7 +133,7 @@ def describe_kinds(form: str, meanings: Sequence[Meaning]) -> Iterator[tuple[str
         yield f"{form}: {len(ones)} {kind}{plural}{called}{values}: {note}", ones[0].notable
 
 
-def _meaning(one: Judgement, value_map: ValueMap, wide: set[str]) -> Meaning:
+def _meaning(one: LabelRecord, value_map: ValueMap, wide: set[str]) -> Meaning:
     if one.why_not:
         return _left(one, one.why_not)
     if one.name.casefold().split(".")[0] == OURS:
@@ -156,7 +156,7 @@ def _meaning(one: Judgement, value_map: ValueMap, wide: set[str]) -> Meaning:
     return _by_direction(one, number, stated, wide)
 
 
-def _why_apart(one: Judgement, number: float | None, stated: str) -> str:
+def _why_apart(one: LabelRecord, number: float | None, stated: str) -> str:
     """Returns why the word beside a score contradicts the score; empty where it does not, and where there is none."""
     word = one.word.strip().casefold()
     if not word or word in UNSURE_WORDS:
@@ -182,7 +182,7 @@ def _why_apart(one: Judgement, number: float | None, stated: str) -> str:
     return ""
 
 
-def _by_direction(one: Judgement, number: float | None, direction: str, wide: set[str]) -> Meaning:
+def _by_direction(one: LabelRecord, number: float | None, direction: str, wide: set[str]) -> Meaning:
     """Returns the meaning of a value that says how much, and not whether that is good."""
     if one.type == NUMBER:
         return _left(one, f"the range of these numbers is not stated; {ASK}, such as >=4=correct")
@@ -201,7 +201,7 @@ def _by_direction(one: Judgement, number: float | None, direction: str, wide: se
     return Meaning(one, f"turned: 1 is wrong, {by} (minimize)", value=1 - number)
 
 
-def _check_map(one: Judgement, mapped: str) -> None:
+def _check_map(one: LabelRecord, mapped: str) -> None:
     """Raises `RecordError` where the user says the opposite of what the record itself states."""
     word, number = _fixed(one), _share(one)
     stated = word
@@ -215,7 +215,7 @@ def _check_map(one: Judgement, mapped: str) -> None:
         )
 
 
-def _fixed(one: Judgement) -> float | None:
+def _fixed(one: LabelRecord) -> float | None:
     """Returns 1 or 0 where the value or the word beside it is a word for right or for wrong, else None."""
     for text in _words(one):
         if text in RIGHT_WORDS or text in WRONG_WORDS:
@@ -223,7 +223,7 @@ def _fixed(one: Judgement) -> float | None:
     return None
 
 
-def _share(one: Judgement) -> float | None:
+def _share(one: LabelRecord) -> float | None:
     """Returns the value in [0, 1], where a yes is 1; None for anything else."""
     if one.type == SCORE:
         return _number(one.value) if _is_share(one.value) else None
@@ -235,12 +235,12 @@ def _share(one: Judgement) -> float | None:
     return None
 
 
-def _words(one: Judgement) -> list[str]:
+def _words(one: LabelRecord) -> list[str]:
     """Returns the words of a value whose type is a word, or a score with a word beside it."""
     return _texts(one) if one.type in (WORD, SCORE) else []
 
 
-def _texts(one: Judgement) -> list[str]:
+def _texts(one: LabelRecord) -> list[str]:
     return [text.strip().casefold() for text in (one.word, one.value) if isinstance(text, str) and text.strip()]
 
 
@@ -256,11 +256,11 @@ def _is_share(value: object) -> bool:
     return number is not None and 0 <= number <= 1
 
 
-def _left(one: Judgement, why: str) -> Meaning:
+def _left(one: LabelRecord, why: str) -> Meaning:
     return Meaning(one, f"left out, {why}", label=False)
 
 
-def _overridden(judgements: Sequence[Judgement]) -> set[str]:
+def _overridden(judgements: Sequence[LabelRecord]) -> set[str]:
     """Returns ids of the records whose place another record takes.
 
     The other record must be one that may be a label, and its source no weaker.
@@ -273,7 +273,7 @@ def _overridden(judgements: Sequence[Judgement]) -> set[str]:
     }
 
 
-def _rank(one: Judgement) -> int:
+def _rank(one: LabelRecord) -> int:
     """Returns 0 for a person, more for weaker sources; a user's own record that does not say counts as a person's."""
     return SOURCES.index(one.source) if one.source else 0
 
@@ -293,7 +293,7 @@ def _without_parts(meanings: Sequence[Meaning]) -> Iterator[Meaning]:
             yield one
 
 
-def _values(judgements: Sequence[Judgement]) -> str:
+def _values(judgements: Sequence[LabelRecord]) -> str:
     """Returns the values of a kind for a message: a range of numbers, or the first few words."""
     numbers = [number for one in judgements if (number := _number(one.value)) is not None]
     if len(numbers) == len(judgements):
