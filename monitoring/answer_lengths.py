@@ -1,18 +1,18 @@
-"""How long answers are that no gate ended, and how much of an ended one they say was still to come."""
+"""Remembers lengths of answers that no gate ended, and estimates how many tokens an ended answer had still to come."""
 
 import threading
 from collections import deque
 from typing import Self
 
-from metaprobe.monitoring.schema import answers, contexts, scores, select
+from metaprobe.monitoring.schema import answers, contexts, sa, scores
 from metaprobe.monitoring.tables import Tables
 
 KEPT = 5_000
-"""Lengths of a model that are remembered, the latest."""
+"""How many of the latest lengths are remembered for each model."""
 LEAST = 30
-"""Of fewer longer answers no mean is taken."""
+"""Fewest longer answers of which a mean is taken."""
 MODELS = 256
-"""Whose lengths are remembered: callers may name as many as they like."""
+"""How many models are remembered. The bound is needed because callers choose the names."""
 
 
 class AnswerLengths:
@@ -24,9 +24,9 @@ class AnswerLengths:
 
     @classmethod
     def of_log(cls, tables: Tables) -> Self:
-        """Those of the latest answers of a log that no gate ended. Raises `LogError`."""
+        """Returns the lengths of the latest answers of a log that no gate ended. Raises `LogError`."""
         lengths = cls()
-        asked = select(contexts.c.model, scores.c.tokens).select_from(answers)
+        asked = sa.select(contexts.c.model, scores.c.tokens).select_from(answers)
         let_go_on = contexts.c.action == "", scores.c.shadow_of.is_(None), scores.c.tokens.is_not(None)
         latest = asked.where(*let_go_on).order_by(scores.c.time.desc()).limit(4 * KEPT)
         for model, tokens in reversed(tables.read(latest)):

@@ -39,7 +39,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import floor, log, log2, nan, sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,21 +50,21 @@ FALSE_ALARMS = 0.05
 REFERENCE = 200
 """Values that are only learned from, at the beginning and after an alarm."""
 TOLERANCE = 0.05
-"""By how much scores may be off on average before labels count against them."""
+"""Mean difference of score and label up to which labels do not count against the scores."""
 LABEL = "label"
 STREAMS = ("score", "tokens", "finish_reason", "task", LABEL)
-"""What is watched. `task` is the mix of tasks; `label` is whether labels are what scores say."""
+"""Streams that are watched. `task` is the mix of tasks; `label` is whether labels are what scores say."""
 NAMES = ("finish_reason", "task")
 BY_VERSION = ("score", LABEL)
-"""What another checkpoint says otherwise of the same answers: a stream for each version."""
+"""Streams of which each version has its own: two checkpoints score the same answers differently."""
 LATEST = 256
 """Times of values that are kept, for saying when a change began."""
-FORMAT = 2
+FORMAT = 3
 MORE, FEWER, MIXED = "more wrong answers", "fewer wrong answers", "mixed"
-"""Which way labels are off what scores say; the last where it is not known."""
+"""Direction in which labels differ from scores; `MIXED` where it is not known."""
 LABELS_SAY = {"too high": MORE, "too low": FEWER}
 WRONG = {"lower": MORE, "higher": FEWER}
-"""What it means where scores have moved so."""
+"""Maps the direction in which scores moved to its meaning."""
 RARITY = {"lower": "rare values are more frequent", "higher": "frequent values are more frequent"}
 
 STRENGTHS = (0.3, 0.6, 0.85)
@@ -72,10 +72,10 @@ STRENGTHS = (0.3, 0.6, 0.85)
 BINS = 10
 PRIOR = 3.0
 MEMORY = 300.0
-"""Of the bet on any shape: bins of the rank, values that each bin begins with, and values that it remembers."""
+"""For the bet on any shape: number of bins of the rank, values that each bin begins with, and values it remembers."""
 KINDS = ("lower", "higher", "more extreme")
 RANK_BETS = (*(kind for kind in KINDS for _ in STRENGTHS), "closer to the middle", "otherwise distributed")
-"""What each bet on ranks says of the values since the change."""
+"""Names of the bets on ranks: how the values since the change differ."""
 CLOSEST = 1e-9
 """Ranks are clipped to [CLOSEST, 1 - CLOSEST]."""
 LEAST = -1e9
@@ -96,12 +96,12 @@ WIDEST = 10.0
 
 @dataclass(slots=True)
 class Wealth:
-    """What the bets of one stream have become, all beginnings together."""
+    """Money of the bets of one stream, all beginnings together."""
 
     money: list[float]
-    """In bets that have begun, a number a bet."""
+    """Money of each bet, in those of its beginnings that have begun."""
     best: list[float]
-    """Logarithm of what came of each bet's best single beginning."""
+    """Logarithm of the money from each bet's best single beginning."""
     began: list[int]
     """The step of that beginning."""
     steps: int = 0
@@ -112,7 +112,7 @@ class Wealth:
 
     @property
     def evidence(self) -> float:
-        """How many times the first 1 there is now."""
+        """Money that there is now, of an initial 1."""
         return sum(self.money) + _cash(self.steps)
 
     @property
@@ -141,7 +141,7 @@ class RankBets:
     """Bets on ranks, which are uniform in [0, 1] and independent where values are exchangeable."""
 
     seen: list[float] = field(default_factory=lambda: [0.0] * BINS)
-    """How often each tenth came of late."""
+    """Number of recent ranks in each tenth; older ranks fade."""
 
     def factors(self, rank: float) -> list[float]:
         """Returns what each bet of `RANK_BETS` is multiplied by, and only then learns from the rank."""
@@ -169,51 +169,32 @@ def label_factors(score: float, label: float, tolerance: float) -> list[float]:
     return [1 + stake * gain for gain in gains for stake in STAKES]
 
 
-class Ranks(Protocol):
-    """Ranks of the values of one stream."""
+@dataclass(slots=True)
+class Ranks:
+    """Ranks of the values of one stream: shares of earlier values that are lower."""
+
+    grid: Callable[[float], int] | None = None
+    """Maps a number to one of `RANK_BINS` bins; None for names."""
+    counts: Any = None
+    """How often each bin, as a list, or each name, as a dictionary, came."""
+
+    def __post_init__(self) -> None:
+        if self.counts is None:
+            self.counts = {} if self.grid is None else [0] * RANK_BINS
 
     def rank(self, value: Any, tie: float) -> float:
-        """Returns the share of earlier values that are lower, with `tie` in [0, 1) of those that are the same."""
-        ...
+        """Returns the share of earlier values that are lower, with `tie` in [0, 1) of those that are the same.
 
-    def as_json(self) -> dict[str, Any]: ...
-
-
-@dataclass(slots=True)
-class NumberRanks:
-    """Of numbers, by a map into `RANK_BINS` bins."""
-
-    grid: Callable[[float], int]
-    counts: list[int] = field(default_factory=lambda: [0] * RANK_BINS)
-    total: int = 0
-
-    def rank(self, value: float, tie: float) -> float:
+        Names are ranked by their frequency: a rare name is low. Spelling and order of arrival play no part.
+        """
+        if self.grid is None:
+            mine = self.counts[value] = self.counts.get(value, 0) + 1
+            below = sum(n for n in self.counts.values() if n < mine)
+            same = sum(n for n in self.counts.values() if n == mine)
+            return float((below + tie * same) / sum(self.counts.values()))
         place = min(max(self.grid(value), 0), RANK_BINS - 1)
-        below = sum(self.counts[:place])
         self.counts[place] += 1
-        self.total += 1
-        return (below + tie * self.counts[place]) / self.total
-
-    def as_json(self) -> dict[str, Any]:
-        return {"counts": {str(place): n for place, n in enumerate(self.counts) if n}}
-
-
-@dataclass(slots=True)
-class NameRanks:
-    """Of names, by how often they came: a rare one is low. Their own names play no part, nor does which was first."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    total: int = 0
-
-    def rank(self, value: str, tie: float) -> float:
-        mine = self.counts[value] = self.counts.get(value, 0) + 1
-        self.total += 1
-        below = sum(n for n in self.counts.values() if n < mine)
-        same = sum(n for n in self.counts.values() if n == mine)
-        return (below + tie * same) / self.total
-
-    def as_json(self) -> dict[str, Any]:
-        return {"counts": self.counts}
+        return float((sum(self.counts[:place]) + tie * self.counts[place]) / sum(self.counts))
 
 
 def place_score(value: float) -> int:
@@ -227,41 +208,29 @@ def place_count(value: float) -> int:
     return floor(log2(1 + max(value, 0.0)) / 20 * RANK_BINS)
 
 
-def ranks_from_json(found: Ranks, stored: dict[str, Any]) -> Ranks:
-    """Returns the empty ranks `found`, filled with what `as_json` gave."""
-    if isinstance(found, NumberRanks):
-        for place, n in stored["counts"].items():
-            found.counts[int(place)] = int(n)
-        found.total = sum(found.counts)
-    elif isinstance(found, NameRanks):
-        found.counts = {str(name): int(n) for name, n in stored["counts"].items()}
-        found.total = sum(found.counts.values())
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """One stream is not as it was."""
 
     stream: str
     time: float
-    """Of the value that made it ring; seconds since 1970, as it was given."""
+    """Time of the value that raised the alarm, in seconds since 1970, as it was given."""
     began: float
-    """When the change likely began: of the beginning of the bet that won most."""
+    """Time at which the change likely began: when the bet that won most began."""
     evidence: float
-    """What 1 has become; at least streams / false_alarms."""
+    """Money from an initial 1; at least streams / false_alarms."""
     rows: int
     """Values of this stream since it began, or since its last alarm."""
     since: int
     """Values of these since the change likely began."""
     moved: str
-    """What the winning bet says: `lower`, `higher`, `more extreme`, ...; of labels, what scores are: `too high`, ..."""
+    """Name of the winning bet: `lower`, `higher`, `more extreme`, ...; for labels `too high`, ..., which scores are."""
     checkpoint: str = ""
     """Digest of the version whose stream it is; empty for what all versions have in common, and where none was told."""
     gap: float = nan
-    """Of labels: mean of label less score since the change likely began."""
+    """For labels: mean of label less score since the change likely began."""
     direction: str = ""
-    """What it says of the answers: `more wrong answers` or `fewer wrong answers`; else what has `moved`."""
+    """Meaning for the answers: `more wrong answers` or `fewer wrong answers`; else the same as `moved`."""
     first: float = nan
     """Time of the first of these `rows` values."""
     reference: int = 0
@@ -303,9 +272,9 @@ class Stream:
     first: float | None = None
     """Time of the first value, in seconds since 1970; None before it."""
     missed: float = 0.0
-    """Of labels: sum of label less score."""
+    """For labels: sum of label less score."""
     told: str = ""
-    """Of labels: which way the last alarm said that they are off. It is not said again while it stays so."""
+    """For labels: direction that the last alarm told. It is not told again while it stays the same."""
 
 
 class DriftWatch:
@@ -336,7 +305,7 @@ class DriftWatch:
         self.false_alarms, self.reference, self.tolerance, self.batch = false_alarms, reference, tolerance, batch
         self.names = tuple(dict.fromkeys(streams))
         self.streams: dict[str, Stream] = {}
-        """By `key_of`; those of a version begin with its first value."""
+        """Maps `key_of` to the stream. A version's streams begin with its first value."""
         self._ties = np.random.default_rng(seed)
 
     @property
@@ -346,7 +315,7 @@ class DriftWatch:
 
     @property
     def evidence(self) -> dict[str, float]:
-        """What 1 has become, by stream (`key_of`)."""
+        """Money from an initial 1, by stream (`key_of`)."""
         return {name: stream.wealth.evidence for name, stream in self.streams.items()}
 
     def update(
@@ -373,8 +342,8 @@ class DriftWatch:
         alarms = []
         for row, (when, stratum, of) in enumerate(zip(times.tolist(), strata.tolist(), versions.tolist(), strict=True)):
             for name, column in given.items():
-                found = self._add(self._stream(name, of), when, column[row], stratum)
-                alarms += [] if found is None else [found]
+                alarm = self._add(self._stream(name, of), when, column[row], stratum)
+                alarms += [] if alarm is None else [alarm]
         return alarms
 
     def update_labels(
@@ -400,8 +369,8 @@ class DriftWatch:
             stream.first = when if stream.first is None else stream.first
             stream.rows += 1
             stream.missed += y - s
-            found = self._bet(stream, when, label_factors(s, y, self.tolerance), LABEL_BETS)
-            alarms += [] if found is None else [found]
+            alarm = self._bet(stream, when, label_factors(s, y, self.tolerance), LABEL_BETS)
+            alarms += [] if alarm is None else [alarm]
         return alarms
 
     def _stream(self, name: str, version: str) -> Stream:
@@ -422,7 +391,7 @@ class DriftWatch:
         # Of names, which have no mean, the last one of each batch counts.
         read: Any = str(value) if named else sum(stream.waiting) / len(stream.waiting)
         stream.waiting.clear()
-        ranks = stream.ranks.setdefault(stratum, _empty_ranks(stream.name))
+        ranks = stream.ranks.setdefault(stratum, _ranks_of(stream.name))
         factors = stream.bets.factors(ranks.rank(read, float(self._ties.random())))
         stream.rows += 1
         if stream.rows <= self.reference:
@@ -470,7 +439,7 @@ class DriftWatch:
                 "missed": stream.missed,
                 "wealth": asdict(stream.wealth),
                 "seen": stream.bets.seen,
-                "ranks": {stratum: ranks.as_json() for stratum, ranks in stream.ranks.items()},
+                "ranks": {stratum: ranks.counts for stratum, ranks in stream.ranks.items()},
                 "rows": stream.rows,
                 "times": stream.times,
                 "waiting": stream.waiting,
@@ -514,13 +483,10 @@ def _stream_from_json(known: Mapping[str, Any]) -> Stream:
     stream = _begin(str(known["name"]), str(known["version"]))
     stream.told, stream.missed, stream.wealth = str(known["told"]), known["missed"], Wealth(**known["wealth"])
     stream.first, stream.bets.seen = known["first"], known["seen"]
-    for stratum, ranks in known["ranks"].items():
-        stream.ranks[stratum] = ranks_from_json(_empty_ranks(stream.name), ranks)
+    stream.ranks = {stratum: _ranks_of(stream.name, counts) for stratum, counts in known["ranks"].items()}
     stream.rows, stream.times, stream.waiting = known["rows"], known["times"], known["waiting"]
     return stream
 
 
-def _empty_ranks(name: str) -> Ranks:
-    if name in NAMES:
-        return NameRanks()
-    return NumberRanks(place_count if name == "tokens" else place_score)
+def _ranks_of(name: str, counts: Any = None) -> Ranks:
+    return Ranks(None if name in NAMES else place_count if name == "tokens" else place_score, counts)

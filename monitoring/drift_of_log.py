@@ -22,7 +22,7 @@ from metaprobe.eval.results import plain
 from metaprobe.monitoring.drift import BY_VERSION, LABEL, NAMES, Alarm, DriftWatch
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import Floats, LogColumns
-from metaprobe.monitoring.schema import func, scores, select
+from metaprobe.monitoring.schema import sa, scores
 from metaprobe.monitoring.versions import version_names
 from metaprobe.records.errors import RecordError
 from metaprobe.records.posting import NotPosted, post_json
@@ -31,14 +31,14 @@ from metaprobe.records.writing import OneWriter
 DRIFT = "drift"
 """The kind of the events."""
 HOUR = "hour"
-"""In place of a tag: the hour of the day, in UTC."""
+"""Stands in place of a tag for the hour of the day, in UTC."""
 STREAMS = ("score", "tokens", "finish_reason", "task")
 """Columns that are read of every answer."""
 _KEPT = ("model", "checkpoint", "within", "read_to", "log")
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 520, 180, 56, 34, 28
 LETTERS = 84
-"""Of a line of the title; a longer one has two."""
+"""Letters of a line of the title; a longer title has two lines."""
 PARTS = 40
 """Parts of the time, each a point of the line."""
 FORMATS = ((1, ".3f"), (100, ".1f"))
@@ -55,7 +55,7 @@ class LogWatch:
 
     watch: DriftWatch = field(default_factory=DriftWatch)
     model: str | None = None
-    """Whose answers are watched; None for all."""
+    """Model whose answers are watched; None for all."""
     checkpoint: str | None = None
     """Digest of the version whose answers are watched; None for all, each by itself."""
     within: str = ""
@@ -110,7 +110,7 @@ class LogWatch:
         versions = answers.checkpoint.astype(np.str_)
         alarms = self.watch.update(answers.time, columns, within=self._strata(answers), version=versions)
         self.read_to = last
-        later = select(func.count()).select_from(scores).where(log.tables.number > last)
+        later = sa.select(sa.func.count()).select_from(scores).where(log.tables.number > last)
         self.waiting = 0 if log.tables.alone else int(log.tables.read(later)[0][0])
         alarms = sorted(alarms, key=lambda alarm: alarm.time) + self._labels(log)
         names = version_names(log) if alarms else {}
@@ -195,39 +195,27 @@ def kept_watch(
     within: str | None = None,
     batch: int | None = None,
 ) -> Iterator[LogWatch]:
-    """Gives the watch of `open_watch`, and saves it where the block ends well.
+    """Gives the watch that the file holds, or a new one where there is no file, and saves it where the block ends well.
 
-    Raises `StoreHeld` where another process has it: both would read what is new, and both would ring.
+    Raises `RecordError` where the file's watch has other settings than those given, None being none, and `StoreHeld`
+    where another process has it: both would read what is new, and both would ring.
     """
     if not path.parent.is_dir():
         raise RecordError(f"{path} cannot be written; expected a file in a folder that exists")
+    asked = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
     with OneWriter(path.parent, of=path.name):
-        watch = open_watch(path, model=model, checkpoint=checkpoint, within=within, batch=batch)
+        if path.exists():
+            watch = LogWatch.load(path)
+            for name, wanted in asked.items():
+                had = watch.watch.batch if name == "batch" else getattr(watch, name)
+                if wanted is not None and wanted != had:
+                    raise RecordError(
+                        f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file"
+                    )
+        else:
+            watch = LogWatch(DriftWatch(batch=batch or 1), model, checkpoint, within or "")
         yield watch
         watch.save(path)
-
-
-def open_watch(
-    path: Path,
-    *,
-    model: str | None = None,
-    checkpoint: str | None = None,
-    within: str | None = None,
-    batch: int | None = None,
-) -> LogWatch:
-    """Returns the watch that the file holds, or a new one of these settings where there is no file.
-
-    Raises `RecordError` where the file's watch has other settings than those given, None being none.
-    """
-    if not path.exists():
-        return LogWatch(DriftWatch(batch=batch or 1), model, checkpoint, within or "")
-    kept = LogWatch.load(path)
-    asked = {"model": model, "checkpoint": checkpoint, "within": within, "batch": batch}
-    for name, wanted in asked.items():
-        had = kept.watch.batch if name == "batch" else getattr(kept, name)
-        if wanted is not None and wanted != had:
-            raise RecordError(f"{path} has watched with {name} {had!r}, and {wanted!r} was given: give another file")
-    return kept
 
 
 def say_progress(kept: LogWatch) -> str:
@@ -266,10 +254,10 @@ def _column(answers: LogColumns, name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """How far a stream has moved."""
+    """Means of a stream before and after a change."""
 
     what: str
-    """What the numbers are: `mean score`, `share of 'stop'`, ..."""
+    """Name of the numbers: `mean score`, `share of 'stop'`, ..."""
     before: float
     """Mean until the change likely began; NaN where nothing came before it."""
     after: float
@@ -303,8 +291,8 @@ def draw_alarm(alarm: Alarm, time: ArrayLike, values: ArrayLike, *, title: str =
     `title`: as of `say_alarm`; made here where it is empty.
     """
     times, numbers, _ = _numbers(alarm, time, values)
-    said = title or say_alarm(alarm, measure_move(alarm, time, values))
-    title = escape(said)
+    told = title or say_alarm(alarm, measure_move(alarm, time, values))
+    title = escape(told)
     if not len(times):
         return f'<svg xmlns="http://www.w3.org/2000/svg" role="img"><title>{title}</title></svg>'
     first, last = float(times.min()), float(max(times.max(), alarm.time))
@@ -326,7 +314,7 @@ def draw_alarm(alarm: Alarm, time: ArrayLike, values: ArrayLike, *, title: str =
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="sans-serif" '
         f'font-size="11" fill="currentColor"><title>{title}</title>',
-        *(f'<text x="8" y="{13 + 13 * at}">{escape(part)}</text>' for at, part in enumerate(wrap(said, LETTERS)[:2])),
+        *(f'<text x="8" y="{13 + 13 * at}">{escape(part)}</text>' for at, part in enumerate(wrap(told, LETTERS)[:2])),
         *(f'<text x="{LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{_text(v)}</text>' for v in {low, high}),
         f'<text x="{LEFT}" y="{HEIGHT - 8}">{_day(first)}</text>',
         f'<text x="{WIDTH - 8}" y="{HEIGHT - 8}" text-anchor="end">{_day(last)}</text>',

@@ -16,7 +16,7 @@ MAX_TIME = 1e11
 """Seconds since 1970. A larger number is in milliseconds, and refused."""
 
 CONTEXT = ("model", "checkpoint", "task", "finish_reason", "action", "tags")
-"""What is written once for many entries."""
+"""Fields that many entries share: their values are written once."""
 COLUMNS = (
     "request_id time context score flagged critical heads reason prompt_tokens tokens tokens_saved cost_usd "
     "latency_s shadow_of callers_id key_name logprobs question answer"
@@ -29,10 +29,10 @@ _TAGS = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a checkpoint said of one answer. What is not known is None; texts are None unless they are to be logged."""
+    """Verdict of a checkpoint on one answer. Unknown values are None; texts are None unless they are to be logged."""
 
     request_id: str
-    """What the server or the integration calls this answer; unique in a log."""
+    """The answer's id from the server or the integration; unique in a log."""
     time: float
     """Seconds since 1970, when the answer ended."""
     model: str
@@ -47,26 +47,26 @@ class Entry:
     reason: str = ""
     finish_reason: str = ""
     action: str = ""
-    """What the gate did: empty, `stop` or `escalate`."""
+    """Action of the gate: empty, `stop` or `escalate`."""
     prompt_tokens: int | None = None
     tokens: int | None = None
     """Tokens of the answer."""
     tokens_saved: int | None = None
     """Tokens that the gate spared, estimated from the lengths of other answers (`monitoring.answer_lengths`)."""
     cost_usd: float | None = None
-    """What the answer cost by its price and the tokens that the upstream counted; of several answers to one request
-    the first bears it all, and the others 0."""
+    """Cost of the answer, by its price and the tokens that the upstream counted. Where a request has several answers,
+    the first bears the whole cost, and the others 0."""
     latency_s: float | None = None
     shadow_of: str = ""
     """Request id of the verdict that was given to the caller, where this one was only compared with it."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """What the caller said of the request, such as `{"task": "faq", "prompt": "v7"}`; `task` is the task's name."""
+    """Tags that the caller gave the request, such as `{"task": "faq", "prompt": "v7"}`; `task` is the task's name."""
     callers_id: str = ""
-    """What the caller itself calls this answer; two answers may have the same, and two callers too."""
+    """The caller's own name of this answer. Two answers may have the same name, and two callers may use it."""
     key_name: str = ""
     """The name of the key with which the answer was asked for; empty for a key without a name, or none."""
     logprobs: Sequence[float] | None = None
-    """Of the answer's tokens, in nats, where they are kept."""
+    """Log-probabilities of the answer's tokens, in nats, where they are kept."""
     question: str | None = None
     answer: str | None = None
 
@@ -145,7 +145,7 @@ def _number(value: float | None) -> float | None:
 
 
 def _count(value: int | None) -> int | None:
-    """What an upstream says of its tokens may be anything; a database holds 64 bits."""
+    """Returns None for a count that no database holds: an upstream may report any number of tokens."""
     return None if value is None or not 0 <= value < 1 << 53 else int(value)
 
 

@@ -64,7 +64,7 @@ UNASKED = (
 )
 NOTHING = "none: all answers were counted"
 QUESTION = "question"
-"""In place of a tag: answers to the same question."""
+"""Stands in place of a tag for answers to the same question."""
 WHOLE = "all"
 """The name of the part that is everything."""
 
@@ -133,8 +133,12 @@ def estimate_accuracy(
     answers to one question; an empty name stands for itself. Raises `RecordError` for what is no score, label or
     propensity.
     """
-    found = _checked(score, label, propensity, group)
-    return _from_scores(found, level), _from_labels(found, level, POWERED), _from_labels(found, level, LABELLED)
+    labelled = _checked(score, label, propensity, group)
+    return (
+        _from_scores(labelled, level),
+        _from_labels(labelled, level, POWERED),
+        _from_labels(labelled, level, LABELLED),
+    )
 
 
 def estimate_wrong(
@@ -213,58 +217,58 @@ def _numbered(group: Sequence[str] | NDArray[Any], n: int) -> NDArray[np.int64]:
     return np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _from_scores(found: Labelled, level: float) -> Estimate:
-    rows = len(found.score)
+def _from_scores(given: Labelled, level: float) -> Estimate:
+    rows = len(given.score)
     if not rows:
         return _nothing(SCORES, 0, CALIBRATED, "there are no answers")
-    value = float(found.score.mean())
+    value = float(given.score.mean())
     low, high = _ends(value, value * (1 - value) / rows, level)  # as if each answer were right by chance, at its score
     return Estimate(value, low, high, SCORES, 0, rows, CALIBRATED)
 
 
-def _from_labels(found: Labelled, level: float, method: str) -> Estimate:
-    rows, n = len(found.score), len(found.y)
+def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
+    rows, n = len(given.score), len(given.y)
     if not n:
-        return _nothing(method, rows, found.assumption, "there are no labels")
-    mean, weight = float(found.score.mean()), 1 / found.propensity
-    y = np.concatenate([found.y, np.repeat([0.0, 1.0], ADDED)])
-    f = np.concatenate([found.predicted, np.full(2 * ADDED, mean)])
+        return _nothing(method, rows, given.assumption, "there are no labels")
+    mean, weight = float(given.score.mean()), 1 / given.propensity
+    y = np.concatenate([given.y, np.repeat([0.0, 1.0], ADDED)])
+    f = np.concatenate([given.predicted, np.full(2 * ADDED, mean)])
     # What is added weighs as an answer drawn from where most of the weight is: among few labels that stand for many and
     # many that stand for few, as of two sheets, it is the few on which the interval rests.
     typical = float((weight**2).sum() / weight.sum())
     w = np.append(weight, np.full(2 * ADDED, typical))
-    slope = _slope(y, f, w, float(found.score.var())) if method == POWERED else 0.0
+    slope = _slope(y, f, w, float(given.score.var())) if method == POWERED else 0.0
     residual = y - slope * f
     centred = residual - w @ residual / w.sum()
-    missing = np.append(1 - found.propensity, np.full(2 * ADDED, 1 - 1 / typical))
+    missing = np.append(1 - given.propensity, np.full(2 * ADDED, 1 - 1 / typical))
     drawing = float((missing * w**2) @ centred**2 / w.sum() ** 2)
     share = float(w @ y / w.sum())
     answers = share * (1 - share) / (rows + 2 * ADDED)
     centre = float(slope * mean + w @ residual / w.sum())
-    if found.group is not None:
-        variance, groups = _of_groups(found, slope, w * centred / w.sum())
+    if given.group is not None:
+        variance, groups = _of_groups(given, slope, w * centred / w.sum())
         low, high = _ends(centre, max(variance, drawing + answers), level, groups=groups)
     else:
         low, high = _ends(centre, drawing + answers, level)
-    value = slope * mean + float(weight @ (found.y - slope * found.predicted)) / weight.sum()
-    further = None if found.group is not None else _next_halving(n + 2 * ADDED, rows + 2 * ADDED, drawing, answers)
+    value = slope * mean + float(weight @ (given.y - slope * given.predicted)) / weight.sum()
+    further = None if given.group is not None else _next_halving(n + 2 * ADDED, rows + 2 * ADDED, drawing, answers)
     reason = "" if further is not None else f"{rows} answers are too few: no number of labels halves the interval"
-    if found.group is not None:
+    if given.group is not None:
         reason = "how many labels halve the interval depends on how they fall on groups"
     value = float(np.clip(value, 0, 1))
-    return Estimate(value, min(low, value), max(high, value), method, n, rows, found.assumption, reason, further)
+    return Estimate(value, min(low, value), max(high, value), method, n, rows, given.assumption, reason, further)
 
 
-def _of_groups(found: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
+def _of_groups(given: Labelled, slope: float, parts: Floats) -> tuple[float, int]:
     """Returns the variance of the groups' sums, and how many groups hold labels.
 
     `parts` (n + 4,): what each label adds to the estimate beyond it, and each that was added, which is a group.
     """
-    assert found.group is not None
-    n, rows = len(found.y), len(found.score)
-    sums = np.bincount(found.group, weights=slope * (found.score - found.score.mean()) / rows)
-    np.add.at(sums, found.group[found.used], parts[:n])
-    groups = len(np.unique(found.group[found.used])) + 2 * ADDED
+    assert given.group is not None
+    n, rows = len(given.y), len(given.score)
+    sums = np.bincount(given.group, weights=slope * (given.score - given.score.mean()) / rows)
+    np.add.at(sums, given.group[given.used], parts[:n])
+    groups = len(np.unique(given.group[given.used])) + 2 * ADDED
     total = float(sums @ sums + parts[n:] @ parts[n:])
     return total * groups / max(groups - 1, 1), groups
 
@@ -350,11 +354,11 @@ def estimate_log(
 def _of_rows(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[tuple[str, Estimate]]:
     flagged = columns.flagged[rows]
     known = np.isfinite(flagged)
-    found = [("accuracy", one) for one in _of_part(columns, rows, estimate_accuracy, group)]
+    estimates = [("accuracy", one) for one in _of_part(columns, rows, estimate_accuracy, group)]
     if known.any():
-        found.append(("flagged", estimate_share(flagged[known])))
-        found += [("risk", one) for one in _of_part(columns, rows & (columns.flagged == 0), estimate_wrong, group)]
-    return found
+        estimates.append(("flagged", estimate_share(flagged[known])))
+        estimates += [("risk", one) for one in _of_part(columns, rows & (columns.flagged == 0), estimate_wrong, group)]
+    return estimates
 
 
 def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[Any]:
@@ -364,13 +368,13 @@ def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[An
     """
     if by == QUESTION:
         questions = log.questions()
-        found = np.array([questions.get(name, "") for name in columns.request_id.tolist()], dtype=object)
+        groups = np.array([questions.get(name, "") for name in columns.request_id.tolist()], dtype=object)
     else:
-        found = columns.tag(by)
-    if len(found) and not any(found.tolist()):
+        groups = columns.tag(by)
+    if len(groups) and not any(groups.tolist()):
         told = "texts of questions (serve --log-texts)" if by == QUESTION else f"a tag {by!r}"
         raise RecordError(f"no answer of the log has {told}: answers cannot be grouped by it")
-    return found
+    return groups
 
 
 def _of_part(
@@ -389,6 +393,6 @@ def _of_part(
         for some in (rows, early)
     )
     later = int(rows.sum() - early.sum())
-    said = f"{later} answers came after the last one that was drawn, and are not part of it" if later else ""
-    from_labels = [replace(one, reason="; ".join(filter(None, (one.reason, said)))) for one in reached[1:]]
+    note = f"{later} answers came after the last one that was drawn, and are not part of it" if later else ""
+    from_labels = [replace(one, reason="; ".join(filter(None, (one.reason, note)))) for one in reached[1:]]
     return [whole[0], *from_labels]

@@ -1,27 +1,24 @@
 """Labels out of files: JSON lines and CSV of one's own, and what other programs export."""
 
-import csv
-import io
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from metaprobe.monitoring.label_formats import FORMATS, IDS, NAMES, SHEET, FeedbackFormat, Record, Said, held
+from metaprobe.monitoring.label_mapping import IDS, NAMES, PRESETS, SHEET, LabelRecord, Preset, Record, read_judgements
 from metaprobe.monitoring.label_meaning import Meaning, ValueMap, describe_kinds, read_meanings
 from metaprobe.monitoring.log import FeedbackLabel
 from metaprobe.records.errors import ImportFileError, RecordError
-from metaprobe.records.lines import is_damage, iter_json_lines, opened
+from metaprobe.records.lines import is_damage, iter_csv, iter_json_lines, opened
 
 MOST_BYTES = 256 << 20
-"""Of a file of labels, unpacked: it is read as a whole."""
+"""Bytes of a file of labels, unpacked: the file is read as a whole."""
 LISTS = ("data", "traces", "assessments", "annotations", "scores", "feedback")
 """Keys under which a document holds its records."""
 MILLISECONDS = 1e11
-"""A time above that is in milliseconds."""
+"""A time above this number is in milliseconds."""
 
 
 def read_label_file(
@@ -33,13 +30,13 @@ def read_label_file(
     value_map: str | Mapping[str, str] = "",
     say: Callable[[str], object] | None = None,
 ) -> list[FeedbackLabel]:
-    """The labels in a file, in its order.
+    """Returns the labels in a file, in its order.
 
     `form`: one of `NAMES`, or `auto`, which goes by the records' keys. `name`: what was judged, where the file holds
-    labels of several kinds. `id_key`: where the answer's id stands, such as `observationId` or `metadata.id`.
-    `value_map`: what values mean that say it neither by themselves nor by their type, as `{"fine": "correct", "<3":
-    "wrong"}` or `"fine=correct,<3=wrong"`. `say` is called with a line for each kind of value: what it was taken for,
-    or why it was left out. Without `say`, kinds that were left out or turned are said as warnings.
+    labels of several kinds. `id_key`: where the answer's id is, such as `observationId` or `metadata.id`.
+    `value_map`: the meaning of values whose type does not say it, as `{"fine": "correct", "<3": "wrong"}` or
+    `"fine=correct,<3=wrong"`. `say` is called with a line for each kind of value: what it was taken for,
+    or why it was left out. Without `say`, a warning tells of kinds that were left out or turned.
 
     Raises `ImportFileError` naming the record for what is no label, where `name` is needed, where nothing in the file
     is a label, and for a value map that contradicts a record or itself, or that fits no value.
@@ -48,79 +45,80 @@ def read_label_file(
     records = list(_records(path))
     if not records:
         raise ImportFileError(f"{path} holds no records; expected labels as {', '.join(NAMES)}")
-    chosen = _format_of(path, form, records)
-    said = [(number, one) for number, record in records for one in _read(path, number, chosen, record, id_key)]
-    if not said and records[0][1].keys() >= SHEET:
+    preset = _preset_of(path, form, records)
+    judged = [(number, one) for number, record in records for one in _read(path, number, preset, record, id_key)]
+    if not judged and records[0][1].keys() >= SHEET:
         raise ImportFileError(f'{path} is a sheet without any label; put 1, 0 or "unsure" into `label`')
-    names = sorted({one.name for _, one in said if one.name})
+    names = sorted({one.name for _, one in judged if one.name})
     if name and name not in names:
         raise ImportFileError(f"{path}: nothing is called {name!r}; there are {', '.join(names) or 'no names'}")
-    wanted = [(number, one) for number, one in said if not name or one.name == name]
-    found, notes = _meanings(path, chosen.name, wanted, value_map)
-    told = [line for line, notable in notes if notable or say is not None]
-    labelled = [(number, one) for (number, _), one in zip(wanted, found, strict=True) if one.label]
+    wanted = [(number, one) for number, one in judged if not name or one.name == name]
+    meanings, notes = _meanings(path, preset.name, wanted, value_map)
+    labelled = [(number, one) for (number, _), one in zip(wanted, meanings, strict=True) if one.label]
     if not labelled:
         raise ImportFileError(f"{path} holds no label: {'; '.join(line for line, _ in notes)}")
-    if len(names := sorted({one.said.name for _, one in labelled})) > 1:
+    if len(names := sorted({one.judgement.name for _, one in labelled})) > 1:
         raise ImportFileError(f"{path} judges {', '.join(names)}: choose one (--name)")
-    for line in told:
-        warnings.warn(line, stacklevel=2) if say is None else say(line)
+    for line, notable in notes:
+        if say is not None:
+            say(line)
+        elif notable:
+            warnings.warn(line, stacklevel=2)
     return [_label(path, number, one) for number, one in labelled]
 
 
 def _meanings(
-    path: Path, form: str, said: Sequence[tuple[int, Said]], value_map: str | Mapping[str, str]
+    path: Path, form: str, judged: Sequence[tuple[int, LabelRecord]], value_map: str | Mapping[str, str]
 ) -> tuple[list[Meaning], list[tuple[str, bool]]]:
-    """What each thing means, and a line for each kind of them with whether it should be heard."""
+    """Returns the meaning of each judgement, and a line for each kind of them with whether it should be heard."""
     try:
         given = ValueMap(value_map)
-        found = read_meanings([one for _, one in said], given)
+        meanings = read_meanings([one for _, one in judged], given)
     except RecordError as error:
         raise ImportFileError(f"{path}: {error}") from error
     except ValueError as error:
         place, why = error.args
         raise ImportFileError(
-            f"{path}, record {said[place][0]}: {why}; or say what it means with --value-map"
+            f"{path}, record {judged[place][0]}: {why}; or say what it means with --value-map"
         ) from error
-    notes = list(describe_kinds(form, found))
+    notes = list(describe_kinds(form, meanings))
     if unmet := given.unmet():
         missing = f"no value fits {', '.join(unmet)} of the value map"
         if len(unmet) == len(given):
             values = "; ".join(line for line, _ in notes)
             raise ImportFileError(f"{path}: {missing}; expected values of the file ({values})")
         notes.append((missing, True))
-    return found, notes
+    return meanings, notes
 
 
-def _read(path: Path, number: int, form: FeedbackFormat, record: Record, id_key: str) -> Iterator[Said]:
+def _read(path: Path, number: int, preset: Preset, record: Record, id_key: str) -> Iterator[LabelRecord]:
     try:
-        for one in form.read(record):
-            found = _at(record, id_key) if id_key else one.request_id
-            yield replace(one, request_id="" if found is None else str(found))
+        yield from read_judgements(preset, record, id_key)
     except (TypeError, AttributeError, ValueError, LookupError) as error:
-        raise ImportFileError(f"{path}, record {number}: it is no record of {form.what} ({error!r})") from error
+        raise ImportFileError(f"{path}, record {number}: it is no record of {preset.what} ({error!r})") from error
 
 
 def _label(path: Path, number: int, meaning: Meaning) -> FeedbackLabel:
-    said = meaning.said
-    if not said.request_id:
+    one = meaning.judgement
+    if not one.request_id:
         raise ImportFileError(
             f"{path}, record {number}: no id of an answer; expected one under {IDS[0]}, or say where it is (--id)"
         )
     try:
-        return FeedbackLabel(said.request_id, meaning.value, said.who, _time(said.time), said.source)
+        return FeedbackLabel(one.request_id, meaning.value, one.who, _time(one.time), one.source)
     except ValueError as error:
         raise ImportFileError(f"{path}, record {number}: {error}") from error
 
 
 def _records(path: Path) -> Iterator[tuple[int, Record]]:
-    """(number from 1, record). A document's records, a CSV's rows, or lines; the file may be compressed."""
+    """Yields (number from 1, record): a document's records, a CSV's rows, or lines; the file may be compressed."""
     text = _text(path)
     if text.strip() and not text.lstrip().startswith(("{", "[")):
-        yield from _rows(path, text)
+        yield from iter_csv(path)
         return
-    document = _document(text)
-    if document is None:
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
         yield from iter_json_lines(path)
         return
     for key in LISTS:
@@ -135,12 +133,12 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
 def _text(path: Path) -> str:
     try:
         with opened(path) as file:
-            held = file.read(MOST_BYTES + 1)
-        if len(held) > MOST_BYTES:  # a few kilobytes may unpack to more than the memory
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:  # a few kilobytes may unpack to more than the memory
             raise ImportFileError(
                 f"{path}: holds more than {MOST_BYTES >> 20} MiB; expected a file of labels: split it"
             )
-        return held.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ImportFileError(
             f"{path}: byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8; save it as UTF-8 (in a "
@@ -152,88 +150,39 @@ def _text(path: Path) -> str:
         raise ImportFileError(f"{path}: the compressed file is damaged or cut off ({error}); make it again") from error
 
 
-def _rows(path: Path, text: str) -> Iterator[tuple[int, Record]]:
-    """Rows of CSV, with commas or tabs. A row with fewer cells than the head was cut off."""
-    try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
-        cells = len(reader.fieldnames or ())
-        if cells < 2:
-            raise ImportFileError(
-                f"{path}: it is neither JSON nor a table with a head, whose cells commas or tabs part; expected labels "
-                f"as {', '.join(NAMES)}"
-            )
-        for number, row in enumerate(reader, 1):
-            more = row.pop(None, ())  # under which the reader puts what the head has no name for
-            there = cells + len(more) - sum(value is None for value in row.values())
-            if there < cells or any(more):
-                raise ImportFileError(
-                    f"{path}, record {number}: it has {there} cells, and the head has {cells}; expected as many: was "
-                    "the file cut off? A cell may be empty"
-                )
-            yield number, row
-    except csv.Error as error:
-        what = f"{path}: it cannot be read as CSV ({error}); was it cut off, or a quote left open?"
-        raise ImportFileError(what) from error
-
-
-def _delimiter(text: str) -> str:
-    """Tabs where they part the head and commas do not: names of columns hold neither, but for one in quotes."""
-    head = next(csv.reader(io.StringIO(text, newline="")), [])
-    return "\t" if len(head) < 2 and "\t" in "".join(head) else ","
-
-
-def _document(text: str) -> Any:
-    """The JSON document that a text is; None where it is lines."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _format_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> FeedbackFormat:
+def _preset_of(path: Path, form: str, records: Sequence[tuple[int, Record]]) -> Preset:
     if form != "auto":
-        for known in FORMATS:
-            if known.name == form:
-                return known
+        for preset in PRESETS:
+            if preset.name == form:
+                return preset
         raise ImportFileError(f"there is no format {form!r}; expected auto, {', '.join(NAMES)}")
-    keys = set(records[0][1])
     for _, record in records:
-        for known in FORMATS:
-            if any(wanted <= record.keys() for wanted in known.keys):
-                return known
+        for preset in PRESETS:
+            if any(keys <= record.keys() for keys in preset.keys):
+                return preset
     raise ImportFileError(
-        f"{path}: its records have {', '.join(sorted(map(str, keys))[:8])}; expected request_id and label, or an export"
-        f" of {', '.join(known.what for known in FORMATS[1:])}"
+        f"{path}: its records have {', '.join(sorted(map(str, records[0][1]))[:8])}; expected request_id and label, or "
+        f"an export of {', '.join(preset.what for preset in PRESETS[1:])}"
     )
 
 
-def _at(record: Record, path: str) -> Any:
-    """What stands under keys that dots join; None where nothing does."""
-    if path in record:
-        return record[path]
-    found: Any = record
-    for key in path.split("."):
-        found = held(found).get(key)
-    return found
-
-
-def _time(said: object) -> float | None:
-    """Seconds since 1970; None where nothing is said. A time without zone is taken as UTC."""
-    if said in (None, ""):
+def _time(given: object) -> float | None:
+    """Returns seconds since 1970; None where nothing is given. A time without zone is taken as UTC."""
+    if given in (None, ""):
         return None
     expected = "expected seconds since 1970, or 2026-11-23T12:00:00Z"
-    seconds = said
-    if isinstance(said, str):
+    seconds = given
+    if isinstance(given, str):
         try:
-            seconds = float(said)
+            seconds = float(given)
         except ValueError:
             try:
-                when = datetime.fromisoformat(said)
+                when = datetime.fromisoformat(given)
             except ValueError:
-                raise ValueError(f"time {said[:40]!r}; {expected}") from None
+                raise ValueError(f"time {given[:40]!r}; {expected}") from None
             return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise ValueError(f"time {said!r}; {expected}")
+        raise ValueError(f"time {given!r}; {expected}")
     try:
         return seconds / 1e3 if seconds > MILLISECONDS else float(seconds)
     except OverflowError:

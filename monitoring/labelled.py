@@ -30,12 +30,12 @@ class LabelledScores:
     label: Floats
     """1 right, 0 wrong, or the share of several judges."""
     propensity: Floats
-    """With which the answer was drawn for a label; NaN where it was not drawn."""
+    """Probability with which the answer was drawn for a label; NaN where it was not drawn."""
     time: Floats
     """Seconds since 1970 when the answer ended; 0 where it is not known."""
     model: NDArray[np.str_]
     group: NDArray[np.str_]
-    """What belongs together, such as answers to one question; of a log each answer by itself."""
+    """Name of what belongs together, such as answers to one question; in a log each answer is a group."""
 
     def __len__(self) -> int:
         return len(self.score)
@@ -62,9 +62,9 @@ def labelled_of_log(
 
     Raises `RecordError` where there are none, and says whose labels there are.
     """
-    found = log.columns(since=since, until=until, model=model, labelled=True, ids=True)
-    labelled = np.isfinite(found.score) & np.isfinite(found.label)
-    mine = labelled & (found.checkpoint == checkpoint)
+    columns = log.columns(since=since, until=until, model=model, labelled=True, ids=True)
+    labelled = np.isfinite(columns.score) & np.isfinite(columns.label)
+    mine = labelled & (columns.checkpoint == checkpoint)
     if not mine.any():
         if (since, until, model) != (None, None, None):
             of = "" if model is None else f" of model {model!r} and"
@@ -74,19 +74,19 @@ def labelled_of_log(
                 f"time asked for: they are of {', '.join(np.unique(among.model)[:5])}, from {_day(among.time.min())} "
                 f"to {_day(among.time.max())} by the answers' own times, whenever they were labelled"
             )
-        others = sorted({str(name)[:16] for name in found.checkpoint[labelled]})
+        others = sorted({str(name)[:16] for name in columns.checkpoint[labelled]})
         raise RecordError(
             f"the log holds no labelled answer that checkpoint {checkpoint[:16]} scored; labelled are "
             f"{int(labelled.sum())} answers{' of checkpoints ' + ', '.join(others) if others else ''}: give the "
             "checkpoint that is in service, or label answers first (`metaprobe sample`, `metaprobe feedback`)"
         )
     return LabelledScores(
-        score=found.score[mine],
-        label=found.label[mine],
-        propensity=found.propensity[mine],
-        time=found.time[mine],
-        model=found.model[mine].astype(np.str_),
-        group=found.request_id[mine].astype(np.str_),
+        score=columns.score[mine],
+        label=columns.label[mine],
+        propensity=columns.propensity[mine],
+        time=columns.time[mine],
+        model=columns.model[mine].astype(np.str_),
+        group=columns.request_id[mine].astype(np.str_),
     )
 
 
@@ -170,7 +170,7 @@ class OnlineThreshold:
     """
 
     threshold: float
-    """Where it begins, such as the checkpoint's own; then where it is."""
+    """The current threshold. It begins at the given value, such as the checkpoint's own threshold."""
     rate: float = RATE
     """Share of the wrong answers that may be missed, in the long run."""
     step: float = STEP
@@ -178,7 +178,7 @@ class OnlineThreshold:
     wrong: float = 0.0
     """Labelled wrong answers so far, weighted."""
     missed: float = 0.0
-    """Those of them that were not flagged."""
+    """Wrong answers that were not flagged, weighted."""
     heaviest: float = 1.0
     """The largest weight so far."""
 

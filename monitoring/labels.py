@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaprobe.monitoring.rows import CHUNK, known_requests
-from metaprobe.monitoring.schema import bindparam, delete, exists, func, labels, scores, select, update
+from metaprobe.monitoring.schema import labels, sa, scores
 from metaprobe.monitoring.tables import Execute, LogError, read_mark, set_mark
 
 logger = logging.getLogger(__name__)
@@ -32,15 +32,15 @@ SOURCES = (HUMAN, PROGRAM, JUDGE)
 """Who gave a label; a label of one source never takes the place of one that a source before it gave."""
 
 
-def label_value(said: object) -> float | None:
+def label_value(given: object) -> float | None:
     """1 for right, 0 for wrong, a share between them where several were asked, and None for unsure.
 
     Raises `ValueError` for what is none of these.
     """
-    if said is None:
+    if given is None:
         return None
-    if isinstance(said, str):
-        word = said.strip().casefold()
+    if isinstance(given, str):
+        word = given.strip().casefold()
         if word in RIGHT_WORDS | _YES:
             return 1.0
         if word in WRONG_WORDS | _NO:
@@ -48,18 +48,18 @@ def label_value(said: object) -> float | None:
         if not word or word in UNSURE_WORDS:
             return None
         try:
-            said = float(word)
+            given = float(word)
         except ValueError:
             raise ValueError(f"label {word[:40]!r}; expected {EXPECTED}") from None
     # An integer may have more digits than a float can hold.
-    if isinstance(said, (bool, int, float)) and 0 <= said <= 1 and math.isfinite(said):
-        return float(said)
-    raise ValueError(f"label {str(said)[:40]}; expected {EXPECTED}")
+    if isinstance(given, (bool, int, float)) and 0 <= given <= 1 and math.isfinite(given):
+        return float(given)
+    raise ValueError(f"label {str(given)[:40]}; expected {EXPECTED}")
 
 
-def source_of(said: object) -> str:
+def source_of(given: object) -> str:
     """Returns `human`, `program` or `judge` for the words that programs use for them, and nothing for other words."""
-    word = str(said or "").strip().casefold().partition(":")[0]
+    word = str(given or "").strip().casefold().partition(":")[0]
     if word in ("human", "person", "annotator", "annotation"):
         return HUMAN
     if word in ("program", "code"):
@@ -95,9 +95,9 @@ def known_answers(run: Execute, request_ids: Sequence[str], labeller: Labeller) 
     asked = list(dict.fromkeys(request_ids))
     for start in range(0, len(asked), CHUNK):
         names = asked[start : start + CHUNK]
-        ours |= dict(run(select(scores.c.request_id, scores.c.key_name).where(scores.c.request_id.in_(names))))
+        ours |= dict(run(sa.select(scores.c.request_id, scores.c.key_name).where(scores.c.request_id.in_(names))))
         columns = (scores.c.callers_id, scores.c.request_id, scores.c.key_name)
-        named = select(*columns).where(scores.c.callers_id.in_(names), scores.c.shadow_of.is_(None))
+        named = sa.select(*columns).where(scores.c.callers_id.in_(names), scores.c.shadow_of.is_(None))
         for callers_id, request_id, key_name in run(named):
             if labeller.admin or key_name == labeller.key_name:
                 theirs.setdefault(callers_id, set()).add(request_id)
@@ -118,9 +118,9 @@ def _known(request_id: str, ours: Mapping[str, str], mine: Sequence[str], labell
 
 
 _ADOPT = (
-    update(labels)
-    .where(labels.c.request_id == bindparam("name"), labels.c.key_name == bindparam("key"))
-    .values(request_id=bindparam("ours"))
+    sa.update(labels)
+    .where(labels.c.request_id == sa.bindparam("name"), labels.c.key_name == sa.bindparam("key"))
+    .values(request_id=sa.bindparam("ours"))
 )
 
 
@@ -153,25 +153,25 @@ def let_wait(run: Execute, request_ids: Sequence[str], now: float) -> None:
     for start in range(0, len(unknown), CHUNK):
         names = unknown[start : start + CHUNK]
         long = labels.c.request_id.in_([name for name in names if len(name) > MAX_ID])
-        _count(run, int(run(select(func.count()).where(long))[0][0]))
-        run(delete(labels).where(long))
-        run(update(labels).where(labels.c.request_id.in_(names), labels.c.waits.is_(None)).values(waits=now))
+        _count(run, int(run(sa.select(sa.func.count()).where(long))[0][0]))
+        run(sa.delete(labels).where(long))
+        run(sa.update(labels).where(labels.c.request_id.in_(names), labels.c.waits.is_(None)).values(waits=now))
     drop_waiting(run, now)
 
 
 def drop_waiting(run: Execute, now: float) -> None:
     """Drops the labels that have waited for `DAYS` days, and the oldest beyond `MOST`."""
     before = now - DAYS * 86400
-    [(count, oldest)] = run(select(func.count(), func.min(labels.c.waits)).where(_WAITS))
+    [(count, oldest)] = run(sa.select(sa.func.count(), sa.func.min(labels.c.waits)).where(_WAITS))
     if count <= MOST and (oldest is None or oldest >= before):
         return
-    answered = exists().where(scores.c.request_id == labels.c.request_id)
-    run(update(labels).where(_WAITS, answered).values(waits=None))
-    waiting = run(select(labels.c.id, labels.c.waits).where(_WAITS).order_by(labels.c.waits, labels.c.id))
+    answered = sa.exists().where(scores.c.request_id == labels.c.request_id)
+    run(sa.update(labels).where(_WAITS, answered).values(waits=None))
+    waiting = run(sa.select(labels.c.id, labels.c.waits).where(_WAITS).order_by(labels.c.waits, labels.c.id))
     beyond = len(waiting) - MOST
     gone = [{"gone": row[0]} for place, row in enumerate(waiting) if place < beyond or row[1] < before]
     if gone:
-        run(delete(labels).where(labels.c.id == bindparam("gone")), gone)
+        run(sa.delete(labels).where(labels.c.id == sa.bindparam("gone")), gone)
     _count(run, len(gone))
 
 

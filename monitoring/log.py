@@ -31,15 +31,13 @@ from metaprobe.monitoring.schema import (
     answers,
     contexts,
     current_labels,
-    delete,
     events,
     first_labels,
-    func,
     identity,
     insert,
     is_one_of,
+    sa,
     scores,
-    select,
     writers,
 )
 from metaprobe.monitoring.spool import (
@@ -67,7 +65,7 @@ MAX_WHO = 200
 
 @dataclass(frozen=True, slots=True)
 class FeedbackLabel:
-    """What someone said of one answer."""
+    """Judgement that someone gave of one answer."""
 
     request_id: str
     value: float | None
@@ -81,7 +79,7 @@ class FeedbackLabel:
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """What happened besides: an alarm, a promotion, entries lost."""
+    """Something that happened besides: an alarm, a promotion, entries lost."""
 
     time: float
     kind: str
@@ -142,7 +140,7 @@ class ScoreLog:
             return cls(reading, writing, None)
         beside = beside_of(str(where).removeprefix("sqlite:///"))
         spools = spool_names(str(where), beside, spool)
-        left = [found for path in spools_beside(spools) if (found := Spool.left_behind(path)) is not None]
+        left = [*filter(None, map(Spool.left_behind, spools_beside(spools)))]
         try:
             waiting = {writer_of(one.path): one.waiting for one in left}
             lost = sum(_settle(reading, name, n, waiting.get(name, 0)) for name, n in left_behind(beside))
@@ -243,8 +241,8 @@ class ScoreLog:
             return 0
         with self.tables.transaction() as run:
             known = known_answers(run, [row["request_id"] for row in rows], by)
-            for row, found in zip(rows, known, strict=True):
-                row["request_id"] = found or row["request_id"]
+            for row, request_id in zip(rows, known, strict=True):
+                row["request_id"] = request_id or row["request_id"]
             there = _labels_of(run, rows)
             new = []
             for place in places:
@@ -259,8 +257,8 @@ class ScoreLog:
         return sum(one is not None for one in known)
 
     def current_labels(self) -> list[FeedbackLabel]:
-        """Of every labelled request the label that counts."""
-        return [FeedbackLabel(*row[:5]) for row in self.tables.read(select(current_labels))]
+        """Returns the label that counts of every labelled request."""
+        return [FeedbackLabel(*row[:5]) for row in self.tables.read(sa.select(current_labels))]
 
     def passed_over(self, labels: Iterable[FeedbackLabel]) -> list[FeedbackLabel]:
         """Returns those of these labels that do not count, because the log holds one of a stronger source."""
@@ -269,14 +267,14 @@ class ScoreLog:
         strongest: dict[str, int] = {}
         for start in range(0, len(ids), CHUNK):
             of = schema.labels.c.request_id
-            asked = select(of, func.min(STRENGTH)).where(of.in_(ids[start : start + CHUNK])).group_by(of)
+            asked = sa.select(of, sa.func.min(STRENGTH)).where(of.in_(ids[start : start + CHUNK])).group_by(of)
             strongest |= {str(name): int(rank) for name, rank in self.tables.read(asked)}
         ranks = ((one, strongest.get(text_of(one.request_id, MAX_NOTE))) for one in weak)
         return [one for one, rank in ranks if rank is not None and rank < SOURCES.index(one.source)]
 
     def first_labels(self) -> list[FeedbackLabel]:
-        """Of every labelled request the first label that says something, whatever was said later."""
-        asked = select(first_labels).order_by(first_labels.c.id)
+        """Returns the first label of every labelled request that says right or wrong, whatever later labels say."""
+        asked = sa.select(first_labels).order_by(first_labels.c.id)
         return [FeedbackLabel(*row[:5]) for row in self.tables.read(asked)]
 
     def event(self, kind: str, details: Mapping[str, Any], *, time: float | None = None) -> None:
@@ -296,15 +294,15 @@ class ScoreLog:
             yield
 
     def events(self, kind: str | None = None, *, since: float = 0.0) -> list[LogEvent]:
-        """What happened, oldest first; of one kind, or of all."""
-        asked = select(events.c.time, events.c.kind, events.c.details).where(events.c.time >= since)
+        """Returns the events of one kind, or of all kinds, oldest first."""
+        asked = sa.select(events.c.time, events.c.kind, events.c.details).where(events.c.time >= since)
         if kind is not None:
             asked = asked.where(events.c.kind == kind)
         rows = self.tables.read(asked.order_by(events.c.time, events.c.id))
         return [LogEvent(float(at), str(name), json.loads(held)) for at, name, held in rows]
 
     def entry(self, request_id: str) -> Entry | None:
-        """What the log holds of one request, by its id or as its caller named it; None where it holds nothing."""
+        """Returns the entry of a request, by its id or its caller's name for it; None where the log holds none."""
         [known] = known_answers(self.tables.read, [request_id], OPERATOR)
         rows = self.tables.read(ENTRIES.where(scores.c.request_id == (known or request_id)))
         return entry_of(rows[0]) if rows else None
@@ -352,22 +350,22 @@ class ScoreLog:
 
     def has_scored(self, checkpoint: str) -> bool:
         """Whether the checkpoint of this digest has scored answers of the log."""
-        return bool(self.tables.read(select(contexts.c.id).where(contexts.c.checkpoint == checkpoint).limit(1)))
+        return bool(self.tables.read(sa.select(contexts.c.id).where(contexts.c.checkpoint == checkpoint).limit(1)))
 
     def shadow_scores(self, checkpoint: str) -> dict[str, float]:
         """Returns request id -> score that the checkpoint of this digest gave the same answer as a shadow."""
-        asked = select(scores.c.shadow_of, scores.c.score).select_from(answers)
+        asked = sa.select(scores.c.shadow_of, scores.c.score).select_from(answers)
         where = scores.c.shadow_of.is_not(None), scores.c.score.is_not(None), contexts.c.checkpoint == checkpoint
         return {str(of): float(score) for of, score in self.tables.read(asked.where(*where))}
 
     def questions(self) -> dict[str, str]:
         """Returns request id -> question, of the answers whose texts the log keeps."""
-        asked = select(scores.c.request_id, scores.c.question).where(scores.c.question.is_not(None))
+        asked = sa.select(scores.c.request_id, scores.c.question).where(scores.c.question.is_not(None))
         return {name: text for rows in self.tables.read_chunks(asked) for name, text in rows}
 
     def identity(self) -> str:
         """Returns what no other log has but a copy, wherever this one is moved."""
-        return str(self.tables.read(select(identity))[0][0])
+        return str(self.tables.read(sa.select(identity))[0][0])
 
     def settled(self) -> int:
         """Returns the number up to which all answers are there: none at or below it will come later.
@@ -402,7 +400,7 @@ class ScoreLog:
 
 
 _SAME = ("request_id", "who", "time", "value", "source")
-"""By these a label that is read again is known."""
+"""Fields by which a label that is read again is recognised."""
 
 
 def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]:
@@ -431,24 +429,24 @@ def _label_row(label: FeedbackLabel, now: float, by: Labeller) -> dict[str, Any]
 
 
 def _labels_of(run: Execute, rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-    """What the log holds already of labels of these requests."""
+    """Returns the labels of these requests that the log holds, as tuples of `_SAME`."""
     there: set[tuple[Any, ...]] = set()
     ids = list(dict.fromkeys(row["request_id"] for row in rows))
     columns = [schema.labels.c[name] for name in _SAME]
     for start in range(0, len(ids), CHUNK):
         chosen = schema.labels.c.request_id.in_(ids[start : start + CHUNK])
-        there |= {tuple(row) for row in run(select(*columns).where(chosen))}
+        there |= {tuple(row) for row in run(sa.select(*columns).where(chosen))}
     return there
 
 
 def _settle(tables: Tables, writer: str, accepted: int, spooled: int) -> int:
-    """How many entries a process that was killed has lost, those in its file not counted; said in the log's events."""
-    rows = tables.read(select(writers.c.stored).where(writers.c.writer == writer))
+    """Returns how many entries a killed process has lost, without those in its spool, and stores that as an event."""
+    rows = tables.read(sa.select(writers.c.stored).where(writers.c.writer == writer))
     lost = max(0, accepted - spooled - int(rows[0][0] if rows else 0))
     if lost:
         logger.warning("a process that was killed lost %d entries of the score log", lost)
     with tables.transaction() as run:
         if lost:
             add_event(run, LOST, {"entries": lost, "of": accepted})
-        run(delete(writers).where(writers.c.writer == writer))
+        run(sa.delete(writers).where(writers.c.writer == writer))
     return lost

@@ -9,15 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.monitoring.entry import CONTEXT
-from metaprobe.monitoring.schema import (
-    ColumnElement,
-    contexts,
-    current_labels,
-    labels,
-    samples,
-    scores,
-    select,
-)
+from metaprobe.monitoring.schema import contexts, current_labels, labels, sa, samples, scores
 from metaprobe.monitoring.tables import Row, Tables
 
 Floats = NDArray[np.float64]
@@ -80,7 +72,7 @@ class LogColumns:
 
     @cached_property
     def action(self) -> Texts:
-        """What the gate did: empty, `stop` or `escalate`."""
+        """Action of the gate: empty, `stop` or `escalate`."""
         return self._text("action")
 
     def rows(self, chosen: NDArray[np.bool_]) -> "LogColumns":
@@ -107,7 +99,7 @@ class LogColumns:
 
 
 def read_columns(
-    tables: Tables, known: Mapping[int, Row], where: Sequence[ColumnElement[bool]], *, ids: bool
+    tables: Tables, known: Mapping[int, Row], where: Sequence[sa.ColumnElement[bool]], *, ids: bool
 ) -> LogColumns:
     """Returns the answers that meet all conditions `where`, in the order of their times.
 
@@ -115,7 +107,7 @@ def read_columns(
     `ids` their request ids are left out.
     """
     columns = [*_READ, scores.c.context, *([scores.c.request_id] if ids else [])]
-    asked = select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
+    asked = sa.select(*columns).select_from(_FROM).where(*where).order_by(scores.c.time, scores.c.id)
     parts = [_arrays(rows, ids) for rows in tables.read_chunks(asked)]
     numbers = np.concatenate([part[0] for part in parts], axis=1) if parts else np.empty((len(NUMBERS), 0))
     codes = np.concatenate([part[1] for part in parts]) if parts else np.empty(0, dtype=np.int64)
@@ -129,7 +121,7 @@ def chosen_contexts(
     tables: Tables, *, model: str | None, checkpoint: str | None, tags: Mapping[str, str] | None
 ) -> dict[int, Row]:
     """Returns the number of each context that fits, and its values in the order of `CONTEXT`."""
-    asked = select(contexts.c.id, *(contexts.c[name] for name in CONTEXT))
+    asked = sa.select(contexts.c.id, *(contexts.c[name] for name in CONTEXT))
     if model is not None:
         asked = asked.where(contexts.c.model == model)
     if checkpoint is not None:
@@ -148,22 +140,22 @@ def conditions(
     labelled: bool = False,
     gated: bool = False,
     by_time: bool = True,
-) -> list[ColumnElement[bool]]:
+) -> list[sa.ColumnElement[bool]]:
     """Returns conditions on rows of the table of scores.
 
     `gated`: with those that the gate ended. `by_time`: whether the rows may be looked up by time, rather than by
     another order that ends sooner.
     """
-    where: list[ColumnElement[bool]] = [scores.c.shadow_of.is_not(None) if shadow else scores.c.shadow_of.is_(None)]
+    where: list[sa.ColumnElement[bool]] = [scores.c.shadow_of.is_not(None) if shadow else scores.c.shadow_of.is_(None)]
     if not gated:
-        where.append(scores.c.context.not_in(select(contexts.c.id).where(contexts.c.action != "")))
+        where.append(scores.c.context.not_in(sa.select(contexts.c.id).where(contexts.c.action != "")))
     time = scores.c.time if by_time else scores.c.time + 0.0  # an index is not used for a sum
     if since is not None:
         where.append(time >= float(since))
     if until is not None:
         where.append(time < float(until))
     if labelled:
-        where.append(scores.c.request_id.in_(select(labels.c.request_id).union(select(samples.c.request_id))))
+        where.append(scores.c.request_id.in_(sa.select(labels.c.request_id).union(sa.select(samples.c.request_id))))
     return where
 
 

@@ -28,7 +28,7 @@ RETRY_S = 1.0
 FAILING_CLOSE_S = 2.0
 """How long `close` waits for a database that fails already."""
 TELL_S = 60.0
-"""Between two events that tell of entries that were dropped."""
+"""Seconds between two events that tell of dropped entries."""
 
 LOST = "entries_lost"
 """The kind of the event that says how many entries a killed process, or a full queue, has lost."""
@@ -72,7 +72,7 @@ class BackgroundWriter:
         self._number = 0
         self._stored = 0
         self._told = 0
-        """Of the entries dropped, those that an event of the log tells of."""
+        """Number of dropped entries of which an event of the log tells."""
         self._told_at = self._warned_at = -TELL_S
         self._warned = 0
         self._failing = False

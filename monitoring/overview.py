@@ -1,4 +1,4 @@
-"""What a page shows of a log: sums, estimates and events of a span of time, whatever the number of answers.
+"""Figures of a log for a page: sums, estimates and events of a span of time, whatever the number of answers.
 
 Counts come from the sums that are kept by the hour and by the day; labelled answers are read one by one. What is read
 off scores stands apart for each version of the checkpoint.
@@ -17,39 +17,24 @@ from metaprobe.monitoring.estimates import SCORES, estimate_accuracy, estimate_w
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
 from metaprobe.monitoring.rows import BINS, DAY, HOUR, NO_SCORE
-from metaprobe.monitoring.schema import (
-    BIN_SUMS,
-    SUMS,
-    ColumnElement,
-    answers,
-    bins,
-    contexts,
-    exists,
-    func,
-    hours,
-    is_one_of,
-    labels,
-    literal_column,
-    scores,
-    select,
-)
+from metaprobe.monitoring.schema import BIN_SUMS, SUMS, answers, bins, contexts, hours, is_one_of, labels, sa, scores
 from metaprobe.monitoring.versions import version_names
 
 SHOWN_BINS = 20
-"""Of the picture of scores."""
+"""Bars of the picture of scores."""
 RELIABILITY_BINS = 8
 EXPANDED = 100_000
 """Scores that stand for all in an estimate; more make no interval visibly narrower."""
 EXPANDED_IN_PART = 5_000
 QUEUE = 50
 BY_TIME_S = 31 * 86400
-"""Of a longer span the worst answers are looked for by score, from the lowest on, and not among all of that time."""
+"""Seconds. In a longer span the worst answers are looked up by score, and not by time."""
 EVENTS = 60
 SHOWN_TEXT = 4_000
 """Characters of a question or an answer in the queue."""
 
 WINDOWS = 8
-"""Into which labels are gathered over time."""
+"""Number of windows into which labels are gathered over time."""
 
 Floats = NDArray[np.float64]
 Bin = tuple[int, int, float, float, float]
@@ -107,7 +92,7 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
             mine = [row for row in hours if row["checkpoint"] == checkpoint]
             here = labelled.rows(labelled.checkpoint == checkpoint)
             one |= _pictures(span, mine, bins.get(checkpoint, []), here)
-    found = {
+    shown = {
         "now": time.time(),
         "span": {"since": span.start, "until": span.until, "step": span.step},
         "choices": _choices(log, names),
@@ -119,14 +104,14 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         "versions": versions,
         "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS:]][::-1],
     }
-    clean: dict[str, Any] = _plain(found)
+    clean: dict[str, Any] = _plain(shown)
     return clean
 
 
 def _pictures(
     span: Span, hours: Sequence[Mapping[str, Any]], bins: Sequence[Bin], labelled: LogColumns
 ) -> dict[str, Any]:
-    """What is shown of one version."""
+    """Returns the pictures and estimates of one version."""
     return {
         "labels": int(np.isfinite(labelled.label).sum()),
         **_estimates(bins, labelled, EXPANDED),
@@ -142,16 +127,16 @@ def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[
     """Flagged answers that nobody has labelled, the lowest score first; texts where the log keeps them."""
     where = conditions(span.start, span.until, by_time=span.until - span.start <= BY_TIME_S)
     where += [scores.c.flagged == 1, scores.c.score.is_not(None)]
-    where.append(~exists().where(labels.c.request_id == scores.c.request_id))
+    where.append(~sa.exists().where(labels.c.request_id == scores.c.request_id))
     if span.model or span.task or span.checkpoint:
         tags = {"task": span.task} if span.task else None
         fitting = chosen_contexts(log.tables, model=span.model or None, checkpoint=span.checkpoint or None, tags=tags)
         where.append(is_one_of(scores.c.context, fitting))
-    asked = select(
+    asked = sa.select(
         *(scores.c[name] for name in ("request_id", "time", "score")),
         *(contexts.c[name] for name in ("model", "checkpoint", "task", "finish_reason")),
         scores.c.reason,
-        *(func.substr(scores.c[name], 1, SHOWN_TEXT).label(name) for name in ("question", "answer")),
+        *(sa.func.substr(scores.c[name], 1, SHOWN_TEXT).label(name) for name in ("question", "answer")),
     ).select_from(answers)
     rows = log.tables.read(asked.where(*where).order_by(scores.c.score).limit(most))
     return [dict(row._mapping) for row in rows]
@@ -159,26 +144,30 @@ def flagged_queue(log: ScoreLog, span: Span, *, most: int = QUEUE) -> list[dict[
 
 def _hours(log: ScoreLog, span: Span) -> list[dict[str, Any]]:
     step = max(span.step // HOUR, 1)  # days and weeks are added up by the database
-    key = ((hours.c.hour - hours.c.hour % literal_column(str(step))).label("hour"), hours.c.model, hours.c.checkpoint)
-    sums = (func.sum(hours.c[name]).label(name) for name in SUMS)
-    rows = log.tables.read(select(*key, *sums).where(*_chosen(span, hours, hours.c.hour, HOUR)).group_by(*key))
+    key = (
+        (hours.c.hour - hours.c.hour % sa.literal_column(str(step))).label("hour"),
+        hours.c.model,
+        hours.c.checkpoint,
+    )
+    sums = (sa.func.sum(hours.c[name]).label(name) for name in SUMS)
+    rows = log.tables.read(sa.select(*key, *sums).where(*_chosen(span, hours, hours.c.hour, HOUR)).group_by(*key))
     names = ["hour", "model", "checkpoint", *SUMS]
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _bins(log: ScoreLog, span: Span) -> dict[str, list[Bin]]:
-    """Of each version by day and hundredth, of answers with a score."""
+    """Returns the sums of each version by day and hundredth, of answers with a score."""
     key = (bins.c.checkpoint, bins.c.day, bins.c.bin)
-    sums = (func.sum(bins.c[name]) for name in BIN_SUMS)
+    sums = (sa.func.sum(bins.c[name]) for name in BIN_SUMS)
     where = [*_chosen(span, bins, bins.c.day, DAY), bins.c.bin != NO_SCORE]
-    found: dict[str, list[Bin]] = {}
-    for version, day, at, n, total, flagged in log.tables.read(select(*key, *sums).where(*where).group_by(*key)):
+    by_version: dict[str, list[Bin]] = {}
+    for version, day, at, n, total, flagged in log.tables.read(sa.select(*key, *sums).where(*where).group_by(*key)):
         row = (int(day), int(at), float(n), float(total), float(flagged))
-        found.setdefault(str(version), []).append(row)
-    return found
+        by_version.setdefault(str(version), []).append(row)
+    return by_version
 
 
-def _chosen(span: Span, table: Any, column: ColumnElement[int], unit: int) -> list[ColumnElement[bool]]:
+def _chosen(span: Span, table: Any, column: sa.ColumnElement[int], unit: int) -> list[sa.ColumnElement[bool]]:
     where = [column >= int(span.start // unit), column <= int(span.until // unit), table.c.shadow == 0]
     return where + [
         table.c[name] == chosen for name in ("model", "task", "checkpoint") if (chosen := getattr(span, name))
@@ -187,17 +176,17 @@ def _chosen(span: Span, table: Any, column: ColumnElement[int], unit: int) -> li
 
 def _choices(log: ScoreLog, names: Mapping[str, str]) -> dict[str, Any]:
     """Models, tasks and versions that the log holds; versions newest first, each with its folder where it is known."""
-    found: dict[str, Any] = {
+    choices: dict[str, Any] = {
         name: [
-            str(row[0]) for row in log.tables.read(select(bins.c[name]).distinct().order_by(bins.c[name]).limit(100))
+            str(row[0]) for row in log.tables.read(sa.select(bins.c[name]).distinct().order_by(bins.c[name]).limit(100))
         ]
         for name in ("model", "task")
     }
-    asked = select(bins.c.checkpoint).where(bins.c.shadow == 0).group_by(bins.c.checkpoint)
-    newest = asked.order_by(func.max(bins.c.day).desc(), func.min(bins.c.day).desc()).limit(100)
+    asked = sa.select(bins.c.checkpoint).where(bins.c.shadow == 0).group_by(bins.c.checkpoint)
+    newest = asked.order_by(sa.func.max(bins.c.day).desc(), sa.func.min(bins.c.day).desc()).limit(100)
     versions = log.tables.read(newest)
-    found["checkpoint"] = [{"checkpoint": row[0], "path": names.get(str(row[0]), "")} for row in versions]
-    return found
+    choices["checkpoint"] = [{"checkpoint": row[0], "path": names.get(str(row[0]), "")} for row in versions]
+    return choices
 
 
 def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str, Any]:
@@ -207,7 +196,7 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
     """
     drawn = np.isfinite(labelled.propensity) & np.isfinite(labelled.label)
     last = labelled.time[drawn].max() // DAY if drawn.any() else math.inf
-    found: dict[str, dict[str, Any]] = {"accuracy": {}, "risk": {}}
+    estimates: dict[str, dict[str, Any]] = {"accuracy": {}, "risk": {}}
     for some in ([row for row in bins if row[0] <= last], bins):  # the second time for what asks no label
         score, accepted = _expanded(some, most)
         nothing = np.full(len(score), np.nan)
@@ -218,8 +207,8 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
             ("accuracy", estimate_accuracy(*joined)),
             ("risk", estimate_wrong(*(column[kept] for column in joined))),
         ):
-            found[of] |= {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES}
-    return found
+            estimates[of] |= {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES}
+    return estimates
 
 
 def _expanded(bins: Sequence[Bin], most: int) -> tuple[Floats, NDArray[np.bool_]]:
@@ -256,9 +245,9 @@ def _over_time(span: Span, hours: Sequence[Mapping[str, Any]]) -> list[dict[str,
 
 
 def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> list[dict[str, Any]]:
-    """What labels say, helped by scores, in windows of equal length: a label a day would say nothing."""
+    """Returns estimates from labels and scores in windows of equal length: a label a day would say nothing."""
     width = math.ceil((span.until - span.start) / WINDOWS / span.step) * span.step
-    found = []
+    windows = []
     for first in range(int(span.start), int(span.until) + 1, int(width)):
         here = (labelled.time >= first) & (labelled.time < first + width)
         if not np.isfinite(labelled.label[here]).any():
@@ -273,8 +262,8 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
             np.concatenate((nothing, labelled.propensity[here])),
         )[1]
         if powered.labels:
-            found.append({"from": first, "to": min(first + width, span.until), **asdict(powered)})
-    return found
+            windows.append({"from": first, "to": min(first + width, span.until), **asdict(powered)})
+    return windows
 
 
 def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
@@ -287,7 +276,7 @@ def _histogram(bins: Sequence[Bin]) -> list[dict[str, float]]:
 
 
 def _weights(labelled: LogColumns) -> tuple[NDArray[np.bool_], Floats]:
-    """Which rows have label and score and count, and the weight of each; as `estimate_accuracy` chooses them."""
+    """Returns the mask of rows with label and score that count, and their weights, as in `estimate_accuracy`."""
     known = np.isfinite(labelled.label) & np.isfinite(labelled.score)
     asked = known & np.isfinite(labelled.propensity)
     if not asked.any():
@@ -301,15 +290,15 @@ def _reliability(labelled: LogColumns) -> list[dict[str, float]]:
     score, label = labelled.score[used], labelled.label[used]
     if len(score) < 2:
         return []
-    found = []
+    shown = []
     for part in np.array_split(np.argsort(score, kind="stable"), min(RELIABILITY_BINS, max(len(score) // 10, 1))):
         w = weight[part]
         share, n = float(w @ label[part] / w.sum()), float(w.sum() ** 2 / (w @ w))  # as many labels of equal weight
         middle = (share + 1.92 / n) / (1 + 3.84 / n)
         half = 1.96 * math.sqrt(share * (1 - share) / n + 0.96 / n**2) / (1 + 3.84 / n)
         mean = float(w @ score[part] / w.sum())
-        found.append({"score": mean, "right": share, "low": middle - half, "high": middle + half, "labels": len(part)})
-    return found
+        shown.append({"score": mean, "right": share, "low": middle - half, "high": middle + half, "labels": len(part)})
+    return shown
 
 
 def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
@@ -332,8 +321,8 @@ def _coverage(bins: Sequence[Bin], labelled: LogColumns) -> dict[str, Any]:
 
 
 def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Which checkpoints gave scores, of which models, from when to when, the newest first."""
-    found: dict[str, dict[str, Any]] = {}
+    """Returns the checkpoints that gave scores, each with its models and its times, the newest first."""
+    versions: dict[str, dict[str, Any]] = {}
     counted = ("answers", "flagged", "score_sum", "scored")
     for row in hours:
         empty = {
@@ -343,14 +332,14 @@ def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "last": 0,
             **dict.fromkeys(counted, 0.0),
         }
-        one = found.setdefault(row["checkpoint"], empty)
+        one = versions.setdefault(row["checkpoint"], empty)
         one["first"] = min(one["first"], int(row["hour"]) * HOUR)
         one["last"] = max(one["last"], int(row["hour"]) * HOUR)
         for name in counted:
             one[name] += row[name]
         if row["model"] not in one["models"]:
             one["models"] = sorted([*one["models"], row["model"]])
-    return sorted(found.values(), key=lambda one: (-one["last"], -one["first"]))
+    return sorted(versions.values(), key=lambda one: (-one["last"], -one["first"]))
 
 
 def _plain(value: Any) -> Any:

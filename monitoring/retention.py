@@ -1,4 +1,4 @@
-"""What leaves the log: old answers, one request that is to be forgotten, log-probabilities that move to a run store.
+"""Takes out of the log: old answers, requests to be forgotten, log-probabilities that move to a run store.
 
 A clock that jumped ahead makes every answer look old. Before a prune, two questions are asked of what the log itself
 knows. Has the clock gone on by more than a week since the last prune, or before the first one since the newest answer?
@@ -21,21 +21,7 @@ from metaprobe.monitoring.entry import MAX_NOTE, MAX_TIME, Entry, entry_of, text
 from metaprobe.monitoring.labels import drop_waiting
 from metaprobe.monitoring.log_columns import chosen_contexts, conditions
 from metaprobe.monitoring.rows import CHUNK, ROWS, drop_contexts, known_requests, subtract_rows
-from metaprobe.monitoring.schema import (
-    ENTRIES,
-    current_labels,
-    delete,
-    events,
-    func,
-    is_one_of,
-    labels,
-    or_,
-    samples,
-    scores,
-    select,
-    sheets,
-    update,
-)
+from metaprobe.monitoring.schema import ENTRIES, current_labels, events, is_one_of, labels, sa, samples, scores, sheets
 from metaprobe.monitoring.tables import Execute, LogError, Tables, read_mark, set_mark
 from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Item, Label, Message, Run, Usage
@@ -51,13 +37,13 @@ SYSTEM = "logged"
 """The system that runs from a log name."""
 
 INSTEAD = "(deleted)"
-"""What an event says in place of the id of a request that was deleted."""
+"""Stands in events for the id of a deleted request."""
 LEAST_WITHIN = 8
 """Characters of an id that is looked for within longer texts: a shorter one, such as 7, may be something else there."""
 
 _CLOCK, _LIMIT = "pruned_at", "pruned_before"
 """Marks: by which clock and up to which time the log was pruned."""
-_HEAVY = or_(*(scores.c[name].is_not(None) for name in ("logprobs", "question", "answer")))
+_HEAVY = sa.or_(*(scores.c[name].is_not(None) for name in ("logprobs", "question", "answer")))
 """Whether an answer has something that moves to a run store."""
 
 
@@ -101,16 +87,16 @@ def _implausible(run: Execute, before: float, now: float) -> str:
 
     A clock that seems to have jumped is remembered: answers that are logged by it later do not make it right.
     """
-    going = int(run(select(func.count()).where(scores.c.time < before))[0][0])
+    going = int(run(sa.select(sa.func.count()).where(scores.c.time < before))[0][0])
     if not going:
         return ""
     clock = read_mark(run, _CLOCK)
     if clock is None:
-        newest = select(func.max(scores.c.time)).where(scores.c.time <= now, scores.c.time < MAX_TIME)
+        newest = sa.select(sa.func.max(scores.c.time)).where(scores.c.time <= now, scores.c.time < MAX_TIME)
         clock = int(run(newest)[0][0])
         if now - clock > STEP_S:
             set_mark(run, _CLOCK, clock)
-    total = int(run(select(func.count()).select_from(scores))[0][0])
+    total = int(run(sa.select(sa.func.count()).select_from(scores))[0][0])
     if now - clock > STEP_S:
         return (
             f"the clock says {_minute(now)}, {(now - clock) / DAY:.0f} days after the last prune or answer of this log "
@@ -134,10 +120,10 @@ def delete_requests(tables: Tables, request_ids: Sequence[str], *, store: str | 
     """
     unknown = []
     for request_id in request_ids:
-        found = _delete_one(tables, text_of(request_id, MAX_NOTE))
+        known = _delete_one(tables, text_of(request_id, MAX_NOTE))
         if store is not None:
-            found |= _delete_stored(Path(store), request_id)
-        if not found:
+            known |= _delete_stored(Path(store), request_id)
+        if not known:
             unknown.append(request_id)
     _drop_shared(tables)
     try:
@@ -153,14 +139,14 @@ def delete_requests(tables: Tables, request_ids: Sequence[str], *, store: str | 
 def further_answers(tables: Tables, request_id: str) -> list[str]:
     """Returns the ids of the other answers to a request, as the proxy numbers them, that the log holds."""
     with tables.transaction() as run:
-        found = known_requests(run, [f"{request_id}:{place}" for place in range(1, MOST_ANSWERS)])
-    return sorted(found, key=lambda name: int(name.rpartition(":")[2]))
+        further = known_requests(run, [f"{request_id}:{place}" for place in range(1, MOST_ANSWERS)])
+    return sorted(further, key=lambda name: int(name.rpartition(":")[2]))
 
 
 def _delete_one(tables: Tables, request_id: str) -> bool:
     with tables.transaction(alone=True) as run:
-        rows = run(ROWS.where(or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
-        labelled = run(select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
+        rows = run(ROWS.where(sa.or_(scores.c.request_id == request_id, scores.c.shadow_of == request_id)))
+        labelled = run(sa.select(labels.c.id).where(labels.c.request_id == request_id).limit(1))
         _take_away(run, rows)
         _forget(run, [request_id])
         _leave_out_of_events(run, [request_id, *(str(row[1]) for row in rows)])
@@ -184,7 +170,7 @@ def rotate(tables: Tables, store: str | Path, *, days: float, now: float | None 
         raise LogError(f"days {days}; expected 0 or more")
     runs = require("metaprobe.records.store", "fit").RunStore(store)
     before = (time.time() if now is None else now) - days * DAY
-    known = select(current_labels.c.request_id, current_labels.c.value).where(current_labels.c.value.is_not(None))
+    known = sa.select(current_labels.c.request_id, current_labels.c.value).where(current_labels.c.value.is_not(None))
     right = {name: float(value) for name, value in tables.read(known)}
     asked = ENTRIES.where(scores.c.time < before, _HEAVY).order_by(scores.c.time).limit(CHUNK)
     total = 0
@@ -195,7 +181,7 @@ def rotate(tables: Tables, store: str | Path, *, days: float, now: float | None 
             runs.append([run_of(entry, right.get(entry.request_id)) for entry in given])
         with tables.transaction() as run:
             moved = scores.c.request_id.in_([entry.request_id for entry in entries])
-            run(update(scores).where(moved).values(logprobs=None, question=None, answer=None))
+            run(sa.update(scores).where(moved).values(logprobs=None, question=None, answer=None))
             stored = [entry.request_id for entry in given]
             gone = set(stored) - known_requests(run, stored)
         if gone:  # deleted since they were read: who deleted them has not found them in the store
@@ -220,35 +206,40 @@ def run_of(entry: Entry, label: float | None) -> Run:
         latency_ms=None if entry.latency_s is None else 1e3 * entry.latency_s,
         cost_usd=entry.cost_usd,
     )
-    said = () if label is None else (Label(call.id, "correct", label, "feedback"),)
+    labelled = () if label is None else (Label(call.id, "correct", label, "feedback"),)
     item = Item(entry.request_id, entry.question or "", group=entry.request_id, task=entry.tags.get("task", ""))
-    return Run(entry.request_id, SYSTEM, "", item, (call,), labels=said, final_answer=call.text, outcome=label)
+    return Run(entry.request_id, SYSTEM, "", item, (call,), labels=labelled, final_answer=call.text, outcome=label)
 
 
 def _take_away(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
     """Takes away rows found by `ROWS`, and all that is known of their requests."""
     if rows:
         subtract_rows(run, rows)
-        run(delete(scores).where(is_one_of(scores.c.id, [row[0] for row in rows])))
+        run(_DELETE, [{"gone": row[0]} for row in rows])
         _forget(run, [row[1] for row in rows])
 
 
 def _forget(run: Execute, request_ids: Sequence[str]) -> None:
-    for table in (labels, samples):
-        run(delete(table).where(table.c.request_id.in_(request_ids)))
+    for statement in _FORGET:
+        run(statement, [{"gone": request_id} for request_id in request_ids])
+
+
+# A row at a time by the driver: SQLAlchemy takes longer to write out a list of five hundred.
+_DELETE = sa.delete(scores).where(scores.c.id == sa.bindparam("gone"))
+_FORGET = [sa.delete(table).where(table.c.request_id == sa.bindparam("gone")) for table in (labels, samples)]
 
 
 def _drop_sheets(tables: Tables) -> None:
     """Takes away the sheets that no answer in the log was or could have been on: nothing is estimated by them."""
-    for sheet in tables.read(select(sheets).where(sheets.c.sheet.not_in(select(samples.c.sheet)))):
+    for sheet in tables.read(sa.select(sheets).where(sheets.c.sheet.not_in(sa.select(samples.c.sheet)))):
         fitting = chosen_contexts(
             tables, model=sheet.model or None, checkpoint=sheet.checkpoint or None, tags=json.loads(sheet.tags) or None
         )
         where = [*conditions(sheet.since, sheet.until), tables.number <= sheet.stored_until]
         where.append(is_one_of(scores.c.context, fitting))
-        if not tables.read(select(scores.c.id).where(*where).limit(1)):
+        if not tables.read(sa.select(scores.c.id).where(*where).limit(1)):
             with tables.transaction() as run:
-                run(delete(sheets).where(sheets.c.sheet == sheet.sheet))
+                run(sa.delete(sheets).where(sheets.c.sheet == sheet.sheet))
 
 
 def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:
@@ -256,11 +247,11 @@ def _leave_out_of_events(run: Execute, request_ids: Sequence[str]) -> None:
     for request_id in request_ids:
         held = json.dumps(request_id)[1:-1]
         escaped = re.sub("([!%_])", r"!\1", held)
-        named = select(events.c.id, events.c.details).where(events.c.details.like(f"%{escaped}%", escape="!"))
+        named = sa.select(events.c.id, events.c.details).where(events.c.details.like(f"%{escaped}%", escape="!"))
         for at, details in run(named):
             changed = json.dumps(_without(json.loads(details), request_id))
             if changed != details:
-                run(update(events).where(events.c.id == at).values(details=changed))
+                run(sa.update(events).where(events.c.id == at).values(details=changed))
 
 
 def _without(value: Any, request_id: str) -> Any:

@@ -9,20 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from metaprobe.monitoring.entry import COLUMNS, CONTEXT
-from metaprobe.monitoring.schema import (
-    BIN_SUMS,
-    SUMS,
-    answers,
-    bins,
-    contexts,
-    delete,
-    exists,
-    hours,
-    insert,
-    is_one_of,
-    scores,
-    select,
-)
+from metaprobe.monitoring.schema import BIN_SUMS, SUMS, bins, contexts, hours, insert, is_one_of, sa, scores
 from metaprobe.monitoring.tables import Execute, Tables
 
 HOUR, DAY = 3600, 86400
@@ -32,12 +19,10 @@ NO_SCORE = -1
 CHUNK = 500
 """Rows taken away in one transaction, so that who writes meanwhile waits for little."""
 
-SUMMED = (
-    *(scores.c[name] for name in "time shadow_of score flagged tokens tokens_saved cost_usd".split()),
-    *(contexts.c[name] for name in "model checkpoint task action finish_reason".split()),
-)
-"""What `add_rows` reads of an answer."""
-ROWS = select(scores.c.id, scores.c.request_id, *SUMMED).select_from(answers)
+_OWN = "time shadow_of score flagged tokens tokens_saved cost_usd".split()
+_SHARED = "model checkpoint task action finish_reason".split()
+"""Columns of an answer and of its context that `add_rows` reads."""
+ROWS = sa.select(*(scores.c[name] for name in ("id", "request_id", "context", *_OWN)))
 
 _INSERT = insert(scores).on_conflict_do_nothing(index_elements=["request_id"])
 _RETURNING = _INSERT.returning(scores.c.request_id)
@@ -67,8 +52,8 @@ def insert_rows(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) ->
         return new
     # In one order, so that two processes never wait for each other in a circle.
     ordered = [{name: row[name] for name in COLUMNS} for row in sorted(rows, key=lambda row: str(row["request_id"]))]
-    found = run(_RETURNING, ordered) if ordered else ()
-    stored = {row[0] for row in found}
+    inserted = run(_RETURNING, ordered) if ordered else ()
+    stored = {row[0] for row in inserted}
     return [row for row in rows if row["request_id"] in stored]
 
 
@@ -76,13 +61,13 @@ def known_requests(run: Execute, request_ids: Iterable[str]) -> set[str]:
     """Returns which of these requests are in the log."""
     asked, known = list(dict.fromkeys(request_ids)), set()
     for start in range(0, len(asked), CHUNK):
-        found = run(select(scores.c.request_id).where(scores.c.request_id.in_(asked[start : start + CHUNK])))
-        known |= {str(row[0]) for row in found}
+        there = run(sa.select(scores.c.request_id).where(scores.c.request_id.in_(asked[start : start + CHUNK])))
+        known |= {str(row[0]) for row in there}
     return known
 
 
 def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) -> None:
-    """Adds rows, with the names of `SUMMED`, to the sums; with `sign=-1` takes them out again."""
+    """Adds rows, with the names of `_OWN` and `_SHARED`, to the sums; with `sign=-1` takes them out again."""
     by_hour: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(SUMS))
     by_bin: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0] * len(BIN_SUMS))
     for row in rows:
@@ -128,28 +113,31 @@ def add_rows(run: Execute, rows: Iterable[Mapping[str, Any]], *, sign: int = 1) 
 
 def subtract_rows(run: Execute, rows: Sequence[Sequence[Any]]) -> None:
     """Takes rows that `ROWS` found out of the sums, and sums over no answers away."""
-    names = [column.name for column in SUMMED]
-    add_rows(run, [dict(zip(names, row[2:], strict=True)) for row in rows], sign=-1)
+    # Without a join: the texts that many rows share are read once.
+    asked = sa.select(contexts.c.id, *(contexts.c[name] for name in _SHARED))
+    those = is_one_of(contexts.c.id, {row[2] for row in rows})
+    shared = {at: dict(zip(_SHARED, values, strict=True)) for at, *values in run(asked.where(those))}
+    add_rows(run, ({**dict(zip(_OWN, row[3:], strict=True)), **shared[row[2]]} for row in rows), sign=-1)
     for table in (hours, bins):
-        run(delete(table).where(table.c.answers <= 0))
+        run(sa.delete(table).where(table.c.answers <= 0))
 
 
 def bin_of(score: float | None) -> int:
-    """Which hundredth a score lies in, from 0; `NO_SCORE` for none."""
+    """Returns the hundredth in which a score lies, from 0; `NO_SCORE` where there is no score."""
     return NO_SCORE if score is None else min(BINS - 1, max(0, int(score * BINS)))
 
 
 def drop_contexts(tables: Tables) -> None:
     """Takes away the contexts, with their tags, that no answer has any more."""
-    unused = ~exists().where(scores.c.context == contexts.c.id)
-    ids = [row[0] for row in tables.read(select(contexts.c.id).where(unused).order_by(contexts.c.id))]
+    unused = ~sa.exists().where(scores.c.context == contexts.c.id)
+    ids = [row[0] for row in tables.read(sa.select(contexts.c.id).where(unused).order_by(contexts.c.id))]
     for start in range(0, len(ids), CHUNK):
         chosen = ids[start : start + CHUNK]
         with tables.transaction() as run:
             if not tables.alone:  # one that a writer holds just now is in use; whoever comes later waits, and looks
-                locked = select(contexts.c.id).where(is_one_of(contexts.c.id, chosen)).order_by(contexts.c.id)
+                locked = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, chosen)).order_by(contexts.c.id)
                 chosen = [row[0] for row in run(locked.with_for_update(skip_locked=True))]
-            run(delete(contexts).where(is_one_of(contexts.c.id, chosen), unused))
+            run(sa.delete(contexts).where(is_one_of(contexts.c.id, chosen), unused))
 
 
 def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool) -> None:
@@ -163,7 +151,7 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
     while missing := [key for key in given if key not in numbers]:
         numbers |= {key: _number_of(run, given[key]) for key in missing}
         if not alone:
-            held = select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
+            held = sa.select(contexts.c.id).where(is_one_of(contexts.c.id, sorted(numbers.values())))
             locked = held.order_by(contexts.c.id).with_for_update(read=True, key_share=True)
             there = {row[0] for row in run(locked)}
             numbers = {key: number for key, number in numbers.items() if number in there}
@@ -172,8 +160,8 @@ def _link_contexts(run: Execute, rows: Sequence[dict[str, Any]], *, alone: bool)
 
 
 def _number_of(run: Execute, given: Mapping[str, Any]) -> int:
-    asked = select(contexts.c.id).where(*(contexts.c[name] == given[name] for name in CONTEXT if name != "task"))
-    if not (found := run(asked)):
+    asked = sa.select(contexts.c.id).where(*(contexts.c[name] == given[name] for name in CONTEXT if name != "task"))
+    if not (numbers := run(asked)):
         run(insert(contexts).on_conflict_do_nothing(), given)
-        found = run(asked)
-    return int(found[0][0])
+        numbers = run(asked)
+    return int(numbers[0][0])

@@ -1,4 +1,4 @@
-"""Whom to label: answers are drawn by chance, the doubtful ones more often, and how likely each was is kept.
+"""Draws answers to be labelled by chance, the doubtful ones more often, and keeps how likely each draw was.
 
 A share estimated from the drawn answers, each weighted by one over its propensity, is unbiased whatever the scores are
 worth: they only decide how wide its interval is.
@@ -25,12 +25,11 @@ from metaprobe.monitoring.schema import (
     answers,
     contexts,
     current_labels,
-    func,
     insert,
     is_one_of,
+    sa,
     samples,
     scores,
-    select,
     sheets,
 )
 from metaprobe.monitoring.tables import Execute, LogError, Row
@@ -88,7 +87,7 @@ class DrawRule:
     slope: float
 
     def propensities(self, doubts: Floats) -> Floats:
-        """Of answers of which `doubts` are the values of `doubt`; shape (n,), in (0, 1]."""
+        """Returns the propensity of each answer, in (0, 1]. `doubts` (n,): values of `doubt`."""
         return np.minimum(1.0, self.base + self.slope * doubts)
 
 
@@ -224,17 +223,17 @@ def _draw(
 
 
 def _sheets(read: Execute) -> set[str]:
-    return {str(row[0]) for row in read(select(sheets.c.sheet))}
+    return {str(row[0]) for row in read(sa.select(sheets.c.sheet))}
 
 
 def sheet_rows(log: ScoreLog, sheet: str) -> list[SheetRow]:
     """The answers of a sheet that nobody has labelled yet, in the order of their times; of a sheet done, none."""
-    of_sheet = scores.c.request_id.in_(select(samples.c.request_id).where(samples.c.sheet == sheet))
-    unlabelled = scores.c.request_id.not_in(select(current_labels.c.request_id))
+    of_sheet = scores.c.request_id.in_(sa.select(samples.c.request_id).where(samples.c.sheet == sheet))
+    unlabelled = scores.c.request_id.not_in(sa.select(current_labels.c.request_id))
     asked = ENTRIES.where(of_sheet, unlabelled).order_by(scores.c.time, scores.c.id)
     entries = [entry_of(row) for row in log.tables.read(asked)]
-    if not entries and not log.tables.read(select(sheets.c.sheet).where(sheets.c.sheet == sheet)):
-        latest = log.tables.read(select(sheets.c.sheet).order_by(sheets.c.time.desc()).limit(5))
+    if not entries and not log.tables.read(sa.select(sheets.c.sheet).where(sheets.c.sheet == sheet)):
+        latest = log.tables.read(sa.select(sheets.c.sheet).order_by(sheets.c.time.desc()).limit(5))
         names = ", ".join(str(row[0]) for row in latest) or "none"
         raise LogError(f"there is no sheet {sheet!r} in this log; the latest are {names}")
     return [SheetRow(e.request_id, e.time, e.model, e.tags, e.question, e.answer) for e in entries]
@@ -246,7 +245,7 @@ class _Candidates:
 
     ids: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    """In the order of commits; see `metaprobe.monitoring.tables`."""
+    """Numbers in the order of commits; see `metaprobe.monitoring.tables`."""
     times: Floats
     contexts: NDArray[np.int64]
     doubts: Floats
@@ -263,7 +262,7 @@ def _candidates(log: ScoreLog, *, since: float, until: float, choice: _Choice) -
     joined = scores.outerjoin(samples, samples.c.request_id == scores.c.request_id).outerjoin(
         current_labels, current_labels.c.request_id == scores.c.request_id
     )
-    asked = select(
+    asked = sa.select(
         *(scores.c[name] for name in ("id", "time", "context", "score")),
         samples.c.request_id.is_not(None),
         current_labels.c.value.is_not(None),
@@ -284,12 +283,12 @@ def _candidates(log: ScoreLog, *, since: float, until: float, choice: _Choice) -
 
 
 def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArray[np.intp]) -> Floats:
-    """How likely the answers at these places were to be on one of the sheets drawn before; shape of `places`.
+    """Returns how likely the answers at these places were to be on an earlier sheet; shape of `places`.
 
     An answer that was stored after a sheet was drawn could not be on it, whatever its own time is.
     """
     spared = np.ones(len(places))
-    for sheet in log.tables.read(select(sheets)):
+    for sheet in log.tables.read(sa.select(sheets)):
         fitting = _Choice(sheet.model or None, sheet.checkpoint or None, json.loads(sheet.tags)).contexts(log)
         covered = (candidates.times[places] >= sheet.since) & (candidates.times[places] < sheet.until)
         covered &= candidates.numbers[places] <= sheet.stored_until
@@ -301,11 +300,11 @@ def _earlier_propensities(log: ScoreLog, candidates: _Candidates, places: NDArra
 
 def _request_ids(run: Execute, ids: NDArray[np.int64]) -> dict[int, str]:
     """The request ids of rows, by the rows' own ids; of those that were taken away meanwhile none."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for start in range(0, len(ids), CHUNK):
         chosen = is_one_of(scores.c.id, ids[start : start + CHUNK])
-        found |= {int(at): str(name) for at, name in run(select(scores.c.id, scores.c.request_id).where(chosen))}
-    return found
+        names |= {int(at): str(name) for at, name in run(sa.select(scores.c.id, scores.c.request_id).where(chosen))}
+    return names
 
 
 def write_sheet(path: str | Path, rows: Iterable[SheetRow]) -> None:
@@ -324,8 +323,8 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
     may have learned. Returns nothing where labels of all of them will count.
     """
     given = scores.c.shadow_of.is_(None), scores.c.score.is_not(None)
-    last = select(func.max(scores.c.id)).select_from(answers).where(*given).group_by(contexts.c.model)
-    latest = select(contexts.c.model, contexts.c.checkpoint).select_from(answers).where(scores.c.id.in_(last))
+    last = sa.select(sa.func.max(scores.c.id)).select_from(answers).where(*given).group_by(contexts.c.model)
+    latest = sa.select(contexts.c.model, contexts.c.checkpoint).select_from(answers).where(scores.c.id.in_(last))
     in_service = {str(model): str(checkpoint) for model, checkpoint in log.tables.read(latest)}
     learned = _learned(log, running=set(in_service.values()))
     replaced: Counter[str] = Counter()
@@ -356,16 +355,16 @@ def will_not_count(log: ScoreLog, rows: Sequence[SheetRow]) -> str:
 
 
 def _learned(log: ScoreLog, *, running: set[str]) -> dict[str, float]:
-    """Until when new versions have learned, by the digest of the version that they were made of.
+    """Returns the time until which new versions have learned, by the digest of the version they were made of.
 
     The digest is empty where that is unknown. Versions that run by now are no new ones.
     """
-    found: dict[str, float] = {}
+    until: dict[str, float] = {}
     for event in (*log.events(RECALIBRATED), *log.events(RETRAINED)):
         key = str(event.details.get("from", ""))
         if event.details.get("to") not in running:
-            found[key] = max(found.get(key, 0.0), float(event.details.get("until", event.time)))
-    return found
+            until[key] = max(until.get(key, 0.0), float(event.details.get("until", event.time)))
+    return until
 
 
 def _moment(seconds: float) -> str:

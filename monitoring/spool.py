@@ -27,7 +27,7 @@ SUFFIX = ".spool"
 ACCEPTED = ".accepted"
 _NUMBER = struct.Struct("<Q")
 MOST_BYTES = 256 << 20
-"""Of one file; what does not fit is dropped, and counted."""
+"""Most bytes of one file. Entries that do not fit are dropped and counted."""
 _DROPPED = "dropped"
 """The key of a line that says how many entries were not even kept here."""
 
@@ -56,18 +56,18 @@ class Spool:
             return None
         with suppress(OSError):
             file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            found = cls(path)
-            found._file = file
+            spool = cls(path)
+            spool._file = file
             try:
                 held = os.fstat(file)
                 if held.st_uid == os.geteuid() and stat.S_ISREG(held.st_mode):
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
-                    found.waiting = sum(_row(line) is not None for line in found._lines())
-                    return found
+                    spool.waiting = sum(_row(line) is not None for line in spool._lines())
+                    return spool
             except OSError:
-                found.close()
+                spool.close()
                 raise
-            found.close()
+            spool.close()
         return None
 
     def add(self, rows: Rows) -> int:
@@ -106,7 +106,7 @@ class Spool:
         return rows, dropped, place
 
     def taken(self, rows: int, place: int) -> None:
-        """So many rows, up to that place, are in the log now; a file that holds no more is taken away."""
+        """Notes that this many rows, up to that place, are in the log; an exhausted file is removed."""
         self.waiting -= rows
         self._read_until = place
         if self._file is not None and place >= os.fstat(self._file).st_size:
@@ -146,7 +146,7 @@ class Spool:
             raise
 
     def _lines(self) -> Iterator[bytes]:
-        """What stands behind the rows that were taken back."""
+        """Yields the lines behind the rows that were taken back."""
         if self._file is None:
             return
         with os.fdopen(os.dup(self._file), "rb") as held:
@@ -177,7 +177,7 @@ class Accepted:
             raise
 
     def set(self, number: int) -> None:
-        """How many have been accepted so far."""
+        """Sets the number of entries accepted so far."""
         _NUMBER.pack_into(self._map, 0, number)
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Accepted:
 
 
 def beside_of(where: str) -> Path:
-    """How the names of one log's counters begin: as its file, or for a URL in the folder for temporary files."""
+    """Returns the start of the names of a log's counters: its file, or for a URL a name among temporary files."""
     if "://" not in where:
         return Path(where)
     return Path(tempfile.gettempdir()) / f"metaprobe-log-{hashlib.sha256(where.encode()).hexdigest()[:16]}"
@@ -216,7 +216,7 @@ def _lock(descriptor: int) -> None:
 
 
 def spool_names(where: str, beside: Path, folder: Path | None) -> Path:
-    """How the names of one log's spools begin: as those of its counters, or in the folder that is given."""
+    """Returns the start of the names of a log's spools: that of its counters, or a name in the given folder."""
     if folder is None:
         return beside
     named = where if "://" in where else str(Path(where).resolve())
@@ -254,7 +254,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _dropped(line: bytes) -> int:
-    """How many entries a line without a row stands for: its own number, or the one that it held and lost."""
+    """Returns how many lost entries a line without a row stands for: the number in it, or 1."""
     try:
         held = json.loads(line)
         return max(0, int(held[_DROPPED]))

@@ -12,32 +12,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache, partial
-from operator import itemgetter
 from pathlib import Path
 from sqlite3 import OperationalError
 from typing import Any
 
-import sqlalchemy
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.dialects.postgresql import Insert
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import StaticPool
-from sqlalchemy.schema import CreateTable
-
-from metaprobe.monitoring.schema import (
-    META,
-    VERSION,
-    ColumnElement,
-    Executable,
-    func,
-    identity,
-    insert,
-    marks,
-    scores,
-    select,
-    text,
-    update,
-)
+from metaprobe.monitoring.schema import META, VERSION, identity, insert, marks, sa, scores
 from metaprobe.records.database import BUSY_SECONDS, Database
 from metaprobe.records.errors import RecordError
 
@@ -76,14 +55,14 @@ class LogUnavailable(LogError):
 
 
 class Tables:
-    """What a score log asks of its database."""
+    """The operations that a score log needs of its database."""
 
     alone: bool
     """Whether every transaction has the database to itself, so that what it has read cannot change before it ends."""
-    number: ColumnElement[Any]
+    number: sa.ColumnElement[Any]
     """The number of a row of the table of scores; see above."""
 
-    _engine: sqlalchemy.Engine
+    _engine: sa.Engine
 
     def settled(self) -> int:
         """Returns the number up to which all rows are there: none at or below it can come later. Raises `LogError`."""
@@ -96,22 +75,22 @@ class Tables:
             yield partial(_run, connection)
 
     @contextmanager
-    def _begun(self, alone: bool) -> Iterator[sqlalchemy.Connection]:
+    def _begun(self, alone: bool) -> Iterator[sa.Connection]:
         with self._engine.begin() as connection:
             if alone and not self.alone:
-                connection.execute(select(func.pg_advisory_xact_lock(APPLICATION)))
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(APPLICATION)))
             yield connection
 
-    def read(self, statement: str | Executable, values: Values | None = None) -> Sequence[Row]:
+    def read(self, statement: str | sa.Executable, values: Values | None = None) -> Sequence[Row]:
         """Returns the rows that a statement finds. Raises `LogError`."""
         with self._reading() as connection:
             return _run(connection, statement, values or {})
 
-    def read_chunks(self, statement: str | Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
+    def read_chunks(self, statement: str | sa.Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
         """Yields the same, `CHUNK` rows at a time. Raises `LogError`."""
         with self._reading() as connection:
-            found = connection.execution_options(stream_results=True).execute(_executable(statement), values or {})
-            yield from found.partitions(CHUNK)
+            result = connection.execution_options(stream_results=True).execute(_executable(statement), values or {})
+            yield from result.partitions(CHUNK)
 
     def tidy(self) -> None:
         """Lets go of what was deleted, as far as nobody else reads it: PostgreSQL does that by itself."""
@@ -127,19 +106,19 @@ class Tables:
         self._engine.dispose()
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlalchemy.Connection]:
+    def _reading(self) -> Iterator[sa.Connection]:
         with self._named(), self._engine.connect() as connection:
             yield connection
 
     def _named(self) -> AbstractContextManager[None]:
-        """What goes wrong inside goes out as `LogUnavailable`, and names no password."""
+        """Turns errors inside into `LogUnavailable`, which names no password."""
         raise NotImplementedError
 
 
-def _make(connection: sqlalchemy.Connection) -> None:
+def _make(connection: sa.Connection) -> None:
     """Makes the tables where there are none. Raises `LogError` where another version has made them."""
     run = partial(_run, connection)
-    there = sqlalchemy.inspect(connection).get_table_names()
+    there = sa.inspect(connection).get_table_names()
     if scores.name not in there:
         META.create_all(connection)
         run(insert(marks), {"name": "version", "value": VERSION})
@@ -172,7 +151,7 @@ def set_mark(run: Execute, name: str, value: int, *, add: bool = False) -> None:
 
 def read_mark(run: Execute, name: str) -> int | None:
     """Returns a mark; None where it was never set."""
-    rows = run(select(marks.c.value).where(marks.c.name == name))
+    rows = run(sa.select(marks.c.value).where(marks.c.name == name))
     return int(rows[0][0]) if rows else None
 
 
@@ -194,7 +173,7 @@ class SqliteTables(Tables):
         self._database = Database(
             self._path,
             what="score log",
-            table=str(CreateTable(marks).compile(dialect=sqlite.dialect())),
+            table=str(sa.schema.CreateTable(marks)),
             application=APPLICATION,
             version=VERSION,
             lost="begin a new one, without what it held",
@@ -202,10 +181,13 @@ class SqliteTables(Tables):
             wait_s=self._wait_s,
         )
         self._file = _file_at(self._path)
-        self._engine = sqlalchemy.create_engine(
-            "sqlite://", creator=lambda: self._database.connection, poolclass=StaticPool
+        self._engine = sa.create_engine(
+            "sqlite://",
+            creator=lambda: self._database.connection,
+            poolclass=sa.pool.StaticPool,
+            paramstyle="named",
         )
-        sqlalchemy.event.listen(self._engine, "begin", _begin_writing)
+        sa.event.listen(self._engine, "begin", _begin_writing)
         with self._told(), self._begun(alone=True) as connection:
             _make(connection)
 
@@ -221,11 +203,11 @@ class SqliteTables(Tables):
         rows = self.read("SELECT seq FROM sqlite_sequence WHERE name = 'scores'")  # also of rows that are gone
         return int(rows[0][0]) if rows else 0
 
-    def read_chunks(self, statement: str | Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
+    def read_chunks(self, statement: str | sa.Executable, values: Values | None = None) -> Iterator[Sequence[Row]]:
         with self._reading() as connection:
-            found = connection.execute(_executable(statement), values or {})
+            result = connection.execute(_executable(statement), values or {})
             # Plain tuples: SQLAlchemy's own rows take half as long again to make, which tells for millions of answers.
-            while found.cursor is not None and (rows := found.cursor.fetchmany(CHUNK)):
+            while result.cursor is not None and (rows := result.cursor.fetchmany(CHUNK)):
                 yield rows
 
     def tidy(self) -> None:
@@ -241,7 +223,7 @@ class SqliteTables(Tables):
         self._database.close()
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlalchemy.Connection]:
+    def _reading(self) -> Iterator[sa.Connection]:
         with self._named(), self._engine.connect() as connection:
             yield connection.execution_options(reads=True)
 
@@ -254,11 +236,11 @@ class SqliteTables(Tables):
         with self._database.named():
             try:
                 yield
-            except DBAPIError as error:
+            except sa.exc.DBAPIError as error:
                 raise error.orig or error from error
 
 
-def _begin_writing(connection: sqlalchemy.Connection) -> None:
+def _begin_writing(connection: sa.Connection) -> None:
     """Begins a transaction that has the file to itself; who only reads needs none."""
     if not connection.get_execution_options().get("reads"):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -272,7 +254,7 @@ class UrlTables(Tables):
     def __init__(self, url: str) -> None:
         with self._named():
             # A connection that the server closed meanwhile is found out before it is used.
-            self._engine = sqlalchemy.create_engine(
+            self._engine = sa.create_engine(
                 url, pool_pre_ping=True, isolation_level="READ COMMITTED", connect_args=_limits(url)
             )
         if self._engine.dialect.name != POSTGRESQL:
@@ -287,15 +269,15 @@ class UrlTables(Tables):
     def settled(self) -> int:
         with self.transaction() as run:
             base = read_mark(run, BASE) or 0
-            last = base + int(run(select(func.txid_snapshot_xmin(func.txid_current_snapshot())))[0][0]) - 1
-            run(update(marks).where(marks.c.name == TOLD, marks.c.value < last).values(value=last))
+            last = base + int(run(sa.select(sa.func.txid_snapshot_xmin(sa.func.txid_current_snapshot())))[0][0]) - 1
+            run(sa.update(marks).where(marks.c.name == TOLD, marks.c.value < last).values(value=last))
         return last
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except (SQLAlchemyError, ImportError, OSError, UnicodeError) as error:
+        except (sa.exc.SQLAlchemyError, ImportError, OSError, UnicodeError) as error:
             # Not its text, which names host, port and user; an open secret in a log is found by whoever reads logs.
             raise LogUnavailable(
                 f"the score log's database failed ({kind_of(error)}); check its URL (such as"
@@ -311,9 +293,9 @@ def _number_by_transaction(run: Execute) -> None:
     above those that were given before.
     """
     base, told = read_mark(run, BASE), read_mark(run, TOLD) or 0
-    highest = max(told, int(run(select(func.max(scores.c.written)))[0][0] or 0))
+    highest = max(told, int(run(sa.select(sa.func.max(scores.c.written)))[0][0] or 0))
     restored = base is not None and highest >= base + int(
-        run(select(func.txid_snapshot_xmax(func.txid_current_snapshot())))[0][0]
+        run(sa.select(sa.func.txid_snapshot_xmax(sa.func.txid_current_snapshot())))[0][0]
     )
     if base is None or restored:
         base = (highest // _EPOCH + 1) * _EPOCH if restored else 0
@@ -323,56 +305,54 @@ def _number_by_transaction(run: Execute) -> None:
 
 
 def _limits(written: str) -> dict[str, Any]:
-    """How long libpq waits for a server that is silent, where the URL does not say it: for ever by itself."""
+    """Returns time limits for libpq, unless the URL sets them: by itself it waits for a silent server for ever."""
     try:
-        url = sqlalchemy.make_url(written)
+        url = sa.make_url(written)
     except ValueError as error:  # its port is no number
-        raise ArgumentError("could not parse the URL") from error
+        raise sa.exc.ArgumentError("could not parse the URL") from error
     if not url.drivername.startswith("postgresql") or "psycopg" not in url.drivername:
         return {}
     return {name: value for name, value in LIBPQ.items() if name not in url.query}
 
 
-def _executable(statement: str | Executable) -> Executable:
-    return text(statement) if isinstance(statement, str) else statement
+def _executable(statement: str | sa.Executable) -> sa.Executable:
+    return sa.text(statement) if isinstance(statement, str) else statement
 
 
 def _run(
-    connection: sqlalchemy.Connection, statement: str | Executable, values: Values | Sequence[Values] = ()
+    connection: sa.Connection, statement: str | sa.Executable, values: Values | Sequence[Values] = ()
 ) -> Sequence[Row]:
-    if isinstance(statement, Insert) and isinstance(values, list) and not statement._returning:
-        return _insert_many(connection, statement, values)
+    if isinstance(statement, sa.UpdateBase) and isinstance(values, list) and not statement._returning:
+        return _run_many(connection, statement, values)
     result = connection.execute(_executable(statement), values or None)
     return result.fetchall() if result.returns_rows else ()
 
 
-def _insert_many(connection: sqlalchemy.Connection, statement: Insert, rows: Sequence[Values]) -> Sequence[Row]:
-    """Inserts rows by the driver itself, which takes half the time: most of the writer's cost is this.
+def _run_many(connection: sa.Connection, statement: sa.UpdateBase, rows: Sequence[Values]) -> Sequence[Row]:
+    """Runs a statement once for each row, by the driver itself: SQLAlchemy takes twice as long to bind the values.
 
-    A row has two columns or more; further names in it are passed over.
+    An insertion passes over names that are no columns.
     """
-    known = statement.table.c
-    compiled = _compiled(statement, connection.dialect, tuple(name for name in rows[0] if name in known))
-    if compiled.positiontup is None:
-        connection.exec_driver_sql(str(compiled), list(rows))
-    else:
-        ordered = itemgetter(*compiled.positiontup)
-        connection.exec_driver_sql(str(compiled), [ordered(row) for row in rows])
+    names = None
+    if isinstance(statement, sa.Insert):
+        names = tuple(name for name in rows[0] if name in statement.table.c)
+    connection.exec_driver_sql(_compiled(statement, connection.dialect, names), list(rows))
     return ()
 
 
 @lru_cache(maxsize=32)
-def _compiled(statement: Insert, dialect: sqlalchemy.Dialect, columns: tuple[str, ...]) -> Any:
-    return statement.compile(dialect=dialect, column_keys=list(columns))
+def _compiled(statement: sa.UpdateBase, dialect: sa.Dialect, columns: tuple[str, ...] | None) -> str:
+    """Returns the statement's text, in which values stand by their names, as both drivers take them."""
+    return str(statement.compile(dialect=dialect, column_keys=None if columns is None else list(columns)))
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Which file stands there, whatever it is called; None where there is none."""
+    """Returns the identity of the file at that path; None where there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 # What may be said of a database's error is its kind. Its text names hosts, ports, users and sometimes passwords.
@@ -380,14 +360,12 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 _KNOWN = (
     "connection refused",
     "connection timed out",
-    "connection timeout expired",
     "timeout expired",
     "connection reset by peer",
     "network is unreachable",
     "no route to host",
     "server closed the connection unexpectedly",
     "connection is lost",
-    "terminating connection due to administrator command",
     "the database system is starting up",
     "the database system is shutting down",
     "the database system is in recovery mode",
@@ -404,35 +382,25 @@ _KNOWN = (
     "permission denied",
     "too many clients",
     "remaining connection slots are reserved",
-    "no space left on device",
-    "could not extend file",
-    "out of memory",
-    "read-only transaction",
-    "deadlock detected",
-    "lock timeout",
-    "statement timeout",
-    "ssl",
     "certificate verify failed",
-    "database is locked",
-    "disk i/o error",
-    "database or disk is full",
-    "unable to open database file",
+    "ssl",
     "could not parse",
     "can't load plugin",
     "no module named",
 )
-"""What is repeated of an error's text, in lower case: how databases and systems put what went wrong."""
+"""Phrases that are repeated of an error's text, in lower case. They are of errors before a session, which have no
+SQLSTATE; the class of any other error says what went wrong."""
 
 
 def kind_of(error: BaseException) -> str:
-    """The error's class, its SQLSTATE where it has one, and what is known of its text; nothing that it names."""
+    """Returns the error's class, its SQLSTATE where it has one, and known phrases of its text, without names."""
     problem = getattr(error, "orig", None) or error
     # Names stand in quotation marks: 'role "log" does not exist'.
     text = " ".join(_without_quoted(str(problem)).lower().split())
-    said = [type(problem).__name__]
+    told = [type(problem).__name__]
     if code := getattr(problem, "sqlstate", None) or getattr(problem, "pgcode", None):
-        said.append(f"SQLSTATE {code}")
-    return ": ".join([", ".join(said), *filter(None, [" and ".join(known for known in _KNOWN if known in text)])])
+        told.append(f"SQLSTATE {code}")
+    return ": ".join([", ".join(told), *filter(None, [" and ".join(known for known in _KNOWN if known in text)])])
 
 
 def _without_quoted(text: str) -> str:

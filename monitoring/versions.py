@@ -11,7 +11,7 @@ from functools import cache
 from metaprobe.checkpoints import CheckpointError, load_checkpoint
 from metaprobe.checkpoints.files import FOLDER, bundled_names
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.monitoring.schema import contexts, select
+from metaprobe.monitoring.schema import contexts, sa
 from metaprobe.records.errors import RecordError
 
 SHOWN = 12
@@ -26,15 +26,15 @@ _KINDS = ("promoted", "rolled back", "recalibrated")
 def version_names(log: ScoreLog) -> dict[str, str]:
     """Returns digest -> folder of the versions whose folder is known: from promotions and recalibrations in the log,
     and of those that come with metaprobe."""
-    found = dict(_bundled())
+    folders = dict(_bundled())
     for event in log.events():
         if event.kind not in _KINDS:
             continue
         for digest, path in _PAIRS:
             version, folder = event.details.get(digest), event.details.get(path)
             if isinstance(version, str) and isinstance(folder, str) and folder:
-                found[version] = folder
-    return found
+                folders[version] = folder
+    return folders
 
 
 @cache
@@ -56,18 +56,18 @@ def find_version(log: ScoreLog, given: str) -> str:
 
     Raises `RecordError` where no version of the log is meant, or several are.
     """
-    there = sorted({str(row[0]) for row in log.tables.read(select(contexts.c.checkpoint).distinct())} - {""})
+    there = sorted({str(row[0]) for row in log.tables.read(sa.select(contexts.c.checkpoint).distinct())} - {""})
     names = version_names(log)
-    found = [one for one in there if given == names.get(one)]
-    if not found and len(given) >= LEAST:
-        found = [one for one in there if one.startswith(given.lower())]
-    if not found:
+    meant = [one for one in there if given == names.get(one)]
+    if not meant and len(given) >= LEAST:
+        meant = [one for one in there if one.startswith(given.lower())]
+    if not meant:
         with suppress(CheckpointError, OSError):
-            found = [one for one in there if one == load_checkpoint(given).digest]
-    if len(found) == 1:
-        return found[0]
+            meant = [one for one in there if one == load_checkpoint(given).digest]
+    if len(meant) == 1:
+        return meant[0]
     known = ", ".join(name_version(one, names) for one in there[:5])
     raise RecordError(
-        f"{given!r} is {'the beginning of several' if found else 'none'} of the checkpoints that gave this log's "
+        f"{given!r} is {'the beginning of several' if meant else 'none'} of the checkpoints that gave this log's "
         f"scores ({known or 'none yet'}); expected a folder, or at least {LEAST} digits of a digest"
     )

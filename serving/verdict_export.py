@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.label_formats import OURS
+from metaprobe.monitoring.label_mapping import OURS
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.posting import checked_url, post_json

@@ -2,9 +2,6 @@
 
 import sys
 import threading
-from collections.abc import Iterator
-
-import pytest
 
 from metaprobe.monitoring.answer_lengths import LEAST, MODELS, AnswerLengths
 
@@ -38,33 +35,27 @@ def test_models_whose_names_callers_make_up_do_not_fill_the_memory() -> None:
     assert len(lengths._by_model) == MODELS
 
 
-@pytest.fixture
-def hurried() -> Iterator[None]:
-    """Threads that take turns as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("hurried")
 def test_threads_may_read_while_others_write() -> None:
-    lengths, failed = AnswerLengths(), []
+    lengths, failed, before = AnswerLengths(), [], sys.getswitchinterval()
 
     def write() -> None:
-        for number in range(20_000):
+        for number in range(5_000):
             lengths.add("m", number)
 
     def read() -> None:
         try:
-            for _ in range(50):
+            for _ in range(20):
                 lengths.estimate_left("m", 1)
         except RuntimeError as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=work) for work in (write, read, read)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for work in (write, read, read)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
     assert failed == []

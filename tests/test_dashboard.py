@@ -140,14 +140,6 @@ def test_no_figure_is_of_two_versions_whose_scores_are_off_in_opposite_ways(tmp_
     }
 
 
-def test_risk_is_of_the_answers_that_were_not_flagged(log: ScoreLog) -> None:
-    rows = log.columns(checkpoint=NEW)
-    accepted = rows.score >= 0.5
-    [version] = overview(log, span(checkpoint=NEW))["versions"]
-    risk = version["risk"]["scores"]["value"]
-    assert math.isclose(risk, 1 - rows.score[accepted].mean(), abs_tol=0.01)
-
-
 @pytest.mark.parametrize(("days", "step"), [(1, 3600), (3, 3600), (7, 86400), (90, 86400), (365, 7 * 86400)])
 def test_points_over_time_are_hours_days_or_weeks_and_lose_no_answer(log: ScoreLog, days: float, step: int) -> None:
     chosen = span(days)
@@ -182,16 +174,6 @@ def test_the_queue_is_the_flagged_ones_that_nobody_labelled_the_worst_first(log:
     assert {one["task"] for one in queue} == {"faq"}
     labelled = {one.request_id for one in log.current_labels()}
     assert not labelled & {one["request_id"] for one in flagged_queue(log, span())}
-
-
-def test_versions_and_events_are_named(log: ScoreLog) -> None:
-    found = overview(log, span())
-    assert [(one["checkpoint"][0], one["models"], one["answers"]) for one in found["versions"]] == [
-        ("b", ["new"], 201),
-        ("a", ["old"], 200),
-    ]
-    assert [one["kind"] for one in found["events"]] == ["drift"]
-    assert found["choices"]["task"] == ["", "code", "faq"]
 
 
 # Over HTTP
@@ -230,16 +212,13 @@ def test_what_is_asked_for_is_what_comes(served: Served) -> None:
     assert answers[0]["answer"].startswith("<script>")
 
 
-@pytest.mark.parametrize("days", ["x", "0", "-1", "nan", "1e9"])
-def test_days_that_are_none_are_refused(served: Served, days: str) -> None:
-    answer = served.get(f"/dashboard/data?days={days}", authorization=f"Bearer {KEY}")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_days")
-
-
-@pytest.mark.parametrize("query", ["since=x", "since=nan", "since=5&until=4", "since=1&until=1e9", "since=-1&until=5"])
-def test_times_that_are_none_are_refused(served: Served, query: str) -> None:
-    answer = served.get(f"/dashboard/data?{query}", authorization=f"Bearer {KEY}")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_time")
+def test_days_and_times_that_are_none_are_refused(served: Served) -> None:
+    days = [f"days={one}" for one in ("x", "0", "-1", "nan", "1e9")]
+    times = ["since=x", "since=nan", "since=5&until=4", "since=1&until=1e9", "since=-1&until=5"]
+    for code, queries in (("invalid_days", days), ("invalid_time", times)):
+        for query in queries:
+            answer = served.get(f"/dashboard/data?{query}", authorization=f"Bearer {KEY}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, code), query
 
 
 def test_without_a_log_there_is_no_dashboard_and_the_answer_says_why(checkpoint: Path) -> None:

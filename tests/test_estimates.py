@@ -14,10 +14,8 @@ from metaprobe.monitoring.estimates import (
     LABELLED,
     POWERED,
     SCORES,
-    Estimate,
     estimate_accuracy,
     estimate_log,
-    estimate_share,
     estimate_wrong,
     name_weeks,
 )
@@ -38,10 +36,10 @@ def drawn(rng: np.random.Generator, p: np.ndarray, labels: float, *, active: boo
     return np.minimum(labels * wish / wish.sum(), 1)
 
 
-def covered(labels: int, *, active: bool, told: float = 2.0, times: int = 400) -> tuple[np.ndarray, np.ndarray]:
+def covered(labels: int, *, active: bool, told: float = 2.0, times: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """How often powered and labelled intervals hold the share right, and how wide they are."""
     rng = np.random.default_rng([labels, active, int(10 * told)])
-    truth = answers(rng, 400_000, told=told)[0].mean()
+    truth = answers(rng, 100_000, told=told)[0].mean()
     held, width = np.zeros(2), np.zeros(2)
     for _ in range(times):
         p, y = answers(rng, 2000, told=told)
@@ -61,22 +59,20 @@ def repeated(rng: np.random.Generator, questions: int, times: int) -> tuple[np.n
     return score, (rng.random(len(easy)) < easy).astype(float), names
 
 
-@pytest.mark.parametrize(
-    ("questions", "times", "labels"), [(150, 10, 300), (50, 30, 300), (20, 50, 200), (1500, 1, 100)]
-)
+@pytest.mark.parametrize(("questions", "times", "labels"), [(50, 30, 300), (20, 50, 200), (1500, 1, 100)])
 def test_intervals_hold_for_many_answers_to_one_question_where_that_is_told(
     questions: int, times: int, labels: int
 ) -> None:
     rng, held, naive = np.random.default_rng([questions, times]), np.zeros(2), np.zeros(2)
-    for _ in range(300):
+    for _ in range(200):
         score, y, names = repeated(rng, questions, times)
         propensity = np.full(len(y), labels / len(y))
         asked = rng.random(len(y)) < propensity
         given = score, np.where(asked, y, np.nan), np.where(asked, propensity, np.nan)
         held += [one.low <= 0.5 <= one.high for one in estimate_accuracy(*given, group=names)[1:]]
         naive += [one.low <= 0.5 <= one.high for one in estimate_accuracy(*given)[1:]]
-    assert (held / 300 >= 0.92).all(), held / 300
-    assert (naive / 300 < 0.9).all() or times == 1, "else there is nothing to hold"
+    assert (held / 200 >= 0.92).all(), held / 200
+    assert (naive / 200 < 0.9).all() or times == 1, "else there is nothing to hold"
 
 
 def test_answers_without_a_group_stand_for_themselves_and_what_is_no_group_is_refused() -> None:
@@ -98,24 +94,24 @@ def test_answers_without_a_group_stand_for_themselves_and_what_is_no_group_is_re
         estimate_accuracy(p, label, group=["a"] * 3)
 
 
-@pytest.mark.parametrize(("first", "then", "of"), [(200, 20, 4000), (100, 30, 3000), (60, 20, 2000)])
+@pytest.mark.parametrize(("first", "then", "of"), [(200, 20, 4000), (60, 20, 2000)])
 def test_intervals_hold_after_a_first_sheet_that_took_all_and_a_later_one_that_took_few(
     first: int, then: int, of: int
 ) -> None:
     """The few stand for most answers: the many labels must not make up for their being few."""
     rng, held = np.random.default_rng([first, then]), np.zeros(2)
-    for _ in range(400):
+    for _ in range(200):
         p = rng.beta(19, 1, first + of)
         y = (rng.random(len(p)) < p).astype(float)
         propensity = np.r_[np.ones(first), np.full(of, then / of)]
         asked = rng.random(len(p)) < propensity
         found = estimate_accuracy(p, np.where(asked, y, np.nan), np.where(asked, propensity, np.nan))[1:]
         held += [one.low <= 0.95 <= one.high for one in found]
-    assert (held / 400 >= 0.93).all(), held / 400
+    assert (held / 200 >= 0.93).all(), held / 200
 
 
 @pytest.mark.parametrize("active", [False, True], ids=["uniform", "active"])
-@pytest.mark.parametrize("labels", [10, 40, 200])
+@pytest.mark.parametrize("labels", [10, 200])
 def test_intervals_hold_the_share_that_is_right(labels: int, active: bool) -> None:
     held, _ = covered(labels, active=active)
     assert (held >= 0.93).all(), held
@@ -185,20 +181,6 @@ def test_few_labels_give_a_wide_interval_and_none_gives_none() -> None:
     assert estimate_accuracy([], [])[0].reason == "there are no answers"
 
 
-def test_scores_alone_are_as_sure_as_so_many_answers_that_are_right_by_chance() -> None:
-    for n in (100, 400):
-        scores = estimate_accuracy(np.full(n, 0.8), np.full(n, np.nan), level=0.95)[0]
-        assert (scores.low, scores.high) == pytest.approx(
-            (0.8 - 1.96 * 0.4 / n**0.5, 0.8 + 1.96 * 0.4 / n**0.5), abs=1e-4
-        )
-
-
-def test_all_right_is_no_certainty() -> None:
-    found = estimate_accuracy(np.full(1000, 0.7), np.where(np.arange(1000) < 20, 1.0, np.nan))[1]
-    assert found.value == 1.0
-    assert 0.7 < found.low < 0.9
-
-
 def test_so_many_labels_more_halve_the_interval() -> None:
     rng = np.random.default_rng(7)
     p, y = answers(rng, 50_000)
@@ -225,15 +207,6 @@ def test_risk_is_of_the_accepted_alone() -> None:
     assert found[1].rows == accepted.sum()
 
 
-def test_shares_are_counted() -> None:
-    flags = np.arange(400) < 100
-    share = estimate_share(flags)
-    assert (share.value, share.labels, share.method) == (0.25, 0, "counted")
-    assert share.low < 0.25 < share.high
-    assert share.width < 0.1
-    assert estimate_share([]).reason
-
-
 def test_weeks_begin_on_mondays_in_utc() -> None:
     sunday = np.datetime64("2026-11-22T23:59:59").astype(int)
     assert name_weeks([sunday, sunday + 1]).tolist() == ["2026-W47", "2026-W48"]
@@ -254,14 +227,6 @@ def test_what_is_no_score_label_or_propensity_is_refused(
 ) -> None:
     with pytest.raises(RecordError, match=said):
         estimate_accuracy(score, label, propensity)
-
-
-def test_answers_without_a_score_count_as_average_ones() -> None:
-    score = np.array([0.2, 0.4, np.nan, np.nan])
-    scores, powered, _ = estimate_accuracy(score, [0.0, 1.0, 1.0, np.nan])
-    assert scores.value == pytest.approx(0.3)
-    assert isinstance(powered, Estimate)
-    assert powered.labels == 3
 
 
 def test_answers_that_came_after_the_last_draw_do_not_move_what_labels_say(tmp_path: Path) -> None:

@@ -18,22 +18,15 @@ def options_of(command: click.Command) -> list[click.Option]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_says_what_it_is_for(name: str) -> None:
+def test_every_option_says_what_it_is_for_and_shows_its_default(name: str) -> None:
+    assert CliRunner().invoke(main, [*name.split(), "--help"]).output.startswith("Usage: ")
+    assert COMMANDS[name].short_help or name.count(" "), f"{name} has no line in the list of commands"
     for option in options_of(COMMANDS[name]):
         assert option.help, f"{name} {option.opts} has no help"
         assert option.help.rstrip().endswith((".", "]")), f"{name} {option.opts}: {option.help!r}"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_default_that_is_no_switch_is_shown(name: str) -> None:
-    shown = CliRunner().invoke(main, [*name.split(), "--help"]).output
-    for option in options_of(COMMANDS[name]):
         known = option.to_info_dict()["default"]
-        if option.is_flag or option.multiple or option.required or known is None or known == "":
-            continue
-        assert option.show_default, f"{name} {option.opts} does not show its default {known!r}"
-    assert shown.startswith("Usage: ")
-    assert COMMANDS[name].short_help or name.count(" "), f"{name} has no line in the list of commands"
+        if not (option.is_flag or option.multiple or option.required or known is None or known == ""):
+            assert option.show_default, f"{name} {option.opts} does not show its default {known!r}"
 
 
 @pytest.mark.parametrize("name", ["feedback", "sample", "estimate", "drift", "retrain", "log prune", "log rotate"])

@@ -1,7 +1,6 @@
 """A score log from the command line: estimated, watched for drift, and with a threshold that follows its labels."""
 
 import json
-import re
 import shutil
 import socket
 import threading
@@ -15,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
-from metaprobe.monitoring.drift import LABEL, Alarm, key_of
-from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, draw_alarm, kept_watch, measure_move, open_watch
+from metaprobe.monitoring.drift import LABEL, key_of
+from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import draw_sheet
@@ -170,25 +169,6 @@ def test_a_change_rings_once_is_stored_with_a_picture_and_what_was_read_is_not_r
     assert "of which the first 200 are the reference" in str(title.text)
 
 
-def test_after_an_alarm_before_is_what_came_since_that_alarm(url: Path) -> None:
-    with ScoreLog.open(url) as log:
-        write(log, 500, first=1000, longer=2.0)
-        write(log, 300, first=1500)
-        higher, lower = LogWatch().read(log)
-    assert (higher["moved"], lower["moved"]) == ("higher", "lower")
-    assert higher["before"] == pytest.approx(110, rel=0.1)
-    assert lower["before"] == pytest.approx(220, rel=0.1), "the reference, and not all that ever was"
-    assert lower["after"] == pytest.approx(110, rel=0.15)
-
-
-def test_labels_ring_where_scores_are_too_high(url: Path) -> None:
-    with ScoreLog.open(url) as log:
-        write(log, 600, first=1000, labels=0.8, off=0.3)
-        found = LogWatch().read(log)
-    assert [(alarm["stream"], alarm["moved"]) for alarm in found][:1] == [("label", "too high")]
-    assert float(str(found[0]["after"])) < float(str(found[0]["before"])) - 0.1
-
-
 def test_complaints_ring_nothing_where_answers_are_drawn_for_labels(url: Path, tmp_path: Path) -> None:
     """Whoever complains knows that the answer is wrong, so that of complaints every score is too high."""
     with ScoreLog.open(url) as log:
@@ -260,41 +240,6 @@ def test_lines_of_json_are_all_that_stands_on_stdout(url: Path, tmp_path: Path) 
     )
 
 
-def test_a_table_for_people_holds_what_the_lines_of_json_hold(url: Path) -> None:
-    held = lines(run("estimate", "--json", "--log", url))
-    shown = run("estimate", "--log", url).stdout.splitlines()
-    assert shown[0].split()[:3] == ["share", "method", "value"]
-    for line, row in zip(held, shown[2:], strict=False):
-        assert row.split()[:3] == [line["of"], line["method"], f"{line['value']:.3f}"]
-        assert f"{line['low']:.3f} to {line['high']:.3f}" in row
-    below = " ".join(" ".join(shown[2 + len(held) :]).split())
-    for line in held:
-        assert str(line["reason"]) in below
-        assert str(line["assumption"]) in below, "what has to be true stands below the numbers"
-    parts = run("estimate", "--log", url, "--by", "model").stdout
-    assert {tuple(row.split()[:2]) for row in parts.splitlines()[2:9]} == {("cccccccccccc", "big")}
-
-
-def test_alarms_are_a_table_for_people(url: Path) -> None:
-    assert run("drift", "--log", url, "--state", url.with_name("drift.json")).stdout == ""
-    with ScoreLog.open(url) as log:
-        write(log, 300, first=1000, longer=2.0)
-    shown = run("drift", "--log", url, "--state", url.with_name("drift.json")).stdout.splitlines()
-    assert shown[0].split() == ["stream", "moved", "version", "began", "before", "after", "evidence"]
-    assert re.match(r"tokens +mean tokens higher +2025-11-10 ", shown[2])
-    assert "picture" not in "".join(shown)
-
-
-def test_midnight_is_the_first_hour_of_every_day(tmp_path: Path) -> None:
-    watch = LogWatch(within="hour")
-    with ScoreLog.open(tmp_path / "log.sqlite") as log:
-        for day in range(3):
-            write_one(log, f"a{day}", BEGIN + 86_400 * day + 3_599)
-            write_one(log, f"b{day}", BEGIN + 86_400 * day + 23 * 3_600)
-        watch.read(log)
-    assert set(watch.watch.streams[SCORES].ranks) == {"0", "23"}
-
-
 def test_an_answer_that_is_stored_late_is_read_and_none_is_read_twice(url: Path) -> None:
     watch = LogWatch()
     with ScoreLog.open(url) as log:
@@ -312,15 +257,6 @@ def test_an_answer_that_is_stored_late_is_read_and_none_is_read_twice(url: Path)
         write_one(log, "ahead", BEGIN + 1e9)  # by a clock that is ahead
         watch.read(log)
         assert watch.watch.streams[SCORES].rows == 1003
-
-
-def test_what_is_logged_after_a_prune_is_watched(url: Path) -> None:
-    watch = LogWatch()
-    with ScoreLog.open(url) as log:
-        watch.read(log)
-        assert log.prune(1, sure=True) == 1000
-        write(log, 600, first=5000, longer=3.0)
-        assert [alarm["stream"] for alarm in watch.read(log)] == ["tokens"]
 
 
 def test_a_log_that_was_put_back_to_an_earlier_copy_is_refused(url: Path) -> None:
@@ -345,21 +281,6 @@ def test_who_reads_at_the_same_time_is_refused_and_nothing_rings_twice(url: Path
         assert run("drift", "--log", url, "--state", url.with_name("other.json")).exit_code == 0
     assert run("drift", "--log", url, "--state", state).exit_code == 0
     assert sorted(path.name for path in url.parent.glob("*drift*")) == ["drift.json"]
-
-
-def test_of_who_was_unsure_first_the_first_label_that_says_something_counts(url: Path) -> None:
-    watch = LogWatch()
-    with ScoreLog.open(url) as log:
-        write(log, 1, first=2000)
-        log.label("r2000", None, time=BEGIN + 2e5)
-        watch.read(log)
-        rows = watch.watch.streams[LABELS].rows
-        log.label("r2000", 0, time=BEGIN + 3e5)
-        log.label("r2000", 1, time=BEGIN + 4e5)
-        watch.read(log)
-        assert watch.watch.streams[LABELS].rows == rows + 1
-        [first] = [one for one in log.first_labels() if one.request_id == "r2000"]
-    assert (first.value, first.time) == (0, BEGIN + 3e5)
 
 
 def test_another_checkpoint_is_no_drift_and_the_same_one_that_says_otherwise_is(url: Path) -> None:
@@ -406,7 +327,8 @@ def test_what_is_watched_is_kept_with_the_state(url: Path, tmp_path: Path) -> No
     assert kept.read_to == 1000
     hours = set(kept.watch.streams[SCORES].ranks)
     assert hours == {str(hour) for hour in range(17)}, "1,000 minutes from midnight on"
-    assert open_watch(state, within="hour").read_to == kept.read_to
+    with kept_watch(state, within="hour") as again:
+        assert again.read_to == kept.read_to
     refused = run("drift", "--log", url, "--state", state, "--model", "big")
     assert refused.exit_code == 1
     assert "has watched with model None, and 'big' was given" in refused.output
@@ -431,36 +353,6 @@ def test_a_state_is_of_one_log_and_another_begun_in_its_place_is_refused(url: Pa
     assert run("drift", "--log", moved, "--state", state).exit_code == 0, "the same log in another place"
 
 
-def test_who_watches_answers_that_are_none_is_told(url: Path, tmp_path: Path) -> None:
-    done = run("drift", "--log", url, "--state", tmp_path / "s", "--model", "nobody")
-    assert "nothing is watched yet: the log holds no answers of model nobody" in done.stderr
-    assert "no alarm" in run("drift", "--log", url, "--state", tmp_path / "t", "--model", "big").stderr
-
-
-@pytest.mark.parametrize(
-    "given", ["1762776000", "1762776000.0", "2025-11-10T12:00", "2025-11-10T12:00:00Z", "2025-11-10T13:00+01:00"]
-)
-def test_a_time_may_be_given_as_an_alarm_states_it(url: Path, given: str) -> None:
-    assert lines(run("estimate", "--json", "--log", url, "--since", given))[0]["rows"] == 1000 - 12 * 60
-
-
-def test_a_time_that_is_none_is_refused(url: Path) -> None:
-    for given in ("yesterday", "nan", "", "2026", "20261110", "1762776000000"):
-        refused = run("estimate", "--log", url, "--since", given)
-        assert (refused.exit_code, "expected seconds since 1970" in refused.output) == (2, True), refused.output
-
-
-@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
-def test_the_threshold_follows_the_labels_of_a_log(tmp_path: Path) -> None:
-    digest = QualityPredictor.load().checkpoint.digest
-    with ScoreLog.open(tmp_path / "log.sqlite") as log:
-        write(log, 3000, checkpoint=digest, labels=1.0)
-    [told] = lines(run("threshold", "bundled:quality", "--log", tmp_path / "log.sqlite"))
-    assert abs(float(str(told["missed"])) - 0.1) <= float(str(told["bound"]))
-    assert 0.7 < float(str(told["threshold"])) < 1.0
-    assert told["wrong"] == pytest.approx(3000 * 2 / 7, rel=0.1)
-
-
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 def test_a_few_drawn_labels_of_a_large_log_do_not_throw_the_threshold(tmp_path: Path) -> None:
     digest = QualityPredictor.load().checkpoint.digest
@@ -474,18 +366,6 @@ def test_a_few_drawn_labels_of_a_large_log_do_not_throw_the_threshold(tmp_path: 
     [told] = lines(run("threshold", "bundled:quality", "--log", tmp_path / "log.sqlite"))
     assert -0.02 <= float(str(told["threshold"])) <= 1.02
     assert 30 < float(str(told["wrong"])) < 100, "of about 85, all of one half and about half of the other"
-
-
-def test_pictures_are_drawn_of_names_of_little_and_of_nothing() -> None:
-    alarm = Alarm("finish_reason", 9.0, 5.0, 100.0, 10, 5, "lower")
-    names = np.array(["stop"] * 5 + ["length", "stop", "", "length", "length"])
-    move = measure_move(alarm, np.arange(10), names)
-    assert (move.what, move.before, move.after) == ("share of 'stop'", 1.0, 0.25)
-    for time, values in ((np.arange(10), names), ([3.0], ["<b>"]), ([], []), (np.arange(6), names[:6])):  # until 9.0
-        ElementTree.fromstring(draw_alarm(alarm, time, values))
-    one = Alarm("score", 1.0, 1.0, 100.0, 1, 1, "lower")
-    assert np.isnan(measure_move(one, [1.0], [0.5]).before)
-    ElementTree.fromstring(draw_alarm(one, [1.0], [0.5]))
 
 
 class Hook:
@@ -559,10 +439,3 @@ def test_an_alarm_that_a_killed_process_has_stored_is_in_the_log_once(url: Path)
         write(log, 300, first=1000, longer=2.0)
         assert LogWatch().read(log) == LogWatch().read(log)  # the second knows nothing of the first
         assert len(log.events(DRIFT)) == 1
-
-
-def test_a_state_that_is_none_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "state.json"
-    file.write_text(json.dumps({"watch": "{}", "model": None}))
-    with pytest.raises(RecordError, match="no state"):
-        LogWatch.load(file)

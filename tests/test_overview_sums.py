@@ -11,8 +11,7 @@ from logged_entries import DAY, START, entry
 from statsmodels.stats.proportion import proportion_confint
 
 from metaprobe.monitoring import tables
-from metaprobe.monitoring.estimates import estimate_accuracy, estimate_share
-from metaprobe.monitoring.labelled import OnlineThreshold
+from metaprobe.monitoring.estimates import estimate_share
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, overview
 from metaprobe.monitoring.sampling import draw_sheet, write_sheet
@@ -41,12 +40,16 @@ def log(tmp_path: Path) -> ScoreLog:
     return log
 
 
-def test_every_label_is_in_one_window_and_windows_do_not_overlap(log: ScoreLog) -> None:
+def test_windows_of_labels_are_equally_long_and_hold_every_label_once(log: ScoreLog) -> None:
+    span = Span(START, START + DAYS * DAY - 1)
     with log:
-        found = pictures(log, Span(START, START + DAYS * DAY - 1))["labels_over_time"]
+        found = pictures(log, span)["labels_over_time"]
     assert sum(window["labels"] for window in found) == 2 * DAYS
     assert all(first["to"] <= second["from"] for first, second in pairwise(found))
-    assert found[-1]["to"] == START + DAYS * DAY - 1
+    assert (found[0]["from"], found[-1]["to"]) == (START, span.until)
+    [length] = {second["from"] - first["from"] for first, second in pairwise(found)}
+    assert length % span.step == 0
+    assert 8 <= len(found) <= DAYS, "some windows, and not one a label"
 
 
 def test_the_surest_answers_come_first_where_risk_is_shown_against_coverage(log: ScoreLog) -> None:
@@ -56,13 +59,6 @@ def test_the_surest_answers_come_first_where_risk_is_shown_against_coverage(log:
         [0.0] * sum(covered <= 0.5 for covered, _ in curve)
     )
     assert curve[-1] == pytest.approx([1.0, 0.5])
-
-
-def test_the_risk_is_that_of_labelled_answers_that_were_accepted(log: ScoreLog) -> None:
-    with log:
-        risk = pictures(log, Span(START, START + DAYS * DAY - 1))["risk"]["labelled"]
-    assert risk["labels"] == 2 * DAYS - 12
-    assert risk["value"] == pytest.approx((DAYS - 12) / (2 * DAYS - 12))
 
 
 def test_a_label_that_nobody_drew_does_not_make_later_days_count(tmp_path: Path) -> None:
@@ -92,17 +88,6 @@ def test_a_log_that_is_read_in_pieces_is_the_log(log: ScoreLog, monkeypatch: pyt
     assert pieces.request_id.tolist() == whole.request_id.tolist()
 
 
-def test_sums_over_no_answers_are_taken_away(tmp_path: Path) -> None:
-    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        for number in (1, 2, 3):
-            log.write(entry(number))
-        assert log.flush()
-        assert log.tables.read("SELECT sum(answers) FROM hours") == [(3,)]
-        for name in ("r1", "r2", "r3"):
-            log.delete(name)
-        assert [log.tables.read(f"SELECT count(*) FROM {name}") for name in ("hours", "bins")] == [[(0,)], [(0,)]]
-
-
 @pytest.mark.parametrize(("true", "of"), [(0, 5), (3, 10), (40, 200)])
 def test_a_share_has_the_interval_of_agresti_and_coull(true: int, of: int) -> None:
     # Two answers are added on each side, which is z * z / 2 of a normal quantile of 2.
@@ -110,33 +95,6 @@ def test_a_share_has_the_interval_of_agresti_and_coull(true: int, of: int) -> No
     low, high = proportion_confint(true, of, alpha=1 - level, method="agresti_coull")
     found = estimate_share([1] * true + [0] * (of - true), level=level)
     assert [found.low, found.high] == pytest.approx([max(low, 0), min(high, 1)])
-
-
-@pytest.mark.parametrize("labels", [400, 4000])
-def test_as_many_more_labels_as_are_named_halve_the_interval(labels: int) -> None:
-    generator = np.random.default_rng(5)
-    rows = 40_000
-    score = generator.random(rows)
-    true = (generator.random(rows) < score).astype(float)
-
-    def plain(n: int) -> tuple[float, int | None]:
-        label = np.where(np.arange(rows) < n, true, np.nan)
-        found = estimate_accuracy(score, label)[2]
-        return found.width, found.next_halving
-
-    width, further = plain(labels)
-    assert further is not None
-    assert plain(labels + further)[0] == pytest.approx(width / 2, rel=0.02)
-
-
-def test_a_score_that_is_the_threshold_is_not_flagged() -> None:
-    threshold = OnlineThreshold(0.5, rate=0.1)
-    assert [threshold.flags(score) for score in (0.49, 0.5, 0.51)] == [True, False, False]
-
-
-def test_no_labels_are_no_error(tmp_path: Path) -> None:
-    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        assert log.add_labels([]) == 0
 
 
 def test_a_sheet_shows_the_letters_of_every_language(tmp_path: Path) -> None:
@@ -156,22 +114,3 @@ def test_scores_are_shown_by_equal_parts_of_zero_to_one(log: ScoreLog) -> None:
     expected = np.histogram(scores, bins=parts, range=(0, 1))[0]
     assert [part["answers"] for part in shown] == expected.tolist()
     assert sum(part["flagged"] for part in shown) == 12
-
-
-def test_windows_of_labels_are_equally_long_and_cover_the_span(log: ScoreLog) -> None:
-    span = Span(START, START + DAYS * DAY - 1)
-    with log:
-        found = pictures(log, span)["labels_over_time"]
-    lengths = {second["from"] - first["from"] for first, second in pairwise(found)}
-    assert len(lengths) == 1
-    assert found[0]["from"] == START
-    assert 8 <= len(found) <= DAYS, "some windows, and not one a label"
-    assert lengths.pop() % span.step == 0
-
-
-def test_events_are_of_the_span_and_the_latest_come_first(log: ScoreLog) -> None:
-    with log:
-        for at in (START - DAY, START + DAY, START + 2 * DAY):
-            log.event("drift", {"at": at}, time=at)
-        found = overview(log, Span(START, START + DAYS * DAY - 1))["events"]
-    assert [event["time"] for event in found] == [START + 2 * DAY, START + DAY]

@@ -49,10 +49,10 @@ def test_each_answer_is_drawn_as_often_as_its_propensity_says() -> None:
     generator = np.random.default_rng(3)
     likely = np.array([0.05, 0.2, 0.75, 1.0, 0.5, 0.5])
     times = np.zeros(6)
-    for _ in range(4000):
+    for _ in range(1000):
         times[drawn(likely, generator)] += 1
-    error = np.sqrt(likely * (1 - likely) / 4000)
-    assert (abs(times / 4000 - likely) <= 5 * error).all()
+    error = np.sqrt(likely * (1 - likely) / 1000)
+    assert (abs(times / 1000 - likely) <= 5 * error).all()
 
 
 def test_the_weighted_estimate_is_unbiased_over_two_sheets_though_the_scores_mislead(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_weighted_estimate_is_unbiased_over_two_sheets_though_the_scores_mis
     truth = np.where(scores == 0.5, generator.random(120) < 0.4, generator.random(120) < 0.8)
     estimates, plain = [], []
     with filled(tmp_path / "log.sqlite", scores.tolist()) as log:
-        for turn in range(150):
+        for turn in range(60):
             with log.tables.transaction() as run:  # as if nobody had been asked
                 run("DELETE FROM samples")
                 run("DELETE FROM sheets")
@@ -76,16 +76,6 @@ def test_the_weighted_estimate_is_unbiased_over_two_sheets_though_the_scores_mis
     error = np.std(estimates) / math.sqrt(len(estimates))
     assert abs(np.mean(estimates) - truth.mean()) < 4 * error
     assert abs(np.mean(plain) - truth.mean()) > 8 * np.std(plain) / math.sqrt(len(plain))
-
-
-def test_a_sheet_has_what_a_person_needs_to_judge_and_not_the_score(tmp_path: Path) -> None:
-    with filled(tmp_path / "log.sqlite", [0.5] * 9, tags={"task": "faq"}) as log:
-        sheet = draw_sheet(log, 4, seed=0)
-        assert (len(sheet.rows), sheet.candidates, sheet.known) == (4, 9, 0)
-        row = sheet.rows[0]
-        number = row.request_id[1:]
-        assert (row.question, row.answer, row.model, row.tags) == (f"q{number}", f"a{number}", "m", {"task": "faq"})
-        assert not hasattr(row, "score")
 
 
 def test_nobody_is_asked_twice_and_a_sheet_can_be_read_again(tmp_path: Path) -> None:
@@ -195,13 +185,6 @@ def test_labels_that_promotion_will_not_count_are_said(
     else:
         assert found.startswith(f"of these 20 answers {said[0]} will not count for `promote`: ")
         assert said[1] in found
-
-
-def test_models_with_a_checkpoint_each_are_in_service_side_by_side(tmp_path: Path) -> None:
-    with filled(tmp_path / "log.sqlite", [0.5] * 6) as log:
-        log.write(Entry(request_id="x", time=START, model="other", checkpoint="d", score=0.5))
-        assert log.flush()
-        assert will_not_count(log, draw_sheet(log, 99).rows) == ""
 
 
 @pytest.mark.parametrize(

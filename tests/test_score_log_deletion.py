@@ -117,16 +117,17 @@ def test_tags_go_with_the_last_answer_that_has_them_and_come_back_with_the_next(
 
 
 def test_a_prune_takes_the_tags_that_only_old_answers_had(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaprobe.monitoring.retention.CHUNK", 10)
     monkeypatch.setattr("time.time", lambda: START + 10 * DAY)
     with ScoreLog.open(where) as log:
-        for number in range(1200):  # more than are taken away in one transaction
+        for number in range(24):  # more than are taken away in one transaction
             log.write(entry(number, tags={"user": f"u{number}"}))
         for number in range(3):
             log.write(entry(2000 + number, time=START + 9 * DAY, tags={"user": f"u{number}"}))
         assert log.flush()
         sheet = draw_sheet(log, 2, tags={"user": "u7"})
         assert len(sheet.rows) == 1
-        assert log.prune(5, sure=True) == 1200
+        assert log.prune(5, sure=True) == 24
         assert tags_held(log) == {json.dumps({"user": f"u{number}"}) for number in range(3)}
         assert log.tables.read("SELECT count(*) FROM sheets")[0][0] == 0, "nobody could be on it any more"
 
@@ -169,9 +170,9 @@ def test_who_writes_while_others_delete_and_prune_loses_no_answer(where: str) ->
     with ScoreLog.open(where) as log:
         thread = threading.Thread(target=delete)
         thread.start()
-        for number in range(600):
+        for number in range(120):
             log.write(entry(number, tags={"user": f"u{number % 5}"}))
-            if number % 40 == 0:
+            if number % 20 == 0:
                 assert log.flush()
         assert log.flush()
         ended.set()

@@ -1,13 +1,11 @@
 """What is pruned, deleted or moved out of a score log is gone from it, and nothing else is."""
 
 import errno
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import logged_entries
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from logged_entries import DAY, START, WHOLE, entry
@@ -26,19 +24,6 @@ def totals(log: ScoreLog) -> list[tuple[float, ...]]:
     asked = "SELECT sum(answers), sum(score_sum), sum(flagged), sum(tokens) FROM hours"
     bins = "SELECT sum(answers), sum(score_sum), sum(flagged) FROM bins"
     return [tuple(round(float(value or 0), 9) for value in log.tables.read(one)[0]) for one in (asked, bins)]
-
-
-def test_sums_are_those_of_the_rows_whatever_came_and_went(where: str) -> None:
-    with ScoreLog.open(where) as log:
-        for number in range(700):
-            log.write(entry(number, time=START + 600 * number, score=None if number % 7 == 0 else number / 700))
-        assert log.flush()
-        log.delete("r3")
-        log.tables.read("SELECT 1")
-        columns = log.columns()
-        assert len(columns) == 699
-        expected = (699.0, round(float(np.nansum(columns.score)), 9), columns.flagged.sum(), 699 * 7.0)
-        assert totals(log) == [expected, expected[:3]]
 
 
 def test_prune_takes_away_what_is_older_and_its_labels_and_nothing_else(
@@ -123,25 +108,6 @@ def test_numbers_of_answers_that_are_gone_are_not_given_again(where: str) -> Non
         assert log.columns(stored=(last, log.settled()), ids=True).request_id.tolist() == ["r5", "r6", "r7"]
 
 
-def test_a_deleted_request_is_nowhere_not_even_in_the_bytes_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "scores.sqlite"
-    with ScoreLog.open(path) as log:
-        secret = "a text that nobody is to find again"
-        log.write(replace(WHOLE, answer=secret))
-        log.write(replace(WHOLE, request_id="its-shadow", shadow_of="whole", answer=secret))
-        log.write(entry(1))
-        log.flush()
-        log.label("whole", 0, who="the one who asked")
-        assert secret.encode() in path.read_bytes() + Path(f"{path}-wal").read_bytes()
-        assert log.delete("whole")
-        assert not log.delete("whole")
-        assert log.columns(ids=True, gated=True).request_id.tolist() == ["r1"]
-        assert log.current_labels() == []
-        held = path.read_bytes() + Path(f"{path}-wal").read_bytes()
-        assert secret.encode() not in held
-        assert b"the one who asked" not in held
-
-
 def test_rotated_log_probabilities_are_in_the_run_store_with_their_labels_and_no_longer_in_the_log(
     where: str, tmp_path: Path
 ) -> None:
@@ -164,28 +130,6 @@ def test_rotated_log_probabilities_are_in_the_run_store_with_their_labels_and_no
         assert held == replace(WHOLE, logprobs=None, question=None, answer=None)
         assert log.delete("whole", store=tmp_path / "runs")
         assert not list((tmp_path / "runs").glob("*.parquet"))
-
-
-def test_what_is_rotated_is_older_than_so_many_days_and_the_rest_stays(tmp_path: Path) -> None:
-    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        for name, age in (("old", 3.01), ("young", 2.99)):
-            log.write(replace(WHOLE, request_id=name, time=time.time() - age * DAY))
-        assert log.flush()
-        assert log.rotate(tmp_path / "runs", days=3) == 1
-        assert [run.id for run in RunStore(tmp_path / "runs")] == ["old"]
-        kept = log.entry("young")
-        assert kept is not None
-        assert kept.logprobs == WHOLE.logprobs
-
-
-def test_deleting_from_a_store_leaves_its_other_runs(tmp_path: Path) -> None:
-    with ScoreLog.open(tmp_path / "scores.sqlite") as log:
-        log.write(WHOLE)
-        log.write(replace(WHOLE, request_id="other"))
-        log.flush()
-        log.rotate(tmp_path / "runs", days=1)
-        assert log.delete("whole", store=tmp_path / "runs")
-        assert [run.id for run in RunStore(tmp_path / "runs")] == ["other"]
 
 
 def test_what_is_deleted_while_it_moves_is_in_neither_of_the_two(

@@ -61,7 +61,7 @@ def callers(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         yield Callers(url, log)
 
 
-def test_two_callers_that_use_one_name_find_each_its_own_answer(callers: Callers) -> None:
+def test_two_callers_find_and_label_each_its_own_answers_and_nothing_of_the_others(callers: Callers) -> None:
     first, second = callers.ask(A, "job-1"), callers.ask(B, "job-1")
     assert first != second
     assert callers.label(A, "job-1", 1).json() == callers.label(B, "job-1", 0).json() == {"stored": 1, "unknown": 0}
@@ -69,38 +69,27 @@ def test_two_callers_that_use_one_name_find_each_its_own_answer(callers: Callers
     assert [callers.log.entry(one).key_name for one in (first, second)] == ["team-a", "team-b"]
     kept = callers.log.tables.read("SELECT request_id, key_name FROM labels")
     assert {tuple(row) for row in kept} == {(first, "team-a"), (second, "team-b")}
-
-
-def test_a_name_that_is_anothers_id_reaches_nothing_of_it(callers: Callers) -> None:
     theirs = callers.ask(A)
-    mine = callers.ask(B, theirs)
+    mine = callers.ask(B, theirs)  # under a name that is another's id
     assert callers.label(B, theirs).json()["error"]["code"] == "not_yours"
-    assert callers.label(B, mine).json()["stored"] == 1
-    assert callers.labels() == {mine: 1}
-    assert callers.log.entry(theirs).key_name == "team-a"
-
-
-def test_a_caller_labels_nothing_of_another_not_even_in_the_middle_of_its_own(callers: Callers) -> None:
-    theirs, mine = callers.ask(A), callers.ask(B)
     several = {"feedback": [{"request_id": mine, "label": 1}, {"request_id": theirs, "label": 0}]}
     answer = callers.post(B, "/v1/feedback", several)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_yours")
-    assert callers.labels() == {}
+    assert callers.labels() == {first: 1, second: 0}
+    assert callers.label(B, mine).json()["stored"] == 1
+    assert callers.labels() == {first: 1, second: 0, mine: 1}
+    assert callers.log.entry(theirs).key_name == "team-a"
 
 
-@pytest.mark.parametrize("key", [OPERATOR, BOSS])
-def test_an_admin_labels_and_sees_what_anybody_asked(callers: Callers, key: str) -> None:
+def test_an_admin_labels_and_sees_what_anybody_asked_and_others_do_not(callers: Callers) -> None:
     ours, named = callers.ask(A), callers.ask(B, "job-2")
-    assert callers.label(key, ours).json() == callers.label(key, "job-2", 0).json() == {"stored": 1, "unknown": 0}
-    assert callers.labels() == {ours: 1, named: 0}
+    for key in (OPERATOR, BOSS):
+        assert callers.label(key, ours).json() == callers.label(key, "job-2", 0).json() == {"stored": 1, "unknown": 0}
+        assert callers.labels() == {ours: 1, named: 0}
     for path in ("/metrics", "/dashboard/data", "/dashboard/queue"):
-        assert callers.get(key, path).status_code == 200
-
-
-@pytest.mark.parametrize("path", ["/metrics", "/dashboard/data", "/dashboard/queue"])
-def test_what_all_asked_is_for_admins(callers: Callers, path: str) -> None:
-    answer = callers.get(A, path)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admins_only")
+        assert [callers.get(key, path).status_code for key in (OPERATOR, BOSS)] == [200, 200]
+        answer = callers.get(A, path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admins_only")
 
 
 def test_a_file_of_keys_says_who_is_an_admin(tmp_path: Path, checkpoint: Path) -> None:

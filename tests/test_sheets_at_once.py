@@ -1,7 +1,6 @@
 """Draws of sheets that meet, in each kind of database: every answer is on one of them, with the propensity it had."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import logged_entries
@@ -50,11 +49,3 @@ def test_of_many_draws_at_once_no_two_take_one_answer(where: str) -> None:
     assert sorted(sheet.candidates for sheet in sheets) == [80, 120, 160, 200]
     for one in (log, *others):
         one.close()
-
-
-def test_a_log_is_known_again_and_no_other_is_taken_for_it(where: str, tmp_path: Path) -> None:
-    with ScoreLog.open(where) as log:
-        mine = log.identity()
-        assert mine == log.identity()
-    with ScoreLog.open(where) as again, ScoreLog.open(tmp_path / "other.sqlite") as other:
-        assert again.identity() == mine != other.identity()

@@ -3,13 +3,8 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metaprobe.shown import alarm_table, estimate_table, promotion_table, rollback_table, router_table
-
-shares = st.none() | st.floats(-1, 1)
-intervals = st.fixed_dictionaries({"estimate": shares, "low": shares, "high": shares})
 
 
 def interval(estimate: float) -> dict[str, float]:
@@ -63,36 +58,32 @@ def test_a_refusal_says_why(key: str) -> None:
     assert next(rollback_table({"digest": "d", "path": "p", "was": "w"})) == "rolled back w"
 
 
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {
-                "part": st.sampled_from(["all", "a model of a long name " * 4]),
-                "of": st.just("accuracy"),
-                "checkpoint": st.sampled_from(["", "c" * 64, "d" * 64]),
-                "method": st.sampled_from(["scores", "powered"]),
-                **dict.fromkeys(("value", "low", "high"), shares),
-                "labels": st.integers(0, 9),
-                "rows": st.integers(0, 9),
-                "assumption": st.text(max_size=9),
-                "reason": st.text(max_size=9),
-                "next_halving": st.none() | st.integers(0, 10**9),
-            }
-        ),
-        min_size=1,
-    )
-)
-def test_whatever_is_unknown_is_shown_as_such_and_a_row_a_line(lines: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_whatever_is_unknown_is_shown_as_such_and_a_row_a_line(several: bool) -> None:
+    known = {"of": "accuracy", "labels": 9, "rows": 40, "assumption": "labels are right", "reason": "", "value": 0.5}
+    known |= {
+        "low": 0.4,
+        "high": 0.6,
+        "next_halving": 10**9,
+        "method": "powered",
+        "part": "all",
+        "checkpoint": "c" * 64,
+    }
+    unknown = dict.fromkeys(("value", "low", "high", "next_halving")) | {"reason": "there are no labels"}
+    parts = ["all", "a model of a long name " * 4] if several else ["all"]
+    lines = [known | {"part": part} | more for part in parts for more in ({}, unknown)]
     shown = list(estimate_table(lines))
     rows = shown[2 : 2 + len(lines)]
-    assert all((" -  " in row) >= (line["value"] is None) for row, line in zip(rows, lines, strict=True))
+    assert all((" -  " in row) == (line["value"] is None) for row, line in zip(rows, lines, strict=True))
+    assert all((str(line["part"])[:20] in row) == several for row, line in zip(rows, lines, strict=True))
+    assert "there are no labels" in " ".join(shown)
+    assert "labels are right" in " ".join(shown)
 
 
-@given(st.dictionaries(st.sampled_from(["stream", "moved", "what", "text"]), st.text(max_size=9)), shares)
-def test_an_alarm_of_any_fields_is_a_row(alarm: dict[str, Any], number: float | None) -> None:
-    assert len(list(alarm_table([{**alarm, "began": 1.7e9, "before": number}]))) >= 3
-
-
-@given(st.dictionaries(st.sampled_from(["accuracy", "cost_per_1000"]), intervals))
-def test_figures_without_some_of_their_numbers_are_shown(figures: dict[str, Any]) -> None:
-    assert any("router" in row for row in router_table(figures))
+def test_an_alarm_and_figures_without_some_of_their_fields_are_shown() -> None:
+    for alarm in ({}, {"stream": "tokens", "what": "mean tokens", "moved": "higher", "text": "why"}):
+        shown = list(alarm_table([{**alarm, "began": 1.7e9, "before": None, "after": 0.5}]))
+        assert len(shown) >= 3
+        assert "2023-11-14" in shown[2]
+    for figures in ({}, {"accuracy": interval(0.5)}, {"cost_per_1000": {"estimate": None, "low": None, "high": 0.1}}):
+        assert any("router" in row for row in router_table(figures))

@@ -1,4 +1,4 @@
-"""What a checkpoint is, what it says of answers, and which one to run: `metaprobe inspect`, `score`, `promote`, ..."""
+"""Commands on checkpoints: `metaprobe inspect`, `score`, `route`, `promote`, ..."""
 
 import json
 import sys

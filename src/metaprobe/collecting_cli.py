@@ -1,4 +1,4 @@
-"""What fills and reads run stores: `metaprobe collect`, `import`, `extract`, `label`, `profiles`, `outcomes`, ..."""
+"""Commands on run stores: `metaprobe collect`, `import`, `extract`, `label`, `profiles`, `outcomes`, ..."""
 
 import dataclasses
 import json

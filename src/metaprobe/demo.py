@@ -24,7 +24,7 @@ TASK = "metacog-eval"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demo:
-    """What the demo made."""
+    """Results of the demo."""
 
     collected: CollectReport
     checkpoints: tuple[Checkpoint, ...]
@@ -64,14 +64,14 @@ def train_demo(
 
 def _train_demo(folder: Path, collected: CollectReport, folds: int, seed: int, command: str, on_step: OnStep) -> Demo:
     stores = [folder / "runs"]
-    found = study(stores, folds=folds, seed=seed, on_step=on_step)
+    answers = study(stores, folds=folds, seed=seed, on_step=on_step)
     at = folder / "checkpoints"
     on_step("audit and export: quality")
-    quality = write_quality(at / "quality", {"correct": found}, command=command)
+    quality = write_quality(at / "quality", {"correct": answers}, command=command)
     on_step("audit and export: difficulty")
-    difficulty = write_hidden(at / "difficulty", found, when="before", target="correct", command=command)
+    difficulty = write_hidden(at / "difficulty", answers, when="before", target="correct", command=command)
     on_step("audit and export: confidence")
-    confidence = write_hidden(at / "confidence", found, when="after", target="correct", command=command)
+    confidence = write_hidden(at / "confidence", answers, when="after", target="correct", command=command)
     checkpoints, notes = [quality, difficulty, confidence], list[str]()
     policies: tuple[PolicyResult, ...] = ()
     on_step("audit and export: choice")
@@ -85,7 +85,7 @@ def _train_demo(folder: Path, collected: CollectReport, folds: int, seed: int, c
     on_step("compare and report")
     comparison, report = write_comparison(
         folder / "report",
-        found,
+        answers,
         choices=policies,
         notes=notes,
         probes={BEFORE: difficulty, AFTER: confidence},

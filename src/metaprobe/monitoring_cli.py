@@ -1,4 +1,4 @@
-"""What a score log is good for: labels into it, estimates and alarms out of it, better predictors, old answers away."""
+"""Commands on a score log: labels into it, estimates and alarms out of it, better predictors, old answers away."""
 
 import json
 import time

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 TICK_S = 1.0
-"""Between two drawings on a terminal of a bar on which nothing has ended."""
+"""Seconds between two drawings of a bar on a terminal while nothing ends."""
 LINE_S = 30.0
-"""Between two lines where there is no terminal; what takes less says nothing but its end."""
+"""Seconds between two lines where there is no terminal; shorter work prints its last line only."""
 LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 COUNTED = re.compile(r"\b(\d+) of (\d+)\b")
 
@@ -156,7 +156,7 @@ def _ticking(bar: Any) -> Iterator[None]:
 
 
 class Live:
-    """What a collection is doing, on one line of stderr: done, time left, failed, calls, tokens, their rate, cost."""
+    """Shows a collection on one line of stderr: done, time left, failed, calls, tokens, their rate, cost."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar

@@ -1,4 +1,4 @@
-"""What answers requests: `metaprobe serve`; and what an endpoint gives to score: `metaprobe doctor`."""
+"""Commands on servers: `metaprobe serve` answers requests, `metaprobe doctor` examines an endpoint."""
 
 import asyncio
 import json

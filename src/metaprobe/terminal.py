@@ -1,4 +1,4 @@
-"""What the commands share: the types of their options, and what they say at their end."""
+"""Types of options and last lines of output that several commands share."""
 
 import json
 import os
@@ -76,9 +76,9 @@ class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8
 
         text = str(value)
         if not text.startswith(_prefixes()) and not Path(text).is_dir():
-            found = "a file" if Path(text).exists() else "not there"
+            came = "a file" if Path(text).exists() else "not there"
             near = f"; did you mean {BUNDLED}{text}?" if text in bundled_names() else ""
-            self.fail(f"{text!r} is {found}; expected {_LOCATION}{near}", param, ctx)
+            self.fail(f"{text!r} is {came}; expected {_LOCATION}{near}", param, ctx)
         if not self.or_runs and is_store(text):
             self.fail(f"{text!r} is a run store; expected {_LOCATION}. `metaprobe train` makes one of it", param, ctx)
         return text
@@ -91,8 +91,8 @@ class NamedLocation(Location):
         from metaprobe.serving.http.settings import split_name
 
         name, location = split_name(str(value))
-        found = super().convert(location, param, ctx)
-        return f"{name}={found}" if name else found
+        checked = super().convert(location, param, ctx)
+        return f"{name}={checked}" if name else checked
 
 
 def _bundled() -> list[str]:
@@ -182,7 +182,7 @@ KINDS: Mapping[Kind, Any] = {
     "task": Registered("metaprobe.tasks.named_tasks:task_names", or_file=True),
     "time": Moment(),
 }
-"""What the text of an option names -> how the command line checks it."""
+"""Maps the kind of an option's text to the type that checks it on the command line."""
 
 OneCheckpoint = Annotated[str, Option(kind="checkpoint", argument=True)]
 Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
@@ -243,6 +243,6 @@ def wait_without_spinning() -> None:
 
 
 def command_line() -> str:
-    """How this program was called, for the records of what it makes: a line that a shell takes."""
-    said = shlex.join(["metaprobe", *sys.argv[1:]])
-    return said.encode("utf-8", "backslashreplace").decode()  # a path may hold any bytes
+    """Returns the line that called this program, quoted for a shell, for the records of what it makes."""
+    line = shlex.join(["metaprobe", *sys.argv[1:]])
+    return line.encode("utf-8", "backslashreplace").decode()  # a path may hold any bytes

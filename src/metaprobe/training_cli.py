@@ -1,4 +1,4 @@
-"""What is trained and compared: `metaprobe train`, `adapt`, `compare`, `demo`."""
+"""Commands that train and compare: `metaprobe train`, `adapt`, `compare`, `demo`."""
 
 from collections.abc import Callable
 from dataclasses import replace

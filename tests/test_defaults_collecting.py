@@ -1,7 +1,0 @@
-"""What a function of `collecting/` is not told is what no function is told."""
-
-from defaults import unusual
-
-
-def test_what_is_not_given_is_the_same_everywhere() -> None:
-    assert unusual("collecting") == []
