@@ -127,7 +127,7 @@ def test_a_system_runs_by_its_command_on_an_openai_compatible_server(
     ("name", "signal", "checkpoint", "without"),
     [
         ("metacogagent", "confidence", "bundled:smollm2-135m-difficulty", "assess"),
-        ("monitor-generate-verify", "quality", "bundled:smollm2-135m-confidence", "verify"),
+        ("metacogagent", "confidence", "bundled:smollm2-135m-confidence", "assess"),
         ("monitor-generate-verify", "quality", "bundled:quality", "verify"),
     ],
 )
