@@ -390,7 +390,14 @@ def written_in(*patterns: str) -> set[str]:
 def test_the_lists_hold_what_the_exporters_write_and_nothing_else() -> None:
     """Operators of the exporters' own code. What converters and torch write is held to the lists by every training."""
     models = written_in(
-        "graphs.py", "calibration.py", "ladder.py", "heads.py", "rescale.py", "router/*.py", "recipes/gate.py"
+        "graphs.py",
+        "calibration.py",
+        "ladder.py",
+        "heads.py",
+        "rescale.py",
+        "router/*.py",
+        "recipes/gate.py",
+        "recipes/panel.py",
     )
     plain = {name for name in MODEL_OPERATORS if not name.startswith(ML)}
     assert len(models) > 15
