@@ -11,6 +11,7 @@ from metaprobe.eval.systems import caelf, essay_debate
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from research.blocks import markdown
+from research.papers.feature_associations import feature_associations
 from research.systems.figures import ROOT, Lines, about, number, recorded, share
 
 SCORES = ROOT / "docs" / "measured" / "debate_scores.json"
@@ -91,7 +92,7 @@ def debate_of(runs: Sequence[Run], way: str, paper: dict[str, Any]) -> Lines:
             f"{row.held_out:.3f}",
             theirs.get((row.essay_set, row.role, row.target), "-"),
         ]
-        for row in essay_debate.feature_associations(runs)
+        for row in feature_associations(runs)
     ]
     judged = [
         "The meta-evaluator (Q from 0 to 9; the paper: highest score in 76.5 %, 79.3 % and 93.1 % of the responses):",
