@@ -352,8 +352,8 @@ class Panel(Pretrained):
     def odds(self, answers: Answers) -> Floats:
         """Returns the log-odds (b, k) that each answer is right by itself."""
         X = answer_rows(answers, self.agents)
-        odds = self._odds.run({ODDS_INPUT: X.reshape(-1, X.shape[2])})[ODDS].reshape(X.shape[:2]).astype(np.float64)
-        return self._known(odds)
+        flat = X.reshape(X.shape[0] * X.shape[1], X.shape[2])  # -1 cannot be told where nothing is read of an answer
+        return self._known(self._odds.run({ODDS_INPUT: flat})[ODDS].reshape(X.shape[:2]).astype(np.float64))
 
     def _known(self, values: Floats) -> Floats:
         """Returns what a graph gave. Raises `ContractMismatch` where it is no number."""

@@ -579,3 +579,15 @@ def test_further_answers_of_a_question_are_not_learned_from_and_that_is_said(tmp
     data = panels_of_lines(lines_of(tmp_path / "a.jsonl", *lines), "number")
     assert data.form.shape == (1, 64)
     assert "the first 64 answers" in data.note
+
+
+def test_texts_alone_make_a_panel_that_votes(tmp_path: Path) -> None:
+    lines = [
+        {"question_id": q, "response": f"It is {int((q + i) % 3 == 0)}", "correct": int((q + i) % 3 > 0)}
+        for q in range(60)
+        for i in range(4)
+    ]
+    found = train_panel(lines_of(tmp_path / "a.jsonl", *lines), PanelOptions(out=tmp_path / "c", same="number"))
+    verdict = Panel(found).judge(["It is 1", "It is 0", "It is 0"])
+    assert verdict.classes[0].members == (1, 2)
+    assert verdict.reason == ""
