@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.sandbox import run_assertions
@@ -152,8 +153,31 @@ def read_number(question: str, answer: str) -> Fraction | None:
     if bare and len(sides) > 1:
         return numbers(bare[-1])[0]
     values = set(numbers(first))
-    left = values - set(numbers(question)) or values
+    left = values - _numbers_in(question) or values
     return left.pop() if len(left) == 1 else None
+
+
+# Of a question and its options, which many answers and many lines of an answer are held against.
+
+
+@lru_cache(maxsize=16)
+def _numbers_in(question: str) -> frozenset[Fraction]:
+    return frozenset(numbers(question))
+
+
+@lru_cache(maxsize=16)
+def _negations_in(question: str) -> frozenset[str]:
+    return NEGATIONS & set(words(question))
+
+
+@lru_cache(maxsize=512)
+def _bare_option(choice: str) -> str:
+    return _bare(choice)
+
+
+@lru_cache(maxsize=512)
+def _option_words(choice: str) -> Words:
+    return words(strip_decoration(choice, lead=False))
 
 
 def find_words(among: Words, wanted: Words) -> list[int]:
@@ -182,10 +206,14 @@ def letter_options(choices: Sequence[str]) -> str:
 
 def shows_letters(item: Item) -> bool:
     """Whether the question lists its options with letters: `A) ...`, `(A) ...`, `A. ...` or `A: ...`."""
-    letters = (chr(ord("A") + place) for place in range(len(item.choices)))
-    return bool(item.choices) and all(
-        any(f"{letter}{mark} {choice}" in item.question for mark in ").:")
-        for letter, choice in zip(letters, item.choices, strict=True)
+    return bool(item.choices) and _letters_in(item.question, item.choices)
+
+
+@lru_cache(maxsize=16)
+def _letters_in(question: str, choices: tuple[str, ...]) -> bool:
+    return all(
+        any(f"{chr(ord('A') + place)}{mark} {choice}" in question for mark in ").:")
+        for place, choice in enumerate(choices)
     )
 
 
@@ -201,8 +229,9 @@ def chosen(item: Item, answer: str) -> str | None:
     if {choice.casefold() for choice in item.choices} == {"true", "false"}:
         answer = _NEGATED.sub(lambda match: " false" if (match[1] or "true").casefold() == "true" else " true", answer)
     text = strip_decoration(answer)
-    literal = {choice for choice in item.choices if _bare(choice) == _bare(text)}
-    if len(literal) == 1 and not (shows_letters(item) and len(_bare(text)) == 1):
+    bare = _bare(text)
+    literal = {choice for choice in item.choices if _bare_option(choice) == bare}
+    if len(literal) == 1 and not (shows_letters(item) and len(bare) == 1):
         return literal.pop()
     if shows_letters(item):
         whole = strip_decoration(answer, lead=False)  # in which "A: ..." keeps its letter
@@ -247,7 +276,7 @@ def _of_letter(item: Item, rest: str, place: int) -> str | None:
 
 def _of_words(item: Item, text: str) -> str | None:
     spoken = words(text)
-    options = {choice: option for choice in item.choices if (option := words(strip_decoration(choice, lead=False)))}
+    options = {choice: option for choice in item.choices if (option := _option_words(choice))}
     if spoken and spoken[0] in POLAR and spoken[:1] in options.values():
         return None if spoken[1:2] in (("or",), ("and",)) else next(c for c, o in options.items() if o == spoken[:1])
     named = find_choices(spoken, options)
@@ -276,8 +305,7 @@ def _unsure(item: Item, spoken: Words, option: Words) -> bool:
     if len(option) == 1 and option[0] in POLAR:
         return is_hedged(before) or is_hedged(after[:1], NEGATIONS)
     # "Who does not care?" may be answered with "Ben does not care", not with "Not Ben".
-    in_question = NEGATIONS & set(words(item.question))
-    return is_hedged(before, option) or is_hedged(after, in_question | set(option))
+    return is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
 
 
 _ASIDE = re.compile(r"(?<!\s)\s*+\([^()]*\)")

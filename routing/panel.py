@@ -9,9 +9,10 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass, replace
+from numbers import Real
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,12 @@ from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.table import html_table
 from metaprobe.probes.terms import terms
 from metaprobe.records.answers import canonical, final_answer
-from metaprobe.records.endings import REFUSAL, STOP, TOOL_CALL
+from metaprobe.records.endings import REFUSAL, STOP, TOOL_CALL, UNSTATED
 from metaprobe.records.errors import InvalidResponse, NoLogprobs, RecordError
 from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.parse import parse_response, parse_text
-from metaprobe.records.reading import fields
-from metaprobe.records.response import ParsedResponse, ParsedText
+from metaprobe.records.reading import each, fields, without_surrogates
+from metaprobe.records.response import ParsedResponse, ParsedText, first_of
 from metaprobe.records.response import answer_of as cut_to_answer
 from metaprobe.records.types import Item
 from metaprobe.routing.panel_rows import (
@@ -50,6 +51,7 @@ from metaprobe.routing.panel_rows import (
     signals_of,
     state_rows,
 )
+from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, plan_of
 from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
 
@@ -60,6 +62,16 @@ ODDS_INPUT, ODDS = "answers", "odds"
 GAIN_INPUT, GAIN = "state", "gain"
 ROUNDED = 1e-5
 """By how much a probability may leave [0, 1] through rounding."""
+MOST_TOGETHER = 1024
+"""Answers to one question that are judged: each is held against every class."""
+MOST_TEXT, MOST_TEXT_TOGETHER = 100_000, 1 << 20
+"""Characters of an answer that are compared with others, and of all answers to one question, each its share of them. To
+find the answer in a text takes up to 20 us a character. Of a longer question the end is read."""
+MOST_OPTIONS = 128
+MOST_TOLD, MOST_NAMED = 200, 5
+"""Characters of what went wrong that a reason holds, and agents that it names."""
+MOST_SETTINGS = 1000
+"""Ways to stop that a checkpoint may store; a trainer writes a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,8 @@ class PanelAnswer:
     """A checkpoint's score of the answer."""
     cut: bool = False
     """Whether the answer did not end by itself. It then counts against every class."""
+    note: str = ""
+    """What is doubtful of it, which a verdict says; empty for nothing."""
 
 
 @explain_fields
@@ -150,13 +164,28 @@ class PanelAnswered:
 async def _create(client: Any, request: Mapping[str, Any]) -> Any:
     """Returns the response of one request. A client that is not asynchronous is called in a thread, which goes on where
     this is cancelled; an asynchronous one then never begins."""
-    made = asyncio.ensure_future(asyncio.to_thread(client.chat.completions.create, **request))
+
+    def create() -> Any:
+        try:
+            return client.chat.completions.create(**request)
+        except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
+            raise RuntimeError("the client raised StopIteration") from error
+
+    made = asyncio.ensure_future(asyncio.to_thread(create))
     try:
         response = await asyncio.shield(made)
     except asyncio.CancelledError:
         made.add_done_callback(_close)
         raise
     return await response if inspect.isawaitable(response) else response
+
+
+def _told(error: BaseException) -> str:
+    """Returns what went wrong in a few words, whatever the error's own text does."""
+    try:
+        return f"{type(error).__name__}: {error}"[:MOST_TOLD]
+    except Exception:
+        return type(error).__name__
 
 
 def _close(made: "asyncio.Future[Any]") -> None:
@@ -174,6 +203,9 @@ class _Read:
     signals: Floats
     agent: str
     note: str = ""
+    """Why it counts against all others."""
+    doubt: str = ""
+    """What is doubtful of an answer that is compared."""
 
 
 class Panel(Pretrained):
@@ -196,20 +228,22 @@ class Panel(Pretrained):
         try:
             contract = manifest.contract
             self.agents = read_agents(checkpoint.extra[AGENTS])
-            self.same = str(contract["same"])
-            self.exclusive = bool(contract["exclusive"])
-            self.pick = str(contract["pick"])
-            self.most = int(contract["most_answers"])
-            self.settings = tuple(Setting(*one) for one in contract["stops"])
-            if self.pick not in PICKS:
-                raise ValueError(f"the pick is {self.pick!r}")
+            self.same, self.exclusive, self.pick = contract["same"], contract["exclusive"], contract["pick"]
+            self.most = contract["most_answers"]
+            self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
+            if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
+                raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")
+            if type(self.exclusive) is not bool or type(self.most) is not int or self.most < 1:
+                raise ValueError(f"exclusive is {self.exclusive!r}, and most_answers {self.most!r}")
             if tuple(contract["columns"]) != class_columns(self.agents):
                 raise ValueError("the columns are of another version")
-            if any(
-                one.way not in STOPS or not np.isfinite((one.threshold, one.samples, one.accuracy)).all()
-                for one in self.settings
-            ):
+            if len(self.settings) > MOST_SETTINGS or not all(map(_is_whole, self.settings)):
                 raise ValueError("a way to stop is not known")
+            one_agent = len(self.agents.names) == 1
+            if not one_agent and (self.settings or GAIN_GRAPH in checkpoint.extra):
+                raise ValueError("ways to stop are stored of several agents")
+            if GAIN_GRAPH not in checkpoint.extra and any(one.way == ASKED_ON for one in self.settings):
+                raise ValueError("a way to stop goes by a gain, and none is stored")
             self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
             self._gain = (
                 _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, len(STATE), GAIN) if GAIN_GRAPH in checkpoint.extra else None
@@ -228,10 +262,10 @@ class Panel(Pretrained):
         self,
         responses: object,
         *,
-        agents: Sequence[str] | None = None,
-        dimension: str = "",
-        question: str = "",
-        choices: Sequence[str] = (),
+        agents: Sequence[str | None] | None = None,
+        dimension: str | None = "",
+        question: str | None = "",
+        choices: Sequence[str] | None = (),
         same: Callable[[str], Hashable | None] | None = None,
     ) -> PanelVerdict:
         """Returns which answer to keep, and how sure it is. Never raises for what an answer holds: the reason says it.
@@ -240,17 +274,37 @@ class Panel(Pretrained):
         response with several choices. `agents`: who gave each, by default the model that the response names.
         `dimension`, `question`, `choices`: of the question, where they are known; options are read by them.
         `same`: returns a form in which equal answers are equal, None for no answer; by default as in training.
-        Raises `RecordError` where there is no response, or another number of agents.
+        Raises `RecordError` where there is no response, more than `MOST_TOGETHER`, another number of agents, or what
+        is said of the question is no text.
         """
         given = responses_in(responses)
         if not given:
             raise RecordError("no response came; expected at least one answer to judge")
-        if agents is not None and len(agents) != len(given):
-            raise RecordError(f"{len(agents)} agents were named for {len(given)} answers; expected one for each")
-        item = Item("", question, check=self.same if self.same in CHECKS else "none", choices=tuple(choices))  # type: ignore[arg-type]
-        read = [self._read(one, item, same) for one in given]
-        named = [one.agent for one in read] if agents is None else list(agents)
-        return self._judge(read, named, dimension, by_words=same is None and self.same == OVERLAP)
+        if len(given) > MOST_TOGETHER:
+            raise RecordError(
+                f"more than {MOST_TOGETHER} answers to one question came; expected those of one question alone: in a "
+                "file, does each line name its question_id?"
+            )
+        if agents is not None:
+            agents = _texts("agents", agents, "one name for each answer")
+            if len(agents) != len(given):
+                raise RecordError(f"{len(agents)} agents were named for {len(given)} answers; expected one for each")
+        [dimension] = _texts("dimension", [dimension], "a text")
+        [question] = _texts("question", [question], "a text")
+        options = _texts("choices", () if choices is None else choices, "the texts of the options")
+        if same is not None and not callable(same):
+            raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
+        if len(options) > MOST_OPTIONS or sum(map(len, options)) > MOST_TEXT:
+            raise RecordError(f"{len(options)} choices came; expected at most {MOST_OPTIONS}, of few words each")
+        check = self.same if self.same in CHECKS else "none"
+        item = Item("", question[-MOST_TEXT:], check=check, choices=options)  # type: ignore[arg-type]
+        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // len(given)) for one in given]
+        named = [one.agent for one in read] if agents is None else agents
+        verdict = self._judge(read, named, dimension, by_words=same is None and self.same == OVERLAP)
+        if len(question) <= MOST_TEXT:
+            return verdict
+        long = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
+        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, long])))
 
     def _judge(self, read: Sequence[_Read], named: Sequence[str], dimension: str, *, by_words: bool) -> PanelVerdict:
         forms = [one.form for one in read]
@@ -268,20 +322,23 @@ class Panel(Pretrained):
         odds = self.odds(answers)
         table, p = self.classes(answers, odds)
         kept = int(pick(self.pick, answers, table, p, self.agents)[0])
+        held: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers):
+            if number >= 0:
+                held.setdefault(number, []).append(place)
         classes = [
             PanelClass(
                 answer=read[members[int(np.argmax(odds[0, members]))]].text,
                 probability=float(p[0, number]),
                 members=tuple(members),
             )
-            for number in range(int(table.there.sum()))
-            if (members := [place for place, one in enumerate(numbers) if one == number])
+            for number, members in held.items()
         ]
         worth = {}
         if self._gain is not None:
             worth = {self.agents.names[0]: float(self.gain(state_rows(table, p, np.array([kept])))[0])}
         score = None if kept < 0 else float(p[0, kept])
-        members = [] if kept < 0 else [place for place, one in enumerate(numbers) if one == kept]
+        members = held.get(kept, [])
         return PanelVerdict(
             classes=tuple(sorted(classes, key=lambda one: -one.probability)),
             none=float(p[0, -1]),
@@ -295,7 +352,14 @@ class Panel(Pretrained):
     def odds(self, answers: Answers) -> Floats:
         """Returns the log-odds (b, k) that each answer is right by itself."""
         X = answer_rows(answers, self.agents)
-        return self._odds.run({ODDS_INPUT: X.reshape(-1, X.shape[2])})[ODDS].reshape(X.shape[:2]).astype(np.float64)
+        flat = X.reshape(X.shape[0] * X.shape[1], X.shape[2])  # -1 cannot be told where nothing is read of an answer
+        return self._known(self._odds.run({ODDS_INPUT: flat})[ODDS].reshape(X.shape[:2]).astype(np.float64))
+
+    def _known(self, values: Floats) -> Floats:
+        """Returns what a graph gave. Raises `ContractMismatch` where it is no number."""
+        if not np.isfinite(values).all():
+            raise ContractMismatch(f"{self.checkpoint.path} gives no number for an answer: take another one")
+        return values
 
     def classes(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]:
         """Returns the classes of b panels, and P(right) of each and of none, (b, c + 1)."""
@@ -308,7 +372,12 @@ class Panel(Pretrained):
             legal = np.append(there, True)
             rows = table.rows[panel][legal]
             values = self.checkpoint.run({INPUT: rows})[PROBABILITY].ravel()
-            if values.shape != (len(rows),) or not (values.min() >= -ROUNDED and values.max() <= 1 + ROUNDED):
+            total = float(values.sum()) if self.exclusive else 1.0
+            if (
+                values.shape != (len(rows),)
+                or not (values.min() >= -ROUNDED and values.max() <= 1 + ROUNDED)
+                or abs(total - 1) > ROUNDED * len(rows)
+            ):
                 raise ContractMismatch(f"{self.checkpoint.path} gives no probability for each answer: take another one")
             p[panel, legal] = values
             if not self.exclusive:
@@ -322,30 +391,29 @@ class Panel(Pretrained):
             raise RecordError(
                 f"{self.checkpoint.path} is of several agents, and knows no gain of asking one of them on"
             )
-        return self._gain.run({GAIN_INPUT: states})[GAIN].ravel().astype(np.float64)
+        return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel().astype(np.float64))
 
     def _who(self, named: Sequence[str]) -> dict[str, int]:
         """Returns the column of each agent; where all answers are of one, whatever its name, that of the only one."""
         one_only = len(self.agents.names) == 1
         return {name: 0 if one_only else self.agents.agent(name) for name in dict.fromkeys(named)}
 
-    def _read(self, one: object, item: Item, same: Callable[[str], Hashable | None] | None) -> _Read:
+    def _read(self, one: object, item: Item, same: Callable[[str], Hashable | None] | None, most: int) -> _Read:
         unknown = np.full(len(self.agents.signals), np.nan)
         try:
-            answer = one if isinstance(one, PanelAnswer) else answer_of(one)
-            signals = signals_in(answer, self.agents.signals)
+            answer = whole(one if isinstance(one, PanelAnswer) else answer_of(one))
         except InvalidResponse as error:
-            return _Read("", None, unknown, "", f"cannot be read ({error})")
-        if answer.cut:
-            return _Read(answer.text, None, signals, answer.agent, "did not end by itself")
-        form: Hashable | None
-        if same is not None:
-            form = same(answer.text)
-        elif self.same == OVERLAP:
-            form = answer.text if answer.text.strip() else None
-        else:
-            form = canonical(item, final_answer(item, answer.text)) or None
-        return _Read(answer.text, form, signals, answer.agent, "" if form is not None else "holds no answer")
+            return _Read("", None, unknown, "", f"cannot be read ({_shown(error)})")
+        except Exception as error:  # of an object that a caller made, which may raise anything where it is looked into
+            return _Read("", None, unknown, "", f"cannot be read ({_shown(_told(error))})")
+        try:
+            signals = signals_in(answer, self.agents.signals)
+            form, note = form_of(answer, item, self.same, same, most)
+        except InvalidResponse as error:
+            return _Read(answer.text, None, unknown, answer.agent, f"cannot be read ({_shown(error)})")
+        except Exception as error:  # of a caller's own idea of the same
+            return _Read(answer.text, None, unknown, answer.agent, f"cannot be compared ({_shown(_told(error))})")
+        return _Read(answer.text, form, signals, answer.agent, note, answer.note)
 
     def _reason(self, read: Sequence[_Read], named: Sequence[str], dimension: str, kept: int) -> str:
         n = len(read)
@@ -358,21 +426,23 @@ class Panel(Pretrained):
             more = f", and {len(unread) - 3} more" if len(unread) > 3 else ""
             notes.append(f"{len(unread)} of {n} answers count against all others: {'; '.join(unread[:3])}{more}")
         readable = [one.signals for one in read if one.form is not None]
+        doubts = [one.doubt for one in read if one.doubt and one.form is not None]
+        notes += [f"of {doubts.count(doubt)} answers: {doubt}" for doubt in list(dict.fromkeys(doubts))[:3]]
         missing = np.isnan(readable).sum(axis=0) if readable else np.zeros(0)
         if missing.any():
             name = self.agents.signals[int(missing.argmax())]
             what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
             notes.append(f"{missing.max()} answers have no {what}, which this checkpoint reads")
         if len(self.agents.names) > 1 and (strange := sorted(set(named) - set(self.agents.names))):
-            notes.append(f"nothing is known of {', '.join(name or 'an unnamed agent' for name in strange)}")
+            notes.append(f"nothing is known of {names_shown(strange)}")
         elif len(self.agents.names) == 1:
             others = mismatch_of(self.checkpoint, named)
             notes += [others] if others else []
         if dimension and self.agents.dimensions and dimension not in self.agents.dimensions:
-            notes.append(f"the dimension {dimension!r} was not learned from")
+            notes.append(f"the dimension {dimension[:MOST_TOLD]!r} was not learned from")
         if n > self.most:
             notes.append(f"{n} answers came, and this checkpoint learned from at most {self.most} of a question")
-        return "; ".join(notes)
+        return str(without_surrogates("; ".join(notes)))
 
     def plan(self, *, price: float | None = None, samples: float | None = None) -> Plan:
         """Returns when to stop asking, from the checkpoint's own curves.
@@ -403,26 +473,29 @@ class Panel(Pretrained):
         """Asks one model for answers until another one is not worth its price, and returns which to keep.
 
         `client`: of the package openai, asynchronous or not, or any other with `chat.completions.create`. `at_most`:
-        requests, those that fail among them; `at_once`: how many are under way together. When it stops, what is still
-        under way is cancelled. `price` and `samples` are as for `plan`, `dimension`, `choices` and `same` as for
-        `judge`; `request` is handed on (temperature, max_tokens, ...), with log-probabilities asked for.
+        requests, those that fail among them; `at_once`: how many are under way together. Each request is of one whole
+        answer: without `n` and `stream`. When it stops, what is still under way is cancelled. `price` and `samples` are
+        as for `plan`, `dimension`, `choices` and `same` as for `judge`; `request` is handed on (temperature,
+        max_tokens, ...), with log-probabilities asked for.
 
         Never raises for a request that fails: it costs an answer, and the reason says it. Raises `RecordError` for
-        `at_most` or `at_once` below 1, and as `plan`.
+        `at_most` or `at_once` that are no counts of at least 1, for `n` or `stream`, and as `plan` and `judge`.
         """
-        if at_most < 1 or at_once < 1:
-            raise RecordError(f"at_most={at_most}, at_once={at_once}; expected numbers of at least 1")
+        if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:
+            raise RecordError(f"at_most={at_most!r}, at_once={at_once!r}; expected counts from 1 to {MOST_TOGETHER}")
+        if request.get("n") not in (None, 1) or request.get("stream"):
+            raise RecordError("n or stream was given; each request is of one whole answer: leave both out")
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
         asked = {"messages": list(messages), "model": model, "logprobs": True, **request}
-        setting = self.plan(price=price, samples=samples).setting(
-            draw_of(json.dumps(asked, sort_keys=True, default=str))
-        )
-        last = messages[-1].get("content") if messages else ""
+        setting = self.plan(price=price, samples=samples).setting(draw_of(_identity(asked)))
         named: dict[str, Any] = {
             "dimension": dimension,
-            "question": last if isinstance(last, str) else "",
+            "question": _question_in(asked["messages"]),
             "choices": choices,
             "same": same,
         }
+        self.judge([""], **named)  # what is wrong with these is told before anything is paid for
         responses: list[Any] = []
         failures: list[str] = []
         verdict: PanelVerdict | None = None
@@ -437,20 +510,23 @@ class Panel(Pretrained):
                     break
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    if (error := task.exception()) is not None:
-                        failures.append(f"{type(error).__name__}: {error}")
+                    if task.cancelled():
+                        failures.append("CancelledError: the client gave the request up")
+                    elif (error := task.exception()) is not None:
+                        failures.append(_told(error))
                     else:
                         responses.append(task.result())
                 if responses:
-                    verdict = self.judge(responses, **named)
+                    verdict = self.judge([(one, 0) for one in responses], **named)  # one answer of each request
                     if self.stops(verdict, setting, len(responses) + len(failures), len(responses)):
                         break
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-        failed = f"{len(failures)} of {begun} requests failed ({failures[0][:200]})" if failures else ""
-        reason = "; ".join(filter(None, [verdict.reason if verdict else "no answer came", failed]))
+        failed = f"{len(failures)} of {begun} requests failed ({failures[0]})" if failures else ""
+        said = [verdict.reason if verdict else "no answer came", str(without_surrogates(failed))]
+        reason = "; ".join(filter(None, said))
         kept = None if verdict is None or verdict.kept is None else responses[verdict.kept]
         return PanelAnswered(kept, verdict, tuple(responses), begun, setting, reason)
 
@@ -470,6 +546,12 @@ class Panel(Pretrained):
             gain=next(iter(verdict.worth.values()), 0.0),
         )
         return setting.stops(seen)
+
+
+def _is_whole(setting: Setting) -> bool:
+    """Returns whether a setting of a checkpoint is one that can be: a known way, and numbers in their ranges."""
+    known = setting.way in STOPS and np.isfinite((setting.threshold, setting.samples, setting.accuracy)).all()
+    return bool(known and setting.samples >= 1 and 0 <= setting.accuracy <= 1)
 
 
 def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: str) -> GraphSession:
@@ -493,34 +575,123 @@ def mismatch_of(checkpoint: Checkpoint, named: Sequence[str]) -> str:
     if not strange:
         return ""
     learned = ", ".join(generator.models) if generator is not None else ""
-    return f"the answers are of {', '.join(strange)}, and the checkpoint learned from {learned}"
+    return f"the answers are of {names_shown(strange)}, and the checkpoint learned from {learned}"
+
+
+def names_shown(names: Sequence[str]) -> str:
+    """Returns names for a reason: the first few, each cut."""
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    return ", ".join([name[:80] or "an unnamed agent" for name in names[:MOST_NAMED]] + more)
+
+
+def form_of(
+    answer: PanelAnswer,
+    item: Item,
+    by: str,
+    same: Callable[[str], Hashable | None] | None = None,
+    most: int = MOST_TEXT,
+) -> tuple[Hashable | None, str]:
+    """Returns a form in which equal answers are equal, and why there is none: None where the answer counts against all.
+
+    `by`: a check of `Item`, or `OVERLAP`; `same`: a caller's own idea of it. `most`: characters that are compared.
+    """
+    most = min(most, MOST_TEXT)
+    if answer.cut:
+        return None, "did not end by itself"
+    if len(answer.text) > most:
+        return None, f"has {len(answer.text)} characters, and at most {most} are compared"
+    form: Hashable | None
+    if same is not None:
+        form = same(answer.text)
+        hash(form)
+        if form != form:  # as of NaN, which is equal to nothing
+            form = None
+    elif by == OVERLAP:
+        form = answer.text if answer.text.strip() else None
+    else:
+        form = canonical(item, final_answer(item, answer.text)) or None
+    return form, "" if form is not None else "holds no answer"
+
+
+def whole(answer: PanelAnswer) -> PanelAnswer:
+    """Returns the answer with plain texts. Raises `InvalidResponse` where it holds none."""
+    if not isinstance(answer.text, str):
+        raise InvalidResponse(f"the text is a {type(answer.text).__name__}; expected a string")
+    if not isinstance(answer.agent, str | None):
+        raise InvalidResponse(f"the agent is a {type(answer.agent).__name__}; expected a name")
+    text, agent = (str(without_surrogates(str(one or ""))) for one in (answer.text, answer.agent))
+    return replace(answer, text=text, agent=agent, cut=bool(answer.cut))
+
+
+def _shown(error: object) -> str:
+    text = str(error)
+    return text if len(text) <= MOST_TOLD else text[: MOST_TOLD - 3] + "..."
+
+
+def _texts(name: str, given: object, expected: str) -> tuple[str, ...]:
+    """Returns the members of what was given; None is an empty text. Raises `RecordError` where one is no text."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise RecordError(f"{name} came as {type(given).__name__}; expected {expected}")
+    members = list(given)
+    for one in members:
+        if one is not None and not isinstance(one, str):
+            raise RecordError(f"{name} holds a {type(one).__name__}; expected {expected}")
+    return tuple(str(one or "") for one in members)
+
+
+def _question_in(messages: Sequence[Any]) -> str:
+    """Returns the text of the last message; empty where it has none."""
+    said = (fields(messages[-1]) or {}).get("content") if messages else ""
+    parts = [said] if isinstance(said, str) else [part.get("text") for part in each(said)]
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def _identity(request: Mapping[str, Any]) -> str:
+    """Returns a text that is the same for the same request; of one that JSON cannot hold, that of its names alone."""
+    try:
+        return json.dumps(request, sort_keys=True, default=str)
+    except Exception:  # of an object that a caller made
+        return json.dumps(sorted(request))
 
 
 def responses_in(given: object) -> list[object]:
-    """Returns the single answers in what was given: the choices of one response, or the members of a sequence."""
+    """Returns the single answers in what was given: the choices of one response, or the members of a sequence.
+
+    At most one more than `MOST_TOGETHER` of them. Raises `RecordError` for a sequence that breaks off.
+    """
     if isinstance(given, str | bytes | PanelAnswer | Mapping) or not isinstance(given, Iterable) or _choices(given):
         given = [given]
     answers: list[object] = []
-    for one in given:
-        count = 0 if isinstance(one, str | PanelAnswer | InvalidResponse) else _choices(one)
-        answers += [(one, choice) for choice in range(count)] if count > 1 else [one]
-    return answers
+    try:
+        for one in given:
+            count = 0 if isinstance(one, str | PanelAnswer | InvalidResponse) else _choices(one)
+            answers += [(one, choice) for choice in range(min(count, MOST_TOGETHER + 1))] if count > 1 else [one]
+            if len(answers) > MOST_TOGETHER:
+                break
+    except Exception as error:
+        raise RecordError(f"the answers cannot be told apart ({_told(error)}); expected a list of them") from error
+    return answers[: MOST_TOGETHER + 1]
 
 
 def _choices(response: object) -> int:
     """Returns how many choices a response holds, 0 where it is not a completion."""
-    held = fields(response)
-    choices = held.get("choices") if held is not None else None
-    return len(choices) if isinstance(choices, list) else 0
+    try:
+        held = fields(response)
+        choices = held.get("choices") if held is not None else None
+        return len(choices) if isinstance(choices, list) else 0
+    except Exception:  # of an object that a caller made: it is one answer, which cannot be read
+        return 0
 
 
 def answer_of(given: object) -> PanelAnswer:
     """Returns the answer in a response, or in a (response, choice). Raises `InvalidResponse` where there is none."""
     if isinstance(given, InvalidResponse):
         raise given
-    response, choice = given if isinstance(given, tuple) and len(given) == 2 else (given, 0)
+    response, choice = given if _is_choice(given) else (given, 0)
     if isinstance(response, str):
         return PanelAnswer(response)
+    if isinstance(response, PanelAnswer):
+        return response
     parsed: ParsedResponse | ParsedText
     logprobs = None
     try:
@@ -530,16 +701,37 @@ def answer_of(given: object) -> PanelAnswer:
         parsed = parse_text(response, choice=choice)
     if parsed.finish_reason in (REFUSAL, TOOL_CALL):
         raise InvalidResponse(f"it is a {parsed.finish_reason.replace('_', ' ')}; expected an answer")
-    cut = parsed.finish_reason not in ("", STOP)
-    return PanelAnswer(parsed.text, parsed.model, None if logprobs is None else logprobs.tolist(), cut=cut)
+    notes = [] if isinstance(parsed, ParsedText) else [parsed.note]
+    if _is_choice(given):
+        notes = [note.replace(first_of(2, 0), "").strip("; ") for note in notes]
+    elif isinstance(parsed, ParsedText) and _choices(response) > 1:
+        notes = [first_of(2, 0)]
+    if not parsed.finish_reason:
+        notes.append(UNSTATED)
+    return PanelAnswer(
+        parsed.text,
+        parsed.model,
+        None if logprobs is None else logprobs.tolist(),
+        cut=parsed.finish_reason not in ("", STOP),
+        note="; ".join(dict.fromkeys(filter(None, notes))),
+    )
+
+
+def _is_choice(given: object) -> TypeGuard[tuple[object, int]]:
+    """Returns whether this is a response with the number of a choice, rather than an answer."""
+    return isinstance(given, tuple) and len(given) == 2 and type(given[1]) is int
 
 
 def signals_in(answer: PanelAnswer, names: Sequence[str]) -> Floats:
-    """Returns the signals (S,) of an answer, NaN where one is missing. Raises `InvalidResponse` for log-probabilities
-    that are no numbers."""
+    """Returns the signals (S,) of an answer, NaN where one is missing. Raises `InvalidResponse` for log-probabilities,
+    a stated confidence or a score that are no numbers."""
     numbers = None
-    if answer.logprobs is not None and len(answer.logprobs):
+    if answer.logprobs is not None and not (isinstance(answer.logprobs, Sized) and not len(answer.logprobs)):
         numbers = terms(check_logprobs(answer.logprobs)[None])[0].tolist()
+    values: tuple[tuple[str, object], ...] = ((STATED, answer.stated), (SCORE, answer.score))
+    for name, value in values:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise InvalidResponse(f"its {name} is a {type(value).__name__}; expected a number, or None")
     return signals_of(numbers, answer.stated, answer.score, names)
 
 
@@ -565,8 +757,13 @@ def read_agents(data: bytes) -> Agents:
     levels = np.array(
         [[[np.nan if value is None else float(value) for value in row] for row in agent] for agent in record["levels"]]
     ).reshape(len(names) + 1, len(signals), LEVELS)
-    if not (np.isnan(levels) | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
+    gone = np.isnan(levels)
+    if not (gone | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
         raise ValueError("the levels of a signal do not rise")
+    if (gone.any(axis=2) != gone.all(axis=2)).any():
+        raise ValueError("a signal has some of its levels")
+    if not names or len(set(dimensions)) < len(dimensions):
+        raise ValueError(f"the agents are {names} and the dimensions {dimensions}")
     if len(set(names)) < len(names) or len(set(signals)) < len(signals) or not set(signals) <= set(SIGNALS):
         raise ValueError(f"the agents are {names} and their signals {signals}")
     rate = np.array(record["rate"], dtype=np.float64)
@@ -580,4 +777,4 @@ def read_agents(data: bytes) -> Agents:
 
 def draw_of(request: str) -> float:
     """Returns a number in [0, 1) that follows from a request's id, so that a retry decides alike."""
-    return int.from_bytes(hashlib.sha256(request.encode()).digest()[:8]) / 2**64
+    return int.from_bytes(hashlib.sha256(request.encode(errors="replace")).digest()[:8]) / 2**64

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.answers import final_answer
+from metaprobe.records.endings import UNSTATED
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.panel import Panel, PanelAnswer, PanelVerdict, answer_of, responses_in
+from metaprobe.routing.panel import MOST_TOGETHER, Panel, PanelAnswer, PanelVerdict, answer_of, responses_in
 
 QUESTION = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""
@@ -26,6 +27,11 @@ def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterat
     """
     questions = questions_in_store(path, stage) if path.is_dir() else questions_in_file(path)
     for name, one in questions.items():
+        if len(one.answers) > MOST_TOGETHER:
+            told = f"{len(one.answers)} answers to one question, and at most {MOST_TOGETHER} are judged together: does "
+            none = PanelVerdict((), 1.0, None, None, {}, panel.checkpoint.digest, told + "each line name its question?")
+            yield _line(name, one.names, none)
+            continue
         verdict = panel.judge(
             one.answers, dimension=one.dimension, question=one.question, choices=one.choices, agents=one.agents
         )
@@ -43,6 +49,8 @@ class AskedQuestion:
     question: str = ""
     choices: tuple[str, ...] = ()
     dimension: str = ""
+    group: str = ""
+    """What must stay in one split; empty where nothing is said."""
     answers: list[PanelAnswer | InvalidResponse] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """The id of each answer."""
@@ -55,7 +63,9 @@ class AskedQuestion:
         return ["" if isinstance(one, InvalidResponse) else one.agent for one in self.answers]
 
     def add(self, answers: Iterable[Named], label: float | None) -> None:
-        """Adds answers that share a label."""
+        """Adds the answers of one line. A label is of a single answer: of several it is not known whose it is."""
+        answers = list(answers)
+        label = label if len(answers) == 1 else None
         for name, answer in answers:
             self.names.append(name)
             self.answers.append(answer)
@@ -67,10 +77,14 @@ def questions_in_file(path: Path) -> dict[str, AskedQuestion]:
     found: dict[str, AskedQuestion] = {}
     broken: list[ImportFileError] = []
     for number, record in iter_json_lines(path, on_error=broken.append):
-        identity = str(record.get("id") or f"line-{number}")
-        name = str(record.get(QUESTION) or record.get("group") or identity)
-        question = found.setdefault(name, AskedQuestion(_asked(record), dimension=str(record.get("dimension") or "")))
-        question.add(answers_of_line(record, identity), _label(record))
+        identity = _named(record, "id") or f"line-{number}"
+        group = _named(record, "group")
+        name = _named(record, QUESTION) or group or identity
+        about = AskedQuestion(_asked(record), dimension=_named(record, "dimension"), group=group)
+        try:
+            found.setdefault(name, about).add(answers_of_line(record, identity), _label(record))
+        except ImportFileError as problem:
+            raise ImportFileError(f"{path}, line {number}: {problem}") from problem
     for error in broken:
         name = f"line-{error.line}"
         found.setdefault(name, AskedQuestion()).add([(name, InvalidResponse(str(error)))], None)
@@ -95,9 +109,14 @@ def answers_of_line(record: Mapping[str, Any], identity: str) -> list[Named]:
         except InvalidResponse as error:
             answers.append((name, error))
         else:
-            agent = record.get("agent") or read.agent
-            answers.append((name, replace(read, agent=str(agent), stated=stated)))
+            answers.append((name, replace(read, agent=_named(record, "agent") or read.agent, stated=stated)))
     return answers
+
+
+def _named(record: Mapping[str, Any], key: str) -> str:
+    """Returns a name of the line, which may be a number, 0 too; empty where there is none."""
+    value = record.get(key)
+    return "" if value is None or isinstance(value, bool | list | dict) else str(value)
 
 
 def _asked(record: Mapping[str, Any]) -> str:
@@ -144,6 +163,7 @@ def read_call(run: Run, call: Call) -> PanelAnswer:
         logprobs=None if logprobs is None or not len(logprobs) else logprobs.tolist(),
         stated=run.stated("confidence", call.id),
         cut=call.error is not None or call.finish_reason not in ("", "stop"),
+        note="" if call.finish_reason else UNSTATED,
     )
 
 

@@ -32,6 +32,8 @@ ANYBODY = ""
 """Name under which the quantiles of all agents together are kept, for an agent that is not known."""
 UNREADABLE = -1
 """Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
+LEAST = -3.0e38
+"""What minus infinity is taken for: the least float32, rounded."""
 LEAST_WEIGHT = 0.01
 """Least weight of a vote: an answer that is more likely wrong than right still breaks a tie."""
 FURTHEST = 4.0
@@ -386,8 +388,16 @@ def signals_of(
 ) -> Floats:
     """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing.
 
-    `numbers`: the terms of its log-probabilities; None where it has none.
+    `numbers`: the terms of its log-probabilities; None where it has none. Minus infinity, the logarithm of what cannot
+    be, is the least float32; infinity says nothing.
     """
     known: Mapping[str, float] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
     values = {**known, STATED: stated, SCORE: score}
-    return np.array([math.nan if (v := values.get(name)) is None else v for name in names])
+    return np.array([math.nan if (value := values.get(name)) is None else _bounded(value) for name in names])
+
+
+def _bounded(value: float) -> float:
+    """Returns a number between those that float32 holds; NaN for infinity, which says nothing."""
+    if value != value or value == math.inf:
+        return math.nan
+    return float(max(LEAST, min(-LEAST, value)))

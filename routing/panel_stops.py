@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 
 from metaprobe.records.errors import RecordError
 
@@ -112,6 +113,10 @@ def plan_of(settings: Sequence[Setting], *, price: float | None = None, samples:
     spends is taken for the most accurate one. By default the cheapest point of the hull within `NEAR` of the best
     accuracy. Raises `RecordError` where both are given, or one is out of range.
     """
+    given: tuple[tuple[str, object], ...] = (("price", price), ("samples", samples))
+    for name, value in given:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise RecordError(f"{name} is {value!r}; expected a number")
     if price is not None and samples is not None:
         raise RecordError(f"price={price:g} and samples={samples:g} were given; give one of the two")
     hull = upper_hull(settings)

@@ -1,7 +1,7 @@
 """When two answers to one question are the same: by their form, or by their words."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
 OVERLAP = "overlap"
@@ -27,9 +27,9 @@ def agreement(one: frozenset[str], other: frozenset[str]) -> float:
     return len(one & other) / len(one | other)
 
 
-def number_classes(forms: Sequence[str | None]) -> list[int]:
+def number_classes(forms: Sequence[Hashable | None]) -> list[int]:
     """Returns the class of each answer, from 0 in order of appearance, by equality; -1 for None."""
-    numbers: dict[str, int] = {}
+    numbers: dict[Hashable, int] = {}
     return [-1 if form is None else numbers.setdefault(form, len(numbers)) for form in forms]
 
 

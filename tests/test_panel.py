@@ -1,5 +1,6 @@
 """A panel keeps the right one of several answers: planted truths, what bad input gets, and the two implementations."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -19,14 +20,27 @@ import metaprobe
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.eval.metrics.calibration import ece
+from metaprobe.records.endings import UNSTATED
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.panel import Panel, PanelAnswer
-from metaprobe.routing.panel_rows import JOINT, MAJORITY, SINGLE, Answers, class_columns, class_rows
+from metaprobe.routing.panel import MOST_TEXT, MOST_TOGETHER, Panel, PanelAnswer
+from metaprobe.routing.panel_lines import panel_lines
+from metaprobe.routing.panel_rows import (
+    JOINT,
+    LEAST,
+    MAJORITY,
+    SCORE,
+    SINGLE,
+    STATED,
+    Answers,
+    class_columns,
+    class_rows,
+    signals_of,
+)
 from metaprobe.routing.panel_stops import FIXED, STOPS, Seen, Setting, majority_probability, plan_of, upper_hull
 from metaprobe.routing.same_answers import number_classes, overlapping
 from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import Panels, agents_in, panels_of_outcomes
+from metaprobe.training.panel_data import Panels, agents_in, panels_of_lines, panels_of_outcomes
 from metaprobe.training.recipes.panel import fit_panel, train_panel
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
@@ -418,3 +432,162 @@ def test_recorded_samples_are_judged_as_they_are_graded() -> None:
     _, held = fit_panel(data)
     gain = held.right[JOINT][..., 7].mean() - held.right[MAJORITY][..., 7].mean()
     assert gain > 0.005, "eight samples of 300 problems; docs/research/panel.md has the intervals"
+
+
+class Broken:
+    """An object of a caller's that raises wherever it is looked into."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Broken,
+        None,
+        5,
+        (completion("It is 12"), "x"),
+        PanelAnswer(None),  # type: ignore[arg-type]
+        PanelAnswer("It is 12", logprobs=5),  # type: ignore[arg-type]
+        PanelAnswer("It is 12", stated="0.5"),  # type: ignore[arg-type]
+        PanelAnswer("It is 12", agent=["m"]),  # type: ignore[arg-type]
+        PanelAnswer("It is 12", cut=np.array([True, False])),  # type: ignore[arg-type]
+        PanelAnswer("1" * (MOST_TEXT + 1)),
+    ],
+)
+def test_an_answer_of_any_kind_is_said_and_never_raised(samples: Panel, answer: Any) -> None:
+    verdict = samples.judge([Broken() if answer is Broken else answer, "It is 12", "It is 12"])
+    assert verdict.classes[0].members == (1, 2)
+    assert "1 of 3 answers count against all others" in verdict.reason
+
+
+@pytest.mark.parametrize("same", [lambda text: 1 / 0, lambda text: [text], lambda text: float("nan")])
+def test_an_idea_of_the_same_that_fails_is_said(samples: Panel, same: Any) -> None:
+    verdict = samples.judge(["a", "b"], same=same)
+    assert (verdict.kept, verdict.classes) == (None, ())
+    assert "2 of 2 answers" in verdict.reason
+
+
+def test_an_end_that_is_not_known_is_said(samples: Panel) -> None:
+    open_end = completion("It is 12")
+    open_end["choices"][0]["finish_reason"] = None
+    assert UNSTATED in samples.judge([open_end, completion("It is 12")]).reason
+    assert UNSTATED not in samples.judge([completion("It is 12")]).reason
+
+
+def test_half_of_a_surrogate_pair_does_not_leave_the_panel(samples: Panel) -> None:
+    verdict = samples.judge(["12 \ud800", "12"], agents=["\ud800", "b"], dimension="\udfff")
+    json.dumps(verdict.to_dict(), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("answers", "more"),
+    [
+        (np.array(5.0), {}),
+        (["a"] * (MOST_TOGETHER + 1), {}),
+        (("a" for _ in itertools.count()), {}),
+        (["a", "b"], {"agents": "ab"}),
+        (["a", "b"], {"agents": [1, 2]}),
+        (["a"], {"dimension": ["x"]}),
+        (["a"], {"question": 5}),
+        (["a"], {"choices": ["x"] * 1000}),
+        (["a"], {"same": "number"}),
+    ],
+)
+def test_what_is_no_panel_is_refused_in_words(samples: Panel, answers: Any, more: dict[str, Any]) -> None:
+    with pytest.raises(RecordError):
+        samples.judge(answers, **more)
+
+
+def test_confidences_that_are_infinite_are_no_proof() -> None:
+    told = signals_of(None, math.inf, -math.inf, (STATED, SCORE))
+    assert np.isnan(told[0])
+    assert told[1] == LEAST
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"same": "nearly"},
+        {"exclusive": "no"},
+        {"most_answers": -1},
+        {"stops": [["first to m", 2.0, 0.0, 0.5]]},
+        {"stops": [["first to m", 2.0, 3.0, 7.0]]},
+        {"stops": [["first to m", 2.0, 3.0, 0.5]] * 2000},
+    ],
+)
+def test_a_contract_that_cannot_be_is_refused(samples: Panel, change: dict[str, Any]) -> None:
+    manifest = samples.checkpoint.manifest
+    hostile = replace(samples.checkpoint, manifest=replace(manifest, contract={**manifest.contract, **change}))
+    with pytest.raises(ContractMismatch):
+        Panel(hostile)
+
+
+def lines_of(path: Path, *lines: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_numbers_name_questions_too_and_groups_stay_groups(tmp_path: Path) -> None:
+    lines = [
+        {"id": i, "question_id": q, "group": f"g{q // 2}", "response": completion(f"It is {q}"), "correct": i % 2}
+        for q in range(4)
+        for i in range(2)
+    ]
+    data = panels_of_lines(lines_of(tmp_path / "a.jsonl", *lines), "number")
+    assert data.ids == ("0", "1", "2", "3")
+    assert data.groups == ("g0", "g0", "g1", "g1")
+    assert "in 4 questions equal answers have different labels" in data.note
+
+
+def test_a_label_is_of_one_answer_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    several = {"question_id": "q", "response": completion("It is 1", "It is 2"), "correct": 1}
+    own = [{"question_id": "q", "response": completion(f"It is {i}"), "correct": i} for i in range(2)]
+    data = panels_of_lines(lines_of(tmp_path / "a.jsonl", several, *own, {**own[0], "response": {}}), "number")
+    assert data.form.shape == (1, 2)
+    assert "3 answers" in data.note
+
+
+@pytest.mark.parametrize(
+    ("lines", "word"),
+    [
+        ([{"question_id": 1, "response": completion(f"It is {i}"), "correct": 1} for i in range(2)], "every answer"),
+        (
+            [{"question_id": 1, "response": completion("5", finish="length"), "correct": i} for i in range(2)],
+            "no answer ended",
+        ),
+        ([{"question_id": 1, "response": completion("5"), "correct": "yes"}], "line 1"),
+        ([{"question_id": 1, "response": completion("5")}], "two labelled"),
+    ],
+)
+def test_lines_that_teach_nothing_are_refused_in_words(tmp_path: Path, lines: list[dict[str, Any]], word: str) -> None:
+    with pytest.raises(RecordError, match=word):
+        panels_of_lines(lines_of(tmp_path / "a.jsonl", *lines), "number")
+
+
+def test_a_question_of_too_many_answers_has_no_verdict_and_the_others_do(samples: Panel, tmp_path: Path) -> None:
+    lines = [{"group": "all", "response": "It is 1"}] * (MOST_TOGETHER + 1) + [{"group": "one", "response": "It is 1"}]
+    first, second = panel_lines(samples, lines_of(tmp_path / "a.jsonl", *lines))
+    assert (first["kept"], first["score"]) == (None, None)
+    assert "each line name its question" in first["reason"]
+    assert second["kept"] is not None
+
+
+def test_further_answers_of_a_question_are_not_learned_from_and_that_is_said(tmp_path: Path) -> None:
+    lines = [{"question_id": 1, "response": completion(f"It is {i}"), "correct": i % 2} for i in range(100)]
+    data = panels_of_lines(lines_of(tmp_path / "a.jsonl", *lines), "number")
+    assert data.form.shape == (1, 64)
+    assert "the first 64 answers" in data.note
+
+
+def test_texts_alone_make_a_panel_that_votes(tmp_path: Path) -> None:
+    lines = [
+        {"question_id": q, "response": f"It is {int((q + i) % 3 == 0)}", "correct": int((q + i) % 3 > 0)}
+        for q in range(60)
+        for i in range(4)
+    ]
+    found = train_panel(lines_of(tmp_path / "a.jsonl", *lines), PanelOptions(out=tmp_path / "c", same="number"))
+    verdict = Panel(found).judge(["It is 1", "It is 0", "It is 0"])
+    assert verdict.classes[0].members == (1, 2)
+    assert verdict.reason == ""

@@ -128,3 +128,59 @@ def test_the_store_of_a_panel_of_agents_has_no_plan(tmp_path: Path) -> None:
     team = Panel(train_panel(topics(), PanelOptions(out=tmp_path / "c")))
     with pytest.raises(RecordError, match="several agents"):
         ask(team, Client("It is 12"))
+
+
+@pytest.mark.parametrize(
+    "more", [{"at_most": 2.5}, {"at_most": float("nan")}, {"at_once": 1.5}, {"price": "1"}, {"n": 4}, {"stream": True}]
+)
+def test_what_cannot_be_asked_is_refused_before_it_is_paid_for(panel: Panel, more: dict[str, Any]) -> None:
+    client = Client("It is 12")
+    with pytest.raises(RecordError):
+        ask(panel, client, **more)
+    assert client.asked == []
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [StopIteration(), Unspeakable(), ValueError("\ud800")])
+@pytest.mark.parametrize("wait", [True, False])
+def test_whatever_a_client_raises_costs_an_answer(panel: Panel, error: Exception, wait: bool) -> None:
+    if wait and isinstance(error, StopIteration):
+        pytest.skip("a coroutine turns it into a RuntimeError by itself")
+    answered = ask(panel, Client(error, wait=wait), at_most=2)
+    assert (answered.response, answered.asked) == (None, 2)
+    answered.reason.encode()
+
+
+def test_a_client_that_gives_a_request_up_cancels_nobody_else(panel: Panel) -> None:
+    async def create(**request: Any) -> Any:
+        raise asyncio.CancelledError
+
+    client = Client("It is 12")
+    client.chat.completions.create = create
+    assert "gave the request up" in ask(panel, client, at_most=2).reason
+
+
+def test_each_request_is_one_answer_however_many_choices_come(panel: Panel) -> None:
+    client = Client("It is 12", wait=False)
+    client.chat.completions.create = lambda **request: completion("It is 12", "It is 7", "It is 9")
+    answered = ask(panel, client, at_most=3)
+    assert answered.verdict.classes[0].members == tuple(range(len(answered.responses)))
+
+
+def test_a_caller_that_waits_no_longer_leaves_nothing_under_way(panel: Panel) -> None:
+    async def late() -> int:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(panel.ask(client, MESSAGES, model="m"), 0.05)
+        return len(asyncio.all_tasks())
+
+    client = Client("It is 12")
+
+    async def create(**request: Any) -> None:
+        await asyncio.sleep(60)
+
+    client.chat.completions.create = create
+    assert asyncio.run(late()) == 1

@@ -1,6 +1,7 @@
 """`POST /v1/panel` says which of several answers to keep, and refuses what is no panel."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from serving_clients import Served, callers_keys, checkpoint, upstream  # noqa: 
 
 from metaprobe.routing.panel import Panel
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.panels import MOST_ANSWERS
+from metaprobe.serving.http.panels import MOST_ANSWERS, PanelDesk
 from metaprobe.serving.http.settings import Settings
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.recipes.panel import train_panel
@@ -88,3 +89,23 @@ def test_a_server_without_a_panel_says_so(checkpoint: Path) -> None:  # noqa: F8
     with running(create_app(Settings(checkpoint=checkpoint))) as (url, _):
         answer = Served(url).post("/v1/panel", {"responses": ["a", "b"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_panel")
+
+
+def test_json_as_python_writes_it_costs_one_answer(server: Served) -> None:
+    broken = completion("It is 7")
+    broken["choices"][0]["logprobs"]["content"][0]["logprob"] = float("nan")
+    cut = completion("It is 12 \ud800")
+    body = json.dumps({"responses": [broken, cut, completion("It is 12")], "dimension": None}).encode()
+    told = server.post("/v1/panel", body)
+    assert told.status_code == 200
+    assert told.json()["classes"][0]["members"] == [1, 2]
+
+
+def test_what_stands_beside_the_choices_is_held_once(panel: Path) -> None:
+    desk = PanelDesk(Panel.load(panel))
+    body = json.dumps({**completion(*["It is 12"] * MOST_ANSWERS), "beside": "x" * (1 << 20)}).encode()
+    tracemalloc.start()
+    desk.judge(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40 * len(body)

@@ -221,7 +221,8 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
         for (item, many), group in zip(panels, joined.groups.tolist(), strict=True)
     ]
     [same] = checks
-    return _arrays(rows, number_classes, same, fingerprint(runs), generator=generator_of(calls), note=joined.note)
+    note = "; ".join(filter(None, [joined.note, _cut_short(sum(len(many) > MOST_ANSWERS for _, many in panels))]))
+    return _arrays(rows, number_classes, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
 def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
@@ -243,7 +244,7 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
                     # An answer whose text was left out is a class of its own: one word that no answer holds.
                     form=None if one.error is not None else (one.answer or f"untold{place}"),
                     right=None if one.score is None else float(one.score > 0.5),
-                    signals=signals_of(None, _finite(one.confidence), None, SIGNALS),
+                    signals=signals_of(None, one.confidence, None, SIGNALS),
                     price=one.cost_usd,
                 )
                 for place, (name, one) in enumerate(sorted(question.agents.items()))
@@ -253,15 +254,12 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
         for question in questions
     ]
     rows = [row for row in rows if len(row.answers) > 1]
+    if any(len(row.answers) > MOST_ANSWERS for row in rows):
+        raise RecordError(f"a question has more than {MOST_ANSWERS} agents; a panel learns from at most so many")
     if not rows:
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
     return _arrays(rows, overlapping, OVERLAP, hashlib.sha256(lines.encode()).hexdigest())
-
-
-def _finite(value: float | None) -> float | None:
-    """Returns a confidence; minus infinity, the logarithm of what cannot be, as the least float32."""
-    return -3.0e38 if value == -math.inf else value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,7 +297,7 @@ def panels_of_lines(path: Path, same: str) -> Panels:
 
     `same`: when two answers are the same. Raises `RecordError` where no question has two labelled answers.
     """
-    rows = []
+    rows, texts, many, left_out = [], [], 0, 0
     for name, question in questions_in_file(path).items():
         item = Item(name, question.question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
         answers = [
@@ -307,8 +305,12 @@ def panels_of_lines(path: Path, same: str) -> Panels:
             for answer, label in zip(question.answers, question.labels, strict=True)
             if label is not None and not isinstance(answer, InvalidResponse)
         ]
+        left_out += len(question.answers) - len(answers)
         if len(answers) > 1:
-            rows.append(_Row(identity=name, group=name, dimension=question.dimension, answers=answers[:MOST_ANSWERS]))
+            many += len(answers) > MOST_ANSWERS
+            group = question.group or name
+            rows.append(_Row(identity=name, group=group, dimension=question.dimension, answers=answers[:MOST_ANSWERS]))
+            texts.append(question.question)
     if not rows:
         raise RecordError(
             f"no question of {path} has two labelled answers; expected lines that share a question_id, each with "
@@ -316,7 +318,16 @@ def panels_of_lines(path: Path, same: str) -> Panels:
         )
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
     classes = overlapping if same == OVERLAP else number_classes
-    return _arrays(rows, classes, same, hashlib.sha256(lines.encode()).hexdigest())
+    joined = join_groups([row.group for row in rows], texts)
+    rows = [replace(row, group=group) for row, group in zip(rows, joined.groups.tolist(), strict=True)]
+    unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
+    note = "; ".join(filter(None, [joined.note, _cut_short(many), unread]))
+    return _arrays(rows, classes, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
+
+
+def _cut_short(questions: int) -> str:
+    """Returns how many questions had more answers than are learned from; empty for none."""
+    return f"of {questions} questions the first {MOST_ANSWERS} answers were taken" if questions else ""
 
 
 def _answer_of_line(item: Item, answer: PanelAnswer, label: float, same: str) -> _Answer:
@@ -328,6 +339,16 @@ def _answer_of_line(item: Item, answer: PanelAnswer, label: float, same: str) ->
         signals=signals_in(answer, SIGNALS),
         price=None,
     )
+
+
+def _disagreement(form: Ints, right: Floats) -> str:
+    """Returns how many questions (n,) have equal answers with different labels; empty for none. The majority counts."""
+    several = 0
+    for forms, labels in zip(form, right, strict=True):
+        known = (forms >= 0) & np.isfinite(labels)
+        pairs = set(zip(forms[known].tolist(), labels[known].tolist(), strict=True))
+        several += len(pairs) > len({number for number, _ in pairs})
+    return f"in {several} questions equal answers have different labels, and the majority counts" if several else ""
 
 
 def _arrays(
@@ -357,6 +378,11 @@ def _arrays(
         price[i, :k] = [math.nan if answer.price is None else answer.price for answer in row.answers]
         signals[i, :k] = [answer.signals for answer in row.answers]
         present[i, :k] = True
+    if (form < 0)[present].all():
+        raise RecordError("no answer ended by itself and can be read; a panel compares answers with each other")
+    if len(set(right[np.isfinite(right)].tolist())) == 1:
+        raise RecordError(f"every answer is {'right' if np.nanmax(right) else 'wrong'}; a panel learns from both kinds")
+    note = "; ".join(filter(None, [note, _disagreement(form, right)]))
     dimension: NDArray[np.int64] = np.array([at.get(row.dimension, len(dimensions)) for row in rows])
     return Panels(
         ids=tuple(row.identity for row in rows),

@@ -1,5 +1,6 @@
 """`POST /v1/panel`: which of several answers to one question to keep, and how sure it is."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +9,9 @@ import msgspec
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.routing.panel import Panel, PanelAnswer
+from metaprobe.routing.panel import Panel, PanelAnswer, responses_in
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.wire import UNREADABLE, batch, choices_of
+from metaprobe.serving.http.wire import UNREADABLE, batch
 
 MOST_ANSWERS = 128
 """Answers to one question in a request: every answer is held against every class, so that time and memory grow with
@@ -20,13 +21,22 @@ their square."""
 class _About(msgspec.Struct):
     """What a request says beside its answers."""
 
-    agents: list[str] | None = None
-    dimension: str = ""
-    question: str = ""
-    choices: list[str] = []
+    agents: list[str | None] | None = None
+    dimension: str | None = None
+    question: str | None = None
+    choices: list[str] | None = None
 
 
 _about = msgspec.json.Decoder(_About)
+
+
+def _read_about(body: bytes) -> _About:
+    try:
+        return _about.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except UNREADABLE:  # JSON as Python writes it, with NaN or half of a surrogate pair in an answer
+        return msgspec.convert(json.loads(body), _About)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +53,29 @@ class PanelDesk:
         """
         answers = batch(body, MOST_ANSWERS)
         about = _About()
-        if answers is None:
+        if answers is None:  # each choice is read from the one response: a copy for each would hold all else 128 times
             try:
-                answers = choices_of(body)
+                response = json.loads(body)
             except UNREADABLE as error:
-                raise Refusal(400, "invalid_request", "the body is no JSON object; expected responses") from error
-            if len(answers) > MOST_ANSWERS:
-                message = f"{len(answers)} answers in one request; at most {MOST_ANSWERS} are judged together"
+                raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
+            if not isinstance(response, dict):
+                raise Refusal(400, "invalid_request", "the body is no JSON object; expected responses")
+            given: Sequence[object] = responses_in(response)
+            if len(given) > MOST_ANSWERS:
+                choices = len(response["choices"])
+                message = f"{choices} answers in one request; at most {MOST_ANSWERS} are judged together"
                 raise Refusal(413, "batch_too_large", message)
         else:
+            given = [_answer(one) for one in answers]
             try:
-                about = _about.decode(body)
+                about = _read_about(body)
             except UNREADABLE as error:
                 raise Refusal(
                     400, "invalid_request", f"{error}; expected agents, dimension, question, choices"
                 ) from error
         try:
             verdict = self.panel.judge(
-                [_answer(one) for one in answers],
+                given,
                 agents=about.agents,
                 dimension=about.dimension,
                 question=about.question,
@@ -68,6 +83,8 @@ class PanelDesk:
             )
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
+        except ContractMismatch as error:
+            raise Refusal(500, "no_verdict", str(error)) from error
         return verdict.to_dict()
 
     def verdict(self, choices: Sequence[bytes]) -> dict[str, Any]:
