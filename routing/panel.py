@@ -473,10 +473,10 @@ class Panel(Pretrained):
         """Asks one model for answers until another one is not worth its price, and returns which to keep.
 
         `client`: of the package openai, asynchronous or not, or any other with `chat.completions.create`. `at_most`:
-        requests, those that fail among them; `at_once`: how many are under way together. Each request is of one whole
-        answer: without `n` and `stream`. When it stops, what is still under way is cancelled. `price` and `samples` are
-        as for `plan`, `dimension`, `choices` and `same` as for `judge`; `request` is handed on (temperature,
-        max_tokens, ...), with log-probabilities asked for.
+        requests, those that fail among them, and never more than the answers to a question that the checkpoint learned
+        from. `at_once`: how many are under way together; when it stops, they are cancelled. Each request is of one
+        whole answer: without `n` and `stream`. `price` and `samples` are as for `plan`, `dimension`, `choices` and
+        `same` as for `judge`; `request` is handed on (temperature, max_tokens, ...), with log-probabilities asked for.
 
         Never raises for a request that fails: it costs an answer, and the reason says it. Raises `RecordError` for
         `at_most` or `at_once` that are no counts of at least 1, for `n` or `stream`, and as `plan` and `judge`.
@@ -503,7 +503,7 @@ class Panel(Pretrained):
         pending: set[asyncio.Task[Any]] = set()
         try:
             while True:
-                while begun < at_most and len(pending) < at_once:
+                while begun < min(at_most, self.most) and len(pending) < at_once:
                     pending.add(asyncio.ensure_future(_create(client, asked)))
                     begun += 1
                 if not pending:

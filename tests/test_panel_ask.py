@@ -71,6 +71,11 @@ def test_it_asks_all_where_it_never_stops_and_no_more(panel: Panel, monkeypatch:
     assert (answered.asked, len(answered.responses), len(client.asked)) == (5, 5, 5)
 
 
+def test_it_never_asks_more_than_the_checkpoint_learned_from(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel, "settings", (Setting(FIRST_TO, 99, 16.0, 1.0),))
+    assert ask(panel, Client("It is 12", "It is 7"), at_most=16).asked == panel.most == 6
+
+
 def test_what_is_under_way_when_it_stops_is_cancelled(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panel, "settings", (Setting(FIRST_TO, 1, 1.0, 1.0),))
     client = Client("It is 12")
