@@ -38,8 +38,6 @@ from metaprobe.training.options import (
 )
 
 COMMANDS = click.Group()
-DEMO_ITEMS = 320
-"""Items that the demo asks by default: they hold three of four groups of questions, in half of the time."""
 
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
@@ -197,16 +195,15 @@ def compare(runs: Stores, options: CompareOptions) -> None:
 def demo(
     out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
     llm: Llm = "smollm2-135m",
-    limit: Annotated[int, Option("How many of the 700 items are asked, spread evenly.", low=1)] = DEMO_ITEMS,
+    limit: Annotated[int | None, Option("Only so many of the 700 items, spread evenly.", low=1)] = None,
     batch_size: Annotated[int, Option("Requests generated at once.", low=1)] = 32,
     folds: Folds = 5,
     seed: Seed = 0,
 ) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
-    Takes some six minutes on two cores that do nothing else; run again, it resumes. `--limit 700` asks every item and
-    takes ten. Where other programs need the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it
-    take hours.
+    Takes under ten minutes on two cores that do nothing else; run again, it resumes. Where other programs need the
+    cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.eval.report.write import comparison_table
     from metaprobe.training.comparison import require_report
