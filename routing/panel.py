@@ -22,6 +22,7 @@ from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.table import html_table
+from metaprobe.probes.contract import mismatch
 from metaprobe.probes.terms import terms
 from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.endings import REFUSAL, STOP, TOOL_CALL, UNSTATED
@@ -31,7 +32,7 @@ from metaprobe.records.parse import parse_response, parse_text
 from metaprobe.records.reading import each, fields, without_surrogates
 from metaprobe.records.response import ParsedResponse, ParsedText, first_of
 from metaprobe.records.response import answer_of as cut_to_answer
-from metaprobe.records.types import Item
+from metaprobe.records.types import Item, LogprobsMode
 from metaprobe.routing.panel_rows import (
     LEVELS,
     PICKS,
@@ -92,6 +93,8 @@ class PanelAnswer:
     """Whether the answer did not end by itself. It then counts against every class."""
     note: str = ""
     """What is doubtful of it, which a verdict says; empty for nothing."""
+    logprobs_mode: LogprobsMode = "unknown"
+    """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
 
 
 @explain_fields
@@ -413,7 +416,10 @@ class Panel(Pretrained):
             return _Read(answer.text, None, unknown, answer.agent, f"cannot be read ({_shown(error)})")
         except Exception as error:  # of a caller's own idea of the same
             return _Read(answer.text, None, unknown, answer.agent, f"cannot be compared ({_shown(_told(error))})")
-        return _Read(answer.text, form, signals, answer.agent, note, answer.note)
+        generator, mode = self.checkpoint.manifest.generator, answer.logprobs_mode
+        other = mismatch(generator, model="", logprobs_mode=mode, on_mismatch="note", stacklevel=1)
+        doubt = "; ".join(filter(None, [answer.note, other if answer.logprobs is not None else ""]))
+        return _Read(answer.text, form, signals, answer.agent, note, doubt)
 
     def _reason(self, read: Sequence[_Read], named: Sequence[str], dimension: str, kept: int) -> str:
         n = len(read)
@@ -433,11 +439,12 @@ class Panel(Pretrained):
             name = self.agents.signals[int(missing.argmax())]
             what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
             notes.append(f"{missing.max()} answers have no {what}, which this checkpoint reads")
-        if len(self.agents.names) > 1 and (strange := sorted(set(named) - set(self.agents.names))):
-            notes.append(f"nothing is known of {names_shown(strange)}")
-        elif len(self.agents.names) == 1:
-            others = mismatch_of(self.checkpoint, named)
-            notes += [others] if others else []
+        generator = self.checkpoint.manifest.generator
+        known = {*self.agents.names, *(generator.models if generator else ())} - {""}
+        unnamed = {""} if len(self.agents.names) == 1 else set()  # samples of the one agent need not name it
+        if known and (strange := sorted(set(named) - known - unnamed)):
+            learned = names_shown(sorted(known))
+            notes.append(f"nothing is known of {names_shown(strange)}: the checkpoint learned from {learned}")
         if dimension and self.agents.dimensions and dimension not in self.agents.dimensions:
             notes.append(f"the dimension {dimension[:MOST_TOLD]!r} was not learned from")
         if n > self.most:
@@ -566,16 +573,6 @@ def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: st
 
 CHECKS = ("number", "choice", "exact", "function")
 """Checks of `Item` by which answers are compared: the same number, option, text or code."""
-
-
-def mismatch_of(checkpoint: Checkpoint, named: Sequence[str]) -> str:
-    """Returns what a verdict must say where the answers are of other models than the checkpoint learned from."""
-    generator = checkpoint.manifest.generator
-    strange = sorted({name for name in named if name and generator is not None and name not in generator.models})
-    if not strange:
-        return ""
-    learned = ", ".join(generator.models) if generator is not None else ""
-    return f"the answers are of {names_shown(strange)}, and the checkpoint learned from {learned}"
 
 
 def names_shown(names: Sequence[str]) -> str:
@@ -714,6 +711,7 @@ def answer_of(given: object) -> PanelAnswer:
         None if logprobs is None else logprobs.tolist(),
         cut=parsed.finish_reason not in ("", STOP),
         note="; ".join(dict.fromkeys(filter(None, notes))),
+        logprobs_mode="unknown" if isinstance(parsed, ParsedText) else parsed.logprobs_mode,
     )
 
 

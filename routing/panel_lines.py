@@ -164,6 +164,7 @@ def read_call(run: Run, call: Call) -> PanelAnswer:
         stated=run.stated("confidence", call.id),
         cut=call.error is not None or call.finish_reason not in ("", "stop"),
         note="" if call.finish_reason else UNSTATED,
+        logprobs_mode=call.logprobs_mode,
     )
 
 

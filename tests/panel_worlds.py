@@ -44,7 +44,6 @@ def panels(
         form=form,
         right=right,
         signals=signals,
-        price=np.full((n, K), np.nan),
         present=np.ones((n, K), dtype=bool),
         same=same,
         fingerprint="0" * 64,

@@ -17,7 +17,7 @@ from panel_worlds import biased_vote, completion, copies, cut_when_hard, topics,
 from scipy.stats import beta
 
 import metaprobe
-from metaprobe.checkpoints import Checkpoint, ContractMismatch
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Generator
 from metaprobe.cli import main
 from metaprobe.eval.metrics.calibration import ece
 from metaprobe.records.endings import UNSTATED
@@ -478,7 +478,16 @@ def test_an_end_that_is_not_known_is_said(samples: Panel) -> None:
 
 def test_half_of_a_surrogate_pair_does_not_leave_the_panel(samples: Panel) -> None:
     verdict = samples.judge(["12 \ud800", "12"], agents=["\ud800", "b"], dimension="\udfff")
-    json.dumps(verdict.to_dict(), ensure_ascii=False).encode()
+    assert json.loads(json.dumps(verdict.to_dict(), ensure_ascii=False).encode())["classes"]
+
+
+def test_numbers_of_another_mode_and_answers_of_another_model_are_said(tmp_path: Path) -> None:
+    data = replace(biased_vote(), generator=Generator("m", logprobs_mode="raw"))
+    panel = Panel(train_panel(data, PanelOptions(out=tmp_path / "c")))
+    other = panel.judge([sure("It is 12", logprobs_mode="processed"), sure("It is 12", agent="stranger")])
+    assert "of 1 answers: processed log-probabilities, checkpoint trained on raw ones" in other.reason
+    assert "stranger" in other.reason
+    assert panel.judge([sure("It is 12", logprobs_mode="raw", agent="m"), sure("It is 12")]).reason == ""
 
 
 @pytest.mark.parametrize(

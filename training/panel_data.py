@@ -65,8 +65,6 @@ class Panels:
     """(n, K): 0 or 1; NaN where no label is known."""
     signals: Floats
     """(n, K, len(SIGNALS)), NaN where missing."""
-    price: Floats
-    """(n, K): US dollars; NaN where it is not known."""
     present: Mask
     """(n, K)"""
     same: str
@@ -90,7 +88,6 @@ class Panels:
             form=self.form[rows],
             right=self.right[rows],
             signals=self.signals[rows],
-            price=self.price[rows],
             present=self.present[rows],
         )
 
@@ -245,7 +242,6 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
                     form=None if one.error is not None else (one.answer or f"untold{place}"),
                     right=None if one.score is None else float(one.score > 0.5),
                     signals=signals_of(None, one.confidence, None, SIGNALS),
-                    price=one.cost_usd,
                 )
                 for place, (name, one) in enumerate(sorted(question.agents.items()))
                 if one.score is not None
@@ -269,7 +265,6 @@ class _Answer:
     """What it says, in a form in which equal answers are equal; None where it cannot be read."""
     right: float | None
     signals: Floats
-    price: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,7 +283,6 @@ def _answer_of(item: Item, run: Run, call: Call) -> _Answer:
         form=None if read.cut else canonical(item, read.text) or None,
         right=run.label("correct", call.id),
         signals=signals_in(read, SIGNALS),
-        price=call.cost_usd,
     )
 
 
@@ -337,7 +331,6 @@ def _answer_of_line(item: Item, answer: PanelAnswer, label: float, same: str) ->
         form=None if answer.cut else text.strip() or None,
         right=label,
         signals=signals_in(answer, SIGNALS),
-        price=None,
     )
 
 
@@ -367,7 +360,7 @@ def _arrays(
     at = {name: column for column, name in enumerate(dimensions)}
     n = len(rows)
     form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
-    right, price = np.full((n, K), np.nan), np.full((n, K), np.nan)
+    right = np.full((n, K), np.nan)
     signals = np.full((n, K, len(SIGNALS)), np.nan)
     present = np.zeros((n, K), dtype=bool)
     for i, row in enumerate(rows):
@@ -375,7 +368,6 @@ def _arrays(
         form[i, :k] = classes([answer.form for answer in row.answers])
         agent[i, :k] = [place[answer.agent] for answer in row.answers]
         right[i, :k] = [math.nan if answer.right is None else answer.right for answer in row.answers]
-        price[i, :k] = [math.nan if answer.price is None else answer.price for answer in row.answers]
         signals[i, :k] = [answer.signals for answer in row.answers]
         present[i, :k] = True
     if (form < 0)[present].all():
@@ -394,7 +386,6 @@ def _arrays(
         form=form,
         right=right,
         signals=signals,
-        price=price,
         present=present,
         same=same,
         fingerprint=fingerprint,
