@@ -83,10 +83,12 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), [("train_quality", "lightgbm"), ("train_router", "onnxmltools")])
-def test_a_missing_package_is_named_with_its_extra(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"{package} .* 'metaprobe\[fit\]'"):
-        getattr(metaprobe, name)("runs", out="out")
+        getattr(metaprobe, name)("runs", out=tmp_path / "out")
 
 
 def test_what_trains_is_imported_when_it_is_called() -> None:
