@@ -4,35 +4,41 @@ Needs NumPy and ONNX Runtime only. What is read of the answers, and the models' 
 they are fitted in `training.recipes.panel`.
 """
 
-import asyncio
-import hashlib
-import inspect
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass, replace
-from numbers import Real
-from typing import Any, TypeGuard
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
-from metaprobe.checkpoints.display import explain_fields
 from metaprobe.checkpoints.graph_session import GraphSession
-from metaprobe.checkpoints.table import html_table
 from metaprobe.probes.contract import mismatch
-from metaprobe.probes.terms import terms
-from metaprobe.records.answers import canonical, final_answer
-from metaprobe.records.endings import REFUSAL, STOP, TOOL_CALL, UNSTATED
-from metaprobe.records.errors import InvalidResponse, NoLogprobs, RecordError
-from metaprobe.records.logprobs import check_logprobs
-from metaprobe.records.parse import parse_response, parse_text
-from metaprobe.records.reading import each, fields, without_surrogates
-from metaprobe.records.response import ParsedResponse, ParsedText, first_of
-from metaprobe.records.response import answer_of as cut_to_answer
-from metaprobe.records.types import Item, LogprobsMode
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.reading import without_surrogates
+from metaprobe.records.types import Item
+from metaprobe.routing.panel_answers import (
+    CHECKS,
+    MOST_TEXT,
+    MOST_TEXT_TOGETHER,
+    MOST_TOGETHER,
+    MOST_TOLD,
+    PanelAnswer,
+    PanelClass,
+    PanelVerdict,
+    answer_of,
+    form_of,
+    names_shown,
+    responses_in,
+    shown,
+    signals_in,
+    told,
+    whole,
+)
+from metaprobe.routing.panel_ask import PanelAnswered, ask
 from metaprobe.routing.panel_rows import (
     LEVELS,
     PICKS,
@@ -49,7 +55,6 @@ from metaprobe.routing.panel_rows import (
     class_columns,
     class_rows,
     pick,
-    signals_of,
     state_rows,
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
@@ -63,138 +68,9 @@ ODDS_INPUT, ODDS = "answers", "odds"
 GAIN_INPUT, GAIN = "state", "gain"
 ROUNDED = 1e-5
 """By how much a probability may leave [0, 1] through rounding."""
-MOST_TOGETHER = 1024
-"""Answers to one question that are judged: each is held against every class."""
-MOST_TEXT, MOST_TEXT_TOGETHER = 100_000, 1 << 20
-"""Characters of an answer that are compared with others, and of all answers to one question, each its share of them. To
-find the answer in a text takes up to 20 us a character. Of a longer question the end is read."""
 MOST_OPTIONS = 128
-MOST_TOLD, MOST_NAMED = 200, 5
-"""Characters of what went wrong that a reason holds, and agents that it names."""
 MOST_SETTINGS = 1000
 """Ways to stop that a checkpoint may store; a trainer writes a few."""
-
-
-@dataclass(frozen=True, slots=True)
-class PanelAnswer:
-    """One answer as a panel reads it, for callers that hold no response of an API."""
-
-    text: str
-    """What the agent answered."""
-    agent: str = ""
-    """Who answered."""
-    logprobs: Sequence[float] | None = None
-    """(T,) nats, of the answer's tokens; None where there are none."""
-    stated: float | None = None
-    """The confidence that the agent stated, on the scale of the training data."""
-    score: float | None = None
-    """A checkpoint's score of the answer."""
-    cut: bool = False
-    """Whether the answer did not end by itself. It then counts against every class."""
-    note: str = ""
-    """What is doubtful of it, which a verdict says; empty for nothing."""
-    logprobs_mode: LogprobsMode = "unknown"
-    """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
-
-
-@explain_fields
-@dataclass(frozen=True, slots=True)
-class PanelClass:
-    """Answers that are the same."""
-
-    answer: str
-    """The text of the surest of them."""
-    probability: float
-    """P(right)."""
-    members: tuple[int, ...]
-    """Places of the answers among those that were given, from 0."""
-
-
-@explain_fields
-@dataclass(frozen=True, slots=True, repr=False)
-class PanelVerdict:
-    """What a panel makes of several answers to one question."""
-
-    classes: tuple[PanelClass, ...]
-    """Each distinct answer, the likeliest first."""
-    none: float
-    """P(none of these is right)."""
-    kept: int | None
-    """Place of the answer to keep, the surest of its class; None where no answer can be read."""
-    score: float | None
-    """Calibrated P(right) of the kept answer, in [0, 1]; None where none is kept."""
-    worth: dict[str, float]
-    """Agent -> how much P(right) of the kept answer is expected to rise by asking on; empty where it is not known."""
-    checkpoint: str
-    """Digest of the checkpoint that gave it."""
-    reason: str = ""
-    """What makes the verdict doubtful, or why nothing is kept; empty where nothing does."""
-
-    def __repr__(self) -> str:
-        score = "None" if self.score is None else f"{self.score:.3f}"
-        reason = f", reason={self.reason!r}" if self.reason else ""
-        return f"PanelVerdict(kept={self.kept}, score={score}, classes={len(self.classes)}{reason})"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        rows = [(one.answer[:80], f"{one.probability:.3f}, {len(one.members)} answers") for one in self.classes]
-        return html_table("Panel", [*rows, ("none of these", f"{self.none:.3f}"), ("reason", self.reason)])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as types of JSON."""
-        return asdict(self)
-
-
-@explain_fields
-@dataclass(frozen=True, slots=True)
-class PanelAnswered:
-    """What asking a model several times came to."""
-
-    response: Any
-    """The response to keep; None where none can be read."""
-    verdict: PanelVerdict | None
-    """The panel's verdict on all answers; None where none came."""
-    responses: tuple[Any, ...]
-    """All that came, in the order in which they came."""
-    asked: int
-    """Requests that were begun, those that failed or were cancelled among them."""
-    setting: Setting
-    """The way to stop that decided."""
-    reason: str
-    """What is doubtful, and what failed; empty for nothing."""
-
-
-async def _create(client: Any, request: Mapping[str, Any]) -> Any:
-    """Returns the response of one request. A client that is not asynchronous is called in a thread, which goes on where
-    this is cancelled; an asynchronous one then never begins."""
-
-    def create() -> Any:
-        try:
-            return client.chat.completions.create(**request)
-        except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
-            raise RuntimeError("the client raised StopIteration") from error
-
-    made = asyncio.ensure_future(asyncio.to_thread(create))
-    try:
-        response = await asyncio.shield(made)
-    except asyncio.CancelledError:
-        made.add_done_callback(_close)
-        raise
-    return await response if inspect.isawaitable(response) else response
-
-
-def _told(error: BaseException) -> str:
-    """Returns what went wrong in a few words, whatever the error's own text does."""
-    try:
-        return f"{type(error).__name__}: {error}"[:MOST_TOLD]
-    except Exception:
-        return type(error).__name__
-
-
-def _close(made: "asyncio.Future[Any]") -> None:
-    """Closes the coroutine of a request that nobody waits for any more, so that it is not left half begun."""
-    if not made.cancelled() and made.exception() is None and inspect.iscoroutine(made.result()):
-        made.result().close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -406,16 +282,16 @@ class Panel(Pretrained):
         try:
             answer = whole(one if isinstance(one, PanelAnswer) else answer_of(one))
         except InvalidResponse as error:
-            return _Read("", None, unknown, "", f"cannot be read ({_shown(error)})")
+            return _Read("", None, unknown, "", f"cannot be read ({shown(error)})")
         except Exception as error:  # of an object that a caller made, which may raise anything where it is looked into
-            return _Read("", None, unknown, "", f"cannot be read ({_shown(_told(error))})")
+            return _Read("", None, unknown, "", f"cannot be read ({shown(told(error))})")
         try:
             signals = signals_in(answer, self.agents.signals)
             form, note = form_of(answer, item, self.same, same, most)
         except InvalidResponse as error:
-            return _Read(answer.text, None, unknown, answer.agent, f"cannot be read ({_shown(error)})")
+            return _Read(answer.text, None, unknown, answer.agent, f"cannot be read ({shown(error)})")
         except Exception as error:  # of a caller's own idea of the same
-            return _Read(answer.text, None, unknown, answer.agent, f"cannot be compared ({_shown(_told(error))})")
+            return _Read(answer.text, None, unknown, answer.agent, f"cannot be compared ({shown(told(error))})")
         generator, mode = self.checkpoint.manifest.generator, answer.logprobs_mode
         other = mismatch(generator, model="", logprobs_mode=mode, on_mismatch="note", stacklevel=1)
         doubt = "; ".join(filter(None, [answer.note, other if answer.logprobs is not None else ""]))
@@ -476,7 +352,7 @@ class Panel(Pretrained):
         choices: Sequence[str] = (),
         same: Callable[[str], Hashable | None] | None = None,
         **request: Any,
-    ) -> "PanelAnswered":
+    ) -> PanelAnswered:
         """Asks one model for answers until another one is not worth its price, and returns which to keep.
 
         `client`: of the package openai, asynchronous or not, or any other with `chat.completions.create`. `at_most`:
@@ -488,54 +364,20 @@ class Panel(Pretrained):
         Never raises for a request that fails: it costs an answer, and the reason says it. Raises `RecordError` for
         `at_most` or `at_once` that are no counts of at least 1, for `n` or `stream`, and as `plan` and `judge`.
         """
-        if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:
-            raise RecordError(f"at_most={at_most!r}, at_once={at_once!r}; expected counts from 1 to {MOST_TOGETHER}")
-        if request.get("n") not in (None, 1) or request.get("stream"):
-            raise RecordError("n or stream was given; each request is of one whole answer: leave both out")
-        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-            raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
-        asked = {"messages": list(messages), "model": model, "logprobs": True, **request}
-        setting = self.plan(price=price, samples=samples).setting(draw_of(_identity(asked)))
-        named: dict[str, Any] = {
-            "dimension": dimension,
-            "question": _question_in(asked["messages"]),
-            "choices": choices,
-            "same": same,
-        }
-        self.judge([""], **named)  # what is wrong with these is told before anything is paid for
-        responses: list[Any] = []
-        failures: list[str] = []
-        verdict: PanelVerdict | None = None
-        begun = 0
-        pending: set[asyncio.Task[Any]] = set()
-        try:
-            while True:
-                while begun < min(at_most, self.most) and len(pending) < at_once:
-                    pending.add(asyncio.ensure_future(_create(client, asked)))
-                    begun += 1
-                if not pending:
-                    break
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if task.cancelled():
-                        failures.append("CancelledError: the client gave the request up")
-                    elif (error := task.exception()) is not None:
-                        failures.append(_told(error))
-                    else:
-                        responses.append(task.result())
-                if responses:
-                    verdict = self.judge([(one, 0) for one in responses], **named)  # one answer of each request
-                    if self.stops(verdict, setting, len(responses) + len(failures), len(responses)):
-                        break
-        finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-        failed = f"{len(failures)} of {begun} requests failed ({failures[0]})" if failures else ""
-        said = [verdict.reason if verdict else "no answer came", str(without_surrogates(failed))]
-        reason = "; ".join(filter(None, said))
-        kept = None if verdict is None or verdict.kept is None else responses[verdict.kept]
-        return PanelAnswered(kept, verdict, tuple(responses), begun, setting, reason)
+        return await ask(
+            self,
+            client,
+            messages,
+            model=model,
+            at_most=at_most,
+            price=price,
+            samples=samples,
+            at_once=at_once,
+            dimension=dimension,
+            choices=choices,
+            same=same,
+            request=request,
+        )
 
     def stops(self, verdict: PanelVerdict, setting: Setting, answers: int, judged: int) -> bool:
         """Returns whether a setting of a plan stops after so many answers, of which `judged` came in a response."""
@@ -571,60 +413,6 @@ def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: st
     return session
 
 
-CHECKS = ("number", "choice", "exact", "function")
-"""Checks of `Item` by which answers are compared: the same number, option, text or code."""
-
-
-def names_shown(names: Sequence[str]) -> str:
-    """Returns names for a reason: the first few, each cut."""
-    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
-    return ", ".join([name[:80] or "an unnamed agent" for name in names[:MOST_NAMED]] + more)
-
-
-def form_of(
-    answer: PanelAnswer,
-    item: Item,
-    by: str,
-    same: Callable[[str], Hashable | None] | None = None,
-    most: int = MOST_TEXT,
-) -> tuple[Hashable | None, str]:
-    """Returns a form in which equal answers are equal, and why there is none: None where the answer counts against all.
-
-    `by`: a check of `Item`, or `OVERLAP`; `same`: a caller's own idea of it. `most`: characters that are compared.
-    """
-    most = min(most, MOST_TEXT)
-    if answer.cut:
-        return None, "did not end by itself"
-    if len(answer.text) > most:
-        return None, f"has {len(answer.text)} characters, and at most {most} are compared"
-    form: Hashable | None
-    if same is not None:
-        form = same(answer.text)
-        hash(form)
-        if form != form:  # as of NaN, which is equal to nothing
-            form = None
-    elif by == OVERLAP:
-        form = answer.text if answer.text.strip() else None
-    else:
-        form = canonical(item, final_answer(item, answer.text)) or None
-    return form, "" if form is not None else "holds no answer"
-
-
-def whole(answer: PanelAnswer) -> PanelAnswer:
-    """Returns the answer with plain texts. Raises `InvalidResponse` where it holds none."""
-    if not isinstance(answer.text, str):
-        raise InvalidResponse(f"the text is a {type(answer.text).__name__}; expected a string")
-    if not isinstance(answer.agent, str | None):
-        raise InvalidResponse(f"the agent is a {type(answer.agent).__name__}; expected a name")
-    text, agent = (str(without_surrogates(str(one or ""))) for one in (answer.text, answer.agent))
-    return replace(answer, text=text, agent=agent, cut=bool(answer.cut))
-
-
-def _shown(error: object) -> str:
-    text = str(error)
-    return text if len(text) <= MOST_TOLD else text[: MOST_TOLD - 3] + "..."
-
-
 def _texts(name: str, given: object, expected: str) -> tuple[str, ...]:
     """Returns the members of what was given; None is an empty text. Raises `RecordError` where one is no text."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -634,103 +422,6 @@ def _texts(name: str, given: object, expected: str) -> tuple[str, ...]:
         if one is not None and not isinstance(one, str):
             raise RecordError(f"{name} holds a {type(one).__name__}; expected {expected}")
     return tuple(str(one or "") for one in members)
-
-
-def _question_in(messages: Sequence[Any]) -> str:
-    """Returns the text of the last message; empty where it has none."""
-    said = (fields(messages[-1]) or {}).get("content") if messages else ""
-    parts = [said] if isinstance(said, str) else [part.get("text") for part in each(said)]
-    return "\n".join(part for part in parts if isinstance(part, str))
-
-
-def _identity(request: Mapping[str, Any]) -> str:
-    """Returns a text that is the same for the same request; of one that JSON cannot hold, that of its names alone."""
-    try:
-        return json.dumps(request, sort_keys=True, default=str)
-    except Exception:  # of an object that a caller made
-        return json.dumps(sorted(request))
-
-
-def responses_in(given: object) -> list[object]:
-    """Returns the single answers in what was given: the choices of one response, or the members of a sequence.
-
-    At most one more than `MOST_TOGETHER` of them. Raises `RecordError` for a sequence that breaks off.
-    """
-    if isinstance(given, str | bytes | PanelAnswer | Mapping) or not isinstance(given, Iterable) or _choices(given):
-        given = [given]
-    answers: list[object] = []
-    try:
-        for one in given:
-            count = 0 if isinstance(one, str | PanelAnswer | InvalidResponse) else _choices(one)
-            answers += [(one, choice) for choice in range(min(count, MOST_TOGETHER + 1))] if count > 1 else [one]
-            if len(answers) > MOST_TOGETHER:
-                break
-    except Exception as error:
-        raise RecordError(f"the answers cannot be told apart ({_told(error)}); expected a list of them") from error
-    return answers[: MOST_TOGETHER + 1]
-
-
-def _choices(response: object) -> int:
-    """Returns how many choices a response holds, 0 where it is not a completion."""
-    try:
-        held = fields(response)
-        choices = held.get("choices") if held is not None else None
-        return len(choices) if isinstance(choices, list) else 0
-    except Exception:  # of an object that a caller made: it is one answer, which cannot be read
-        return 0
-
-
-def answer_of(given: object) -> PanelAnswer:
-    """Returns the answer in a response, or in a (response, choice). Raises `InvalidResponse` where there is none."""
-    if isinstance(given, InvalidResponse):
-        raise given
-    response, choice = given if _is_choice(given) else (given, 0)
-    if isinstance(response, str):
-        return PanelAnswer(response)
-    if isinstance(response, PanelAnswer):
-        return response
-    parsed: ParsedResponse | ParsedText
-    logprobs = None
-    try:
-        parsed = cut_to_answer(parse_response(response, choice=choice, top=False))
-        logprobs = parsed.logprobs
-    except NoLogprobs:
-        parsed = parse_text(response, choice=choice)
-    if parsed.finish_reason in (REFUSAL, TOOL_CALL):
-        raise InvalidResponse(f"it is a {parsed.finish_reason.replace('_', ' ')}; expected an answer")
-    notes = [] if isinstance(parsed, ParsedText) else [parsed.note]
-    if _is_choice(given):
-        notes = [note.replace(first_of(2, 0), "").strip("; ") for note in notes]
-    elif isinstance(parsed, ParsedText) and _choices(response) > 1:
-        notes = [first_of(2, 0)]
-    if not parsed.finish_reason:
-        notes.append(UNSTATED)
-    return PanelAnswer(
-        parsed.text,
-        parsed.model,
-        None if logprobs is None else logprobs.tolist(),
-        cut=parsed.finish_reason not in ("", STOP),
-        note="; ".join(dict.fromkeys(filter(None, notes))),
-        logprobs_mode="unknown" if isinstance(parsed, ParsedText) else parsed.logprobs_mode,
-    )
-
-
-def _is_choice(given: object) -> TypeGuard[tuple[object, int]]:
-    """Returns whether this is a response with the number of a choice, rather than an answer."""
-    return isinstance(given, tuple) and len(given) == 2 and type(given[1]) is int
-
-
-def signals_in(answer: PanelAnswer, names: Sequence[str]) -> Floats:
-    """Returns the signals (S,) of an answer, NaN where one is missing. Raises `InvalidResponse` for log-probabilities,
-    a stated confidence or a score that are no numbers."""
-    numbers = None
-    if answer.logprobs is not None and not (isinstance(answer.logprobs, Sized) and not len(answer.logprobs)):
-        numbers = terms(check_logprobs(answer.logprobs)[None])[0].tolist()
-    values: tuple[tuple[str, object], ...] = ((STATED, answer.stated), (SCORE, answer.score))
-    for name, value in values:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise InvalidResponse(f"its {name} is a {type(value).__name__}; expected a number, or None")
-    return signals_of(numbers, answer.stated, answer.score, names)
 
 
 def agents_json(agents: Agents) -> bytes:
@@ -771,8 +462,3 @@ def read_agents(data: bytes) -> Agents:
     if leading and leading not in signals:
         raise ValueError(f"the leading signal is {leading!r}")
     return Agents(names, dimensions, rate, signals, levels, leading)
-
-
-def draw_of(request: str) -> float:
-    """Returns a number in [0, 1) that follows from a request's id, so that a retry decides alike."""
-    return int.from_bytes(hashlib.sha256(request.encode(errors="replace")).digest()[:8]) / 2**64

@@ -13,7 +13,8 @@ from metaprobe.records.import_line import with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
 from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Call, Run
-from metaprobe.routing.panel import MOST_TOGETHER, Panel, PanelAnswer, PanelVerdict, answer_of, responses_in
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelVerdict, answer_of, responses_in
 
 QUESTION = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""

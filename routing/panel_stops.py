@@ -4,6 +4,7 @@ A setting is a way with its threshold, and what it was worth on groups left out:
 the best setting at a price, or mixes the two neighbouring settings of the upper hull that spend a number of answers.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,3 +160,8 @@ def _turns_up(first: Setting, second: Setting, third: Setting) -> bool:
     """Returns whether the second lies on or below the line from the first to the third."""
     left = (second.accuracy - first.accuracy) * (third.samples - first.samples)
     return left <= (third.accuracy - first.accuracy) * (second.samples - first.samples)
+
+
+def draw_of(request: str) -> float:
+    """Returns a number in [0, 1) that follows from a request's id, so that a retry decides alike."""
+    return int.from_bytes(hashlib.sha256(request.encode(errors="replace")).digest()[:8]) / 2**64

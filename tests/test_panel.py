@@ -23,7 +23,8 @@ from metaprobe.eval.metrics.calibration import ece
 from metaprobe.records.endings import UNSTATED
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.routing.panel import MOST_TEXT, MOST_TOGETHER, Panel, PanelAnswer
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import MOST_TEXT, MOST_TOGETHER, PanelAnswer
 from metaprobe.routing.panel_lines import panel_lines
 from metaprobe.routing.panel_rows import (
     JOINT,

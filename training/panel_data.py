@@ -17,7 +17,7 @@ from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel import CHECKS, PanelAnswer, signals_in
+from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, signals_in
 from metaprobe.routing.panel_lines import questions_in_file, read_call
 from metaprobe.routing.panel_rows import (
     LEVELS,

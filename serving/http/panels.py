@@ -9,7 +9,8 @@ import msgspec
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.routing.panel import Panel, PanelAnswer, responses_in
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import PanelAnswer, responses_in
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.wire import UNREADABLE, batch
 

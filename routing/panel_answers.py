@@ -1,0 +1,241 @@
+"""One answer of a panel: read from a response of any format, and compared with the other answers. NumPy only."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass, replace
+from numbers import Real
+from typing import Any, TypeGuard
+
+from metaprobe.checkpoints.display import explain_fields
+from metaprobe.checkpoints.table import html_table
+from metaprobe.probes.terms import terms
+from metaprobe.records.answers import canonical, final_answer
+from metaprobe.records.endings import REFUSAL, STOP, TOOL_CALL, UNSTATED
+from metaprobe.records.errors import InvalidResponse, NoLogprobs, RecordError
+from metaprobe.records.logprobs import check_logprobs
+from metaprobe.records.parse import parse_response, parse_text
+from metaprobe.records.reading import fields, without_surrogates
+from metaprobe.records.response import ParsedResponse, ParsedText, first_of
+from metaprobe.records.response import answer_of as cut_to_answer
+from metaprobe.records.types import Item, LogprobsMode
+from metaprobe.routing.panel_rows import SCORE, STATED, Floats, signals_of
+from metaprobe.routing.same_answers import OVERLAP
+
+MOST_TOGETHER = 1024
+"""Answers to one question that are judged: each is held against every class."""
+MOST_TEXT, MOST_TEXT_TOGETHER = 100_000, 1 << 20
+"""Characters of an answer that are compared with others, and of all answers to one question, each its share of them. To
+find the answer in a text takes up to 20 us a character. Of a longer question the end is read."""
+MOST_TOLD, MOST_NAMED = 200, 5
+"""Characters of what went wrong that a reason holds, and agents that it names."""
+CHECKS = ("number", "choice", "exact", "function")
+"""Checks of `Item` by which answers are compared: the same number, option, text or code."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelAnswer:
+    """One answer as a panel reads it, for callers that hold no response of an API."""
+
+    text: str
+    """What the agent answered."""
+    agent: str = ""
+    """Who answered."""
+    logprobs: Sequence[float] | None = None
+    """(T,) nats, of the answer's tokens; None where there are none."""
+    stated: float | None = None
+    """The confidence that the agent stated, on the scale of the training data."""
+    score: float | None = None
+    """A checkpoint's score of the answer."""
+    cut: bool = False
+    """Whether the answer did not end by itself. It then counts against every class."""
+    note: str = ""
+    """What is doubtful of it, which a verdict says; empty for nothing."""
+    logprobs_mode: LogprobsMode = "unknown"
+    """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
+
+
+@explain_fields
+@dataclass(frozen=True, slots=True)
+class PanelClass:
+    """Answers that are the same."""
+
+    answer: str
+    """The text of the surest of them."""
+    probability: float
+    """P(right)."""
+    members: tuple[int, ...]
+    """Places of the answers among those that were given, from 0."""
+
+
+@explain_fields
+@dataclass(frozen=True, slots=True, repr=False)
+class PanelVerdict:
+    """What a panel makes of several answers to one question."""
+
+    classes: tuple[PanelClass, ...]
+    """Each distinct answer, the likeliest first."""
+    none: float
+    """P(none of these is right)."""
+    kept: int | None
+    """Place of the answer to keep, the surest of its class; None where no answer can be read."""
+    score: float | None
+    """Calibrated P(right) of the kept answer, in [0, 1]; None where none is kept."""
+    worth: dict[str, float]
+    """Agent -> how much P(right) of the kept answer is expected to rise by asking on; empty where it is not known."""
+    checkpoint: str
+    """Digest of the checkpoint that gave it."""
+    reason: str = ""
+    """What makes the verdict doubtful, or why nothing is kept; empty where nothing does."""
+
+    def __repr__(self) -> str:
+        score = "None" if self.score is None else f"{self.score:.3f}"
+        reason = f", reason={self.reason!r}" if self.reason else ""
+        return f"PanelVerdict(kept={self.kept}, score={score}, classes={len(self.classes)}{reason})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        rows = [(one.answer[:80], f"{one.probability:.3f}, {len(one.members)} answers") for one in self.classes]
+        return html_table("Panel", [*rows, ("none of these", f"{self.none:.3f}"), ("reason", self.reason)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as types of JSON."""
+        return asdict(self)
+
+
+def responses_in(given: object) -> list[object]:
+    """Returns the single answers in what was given: the choices of one response, or the members of a sequence.
+
+    At most one more than `MOST_TOGETHER` of them. Raises `RecordError` for a sequence that breaks off.
+    """
+    if isinstance(given, str | bytes | PanelAnswer | Mapping) or not isinstance(given, Iterable) or _choices(given):
+        given = [given]
+    answers: list[object] = []
+    try:
+        for one in given:
+            count = 0 if isinstance(one, str | PanelAnswer | InvalidResponse) else _choices(one)
+            answers += [(one, choice) for choice in range(min(count, MOST_TOGETHER + 1))] if count > 1 else [one]
+            if len(answers) > MOST_TOGETHER:
+                break
+    except Exception as error:
+        raise RecordError(f"the answers cannot be told apart ({told(error)}); expected a list of them") from error
+    return answers[: MOST_TOGETHER + 1]
+
+
+def _choices(response: object) -> int:
+    """Returns how many choices a response holds, 0 where it is not a completion."""
+    try:
+        held = fields(response)
+        choices = held.get("choices") if held is not None else None
+        return len(choices) if isinstance(choices, list) else 0
+    except Exception:  # of an object that a caller made: it is one answer, which cannot be read
+        return 0
+
+
+def answer_of(given: object) -> PanelAnswer:
+    """Returns the answer in a response, or in a (response, choice). Raises `InvalidResponse` where there is none."""
+    if isinstance(given, InvalidResponse):
+        raise given
+    response, choice = given if _is_choice(given) else (given, 0)
+    if isinstance(response, str):
+        return PanelAnswer(response)
+    if isinstance(response, PanelAnswer):
+        return response
+    parsed: ParsedResponse | ParsedText
+    logprobs = None
+    try:
+        parsed = cut_to_answer(parse_response(response, choice=choice, top=False))
+        logprobs = parsed.logprobs
+    except NoLogprobs:
+        parsed = parse_text(response, choice=choice)
+    if parsed.finish_reason in (REFUSAL, TOOL_CALL):
+        raise InvalidResponse(f"it is a {parsed.finish_reason.replace('_', ' ')}; expected an answer")
+    notes = [] if isinstance(parsed, ParsedText) else [parsed.note]
+    if _is_choice(given):
+        notes = [note.replace(first_of(2, 0), "").strip("; ") for note in notes]
+    elif isinstance(parsed, ParsedText) and _choices(response) > 1:
+        notes = [first_of(2, 0)]
+    if not parsed.finish_reason:
+        notes.append(UNSTATED)
+    return PanelAnswer(
+        parsed.text,
+        parsed.model,
+        None if logprobs is None else logprobs.tolist(),
+        cut=parsed.finish_reason not in ("", STOP),
+        note="; ".join(dict.fromkeys(filter(None, notes))),
+        logprobs_mode="unknown" if isinstance(parsed, ParsedText) else parsed.logprobs_mode,
+    )
+
+
+def _is_choice(given: object) -> TypeGuard[tuple[object, int]]:
+    """Returns whether this is a response with the number of a choice, rather than an answer."""
+    return isinstance(given, tuple) and len(given) == 2 and type(given[1]) is int
+
+
+def whole(answer: PanelAnswer) -> PanelAnswer:
+    """Returns the answer with plain texts. Raises `InvalidResponse` where it holds none."""
+    if not isinstance(answer.text, str):
+        raise InvalidResponse(f"the text is a {type(answer.text).__name__}; expected a string")
+    if not isinstance(answer.agent, str | None):
+        raise InvalidResponse(f"the agent is a {type(answer.agent).__name__}; expected a name")
+    text, agent = (str(without_surrogates(str(one or ""))) for one in (answer.text, answer.agent))
+    return replace(answer, text=text, agent=agent, cut=bool(answer.cut))
+
+
+def form_of(
+    answer: PanelAnswer,
+    item: Item,
+    by: str,
+    same: Callable[[str], Hashable | None] | None = None,
+    most: int = MOST_TEXT,
+) -> tuple[Hashable | None, str]:
+    """Returns a form in which equal answers are equal, and why there is none: None where the answer counts against all.
+
+    `by`: a check of `Item`, or `OVERLAP`; `same`: a caller's own idea of it. `most`: characters that are compared.
+    """
+    most = min(most, MOST_TEXT)
+    if answer.cut:
+        return None, "did not end by itself"
+    if len(answer.text) > most:
+        return None, f"has {len(answer.text)} characters, and at most {most} are compared"
+    form: Hashable | None
+    if same is not None:
+        form = same(answer.text)
+        hash(form)
+        if form != form:  # as of NaN, which is equal to nothing
+            form = None
+    elif by == OVERLAP:
+        form = answer.text if answer.text.strip() else None
+    else:
+        form = canonical(item, final_answer(item, answer.text)) or None
+    return form, "" if form is not None else "holds no answer"
+
+
+def signals_in(answer: PanelAnswer, names: Sequence[str]) -> Floats:
+    """Returns the signals (S,) of an answer, NaN where one is missing. Raises `InvalidResponse` for log-probabilities,
+    a stated confidence or a score that are no numbers."""
+    numbers = None
+    if answer.logprobs is not None and not (isinstance(answer.logprobs, Sized) and not len(answer.logprobs)):
+        numbers = terms(check_logprobs(answer.logprobs)[None])[0].tolist()
+    values: tuple[tuple[str, object], ...] = ((STATED, answer.stated), (SCORE, answer.score))
+    for name, value in values:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise InvalidResponse(f"its {name} is a {type(value).__name__}; expected a number, or None")
+    return signals_of(numbers, answer.stated, answer.score, names)
+
+
+def names_shown(names: Sequence[str]) -> str:
+    """Returns names for a reason: the first few, each cut."""
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    return ", ".join([name[:80] or "an unnamed agent" for name in names[:MOST_NAMED]] + more)
+
+
+def told(error: BaseException) -> str:
+    """Returns what went wrong in a few words, whatever the error's own text does."""
+    try:
+        return f"{type(error).__name__}: {error}"[:MOST_TOLD]
+    except Exception:
+        return type(error).__name__
+
+
+def shown(error: object) -> str:
+    text = str(error)
+    return text if len(text) <= MOST_TOLD else text[: MOST_TOLD - 3] + "..."
