@@ -41,7 +41,7 @@ def main(out: Path, questions: int) -> None:
     for a, b in sums[:4]:
         answered = asyncio.run(panel.ask(client, asked(a, b), model=llm.name, at_most=12, samples=4))
         kept = answered.response["choices"][0]["message"]["content"].strip() if answered.response else "nothing"
-        print(f"{a} + {b}: {kept!r}, right with {answered.verdict.score or 0:.2f}, after {answered.asked} answers")
+        print(f"{a} + {b}: {kept!r}, right with {answered.verdict.score or 0:.2f}, after {len(answered.asked)} answers")
 
 
 def asked(a: int, b: int) -> list[dict[str, str]]:

@@ -28,6 +28,7 @@ from metaprobe.routing.panel_answers import (
     MOST_TOLD,
     PanelAnswer,
     PanelClass,
+    PanelStep,
     PanelVerdict,
     answer_of,
     form_of,
@@ -38,7 +39,7 @@ from metaprobe.routing.panel_answers import (
     told,
     whole,
 )
-from metaprobe.routing.panel_ask import PanelAnswered, ask
+from metaprobe.routing.panel_ask import PanelAnswered, PriceOf, ask
 from metaprobe.routing.panel_rows import (
     LEVELS,
     PICKS,
@@ -338,31 +339,61 @@ class Panel(Pretrained):
             raise RecordError(f"{self.checkpoint.path} stores no curves of stopping: it is of several agents")
         return plan_of(self.settings, price=price, samples=samples)
 
+    def next(
+        self,
+        question: str,
+        dimension: str | None,
+        answers: Sequence[PanelAnswer],
+        price: float | None,
+        prices: Mapping[str, float] | None,
+        request_id: str,
+        *,
+        choices: Sequence[str] = (),
+        same: Callable[[str], Hashable | None] | None = None,
+    ) -> PanelStep:
+        """Returns which agent to ask after these answers, or that asking stops.
+
+        `price`: accuracy that a US dollar for 1,000 questions must bring. `prices`: dollars an answer by agent, in
+        place of the checkpoint's; an agent with an infinite price cannot be asked. `request_id` decides between mixed
+        settings.
+        Raises `RecordError` where the checkpoint stores no way of asking.
+        """
+        raise RecordError(f"{self.checkpoint.path} stores no way of asking several agents; train it again")
+
     async def ask(
         self,
-        client: Any,
+        client: Any | Mapping[str, Any],
         messages: Sequence[Mapping[str, Any]],
         *,
-        model: str,
+        model: str | Mapping[str, str] = "",
         at_most: int = 16,
         price: float | None = None,
         samples: float | None = None,
-        at_once: int = 2,
+        prices: Mapping[str, PriceOf] | None = None,
+        at_once: int | None = None,
         dimension: str = "",
         choices: Sequence[str] = (),
         same: Callable[[str], Hashable | None] | None = None,
+        request_id: str = "",
         **request: Any,
     ) -> PanelAnswered:
-        """Asks one model for answers until another one is not worth its price, and returns which to keep.
+        """Asks one client or several until one more answer is not worth its price, and returns which to keep.
 
-        `client`: of the package openai, asynchronous or not, or any other with `chat.completions.create`. `at_most`:
-        requests, those that fail among them, and never more than the answers to a question that the checkpoint learned
-        from. `at_once`: how many are under way together; when it stops, they are cancelled. Each request is of one
-        whole answer: without `n` and `stream`. `price` and `samples` are as for `plan`, `dimension`, `choices` and
-        `same` as for `judge`; `request` is handed on (temperature, max_tokens, ...), with log-probabilities asked for.
+        `client`: of the package openai, asynchronous or not, any other with `chat.completions.create`, or a model of
+        metaprobe; or a mapping of an agent's name, as the checkpoint knows it, to its client. `model`: what the API
+        calls the model; of several clients a mapping, by default the agents' names. `at_most`: requests, those that
+        fail among them, and never more than the answers to a question that the checkpoint learned from. `at_once`: how
+        many requests of one agent are under way together; by default 2 of one client, 1 of several. When it stops,
+        they are cancelled. Each request is of one whole answer: without `n` and `stream`.
 
-        Never raises for a request that fails: it costs an answer, and the reason says it. Raises `RecordError` for
-        `at_most` or `at_once` that are no counts of at least 1, for `n` or `stream`, and as `plan` and `judge`.
+        `price` and `samples` are as for `plan`, of several clients `price` as for `next`. `prices`: dollars an answer,
+        or a `Price` of tokens, by agent. `dimension`, `choices` and `same` are as for `judge`. `request_id`: the same
+        id decides alike; by default it follows from the request. `request` is handed on (temperature, max_tokens, ...),
+        with log-probabilities asked for.
+
+        Never raises for a request that fails: it costs an answer, and the reason says it. Of several clients one that
+        failed is not asked again. Raises `RecordError` for `at_most` or `at_once` that are no counts of at least 1, for
+        `n` or `stream`, and as `plan`, `next` and `judge`.
         """
         return await ask(
             self,
@@ -372,10 +403,12 @@ class Panel(Pretrained):
             at_most=at_most,
             price=price,
             samples=samples,
+            prices=prices,
             at_once=at_once,
             dimension=dimension,
             choices=choices,
             same=same,
+            request_id=request_id,
             request=request,
         )
 

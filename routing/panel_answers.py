@@ -14,9 +14,9 @@ from metaprobe.records.errors import InvalidResponse, NoLogprobs, RecordError
 from metaprobe.records.logprobs import check_logprobs
 from metaprobe.records.parse import parse_response, parse_text
 from metaprobe.records.reading import fields, without_surrogates
-from metaprobe.records.response import ParsedResponse, ParsedText, first_of
+from metaprobe.records.response import ParsedResponse, ParsedText, answer_logprobs, first_of
 from metaprobe.records.response import answer_of as cut_to_answer
-from metaprobe.records.types import Item, LogprobsMode
+from metaprobe.records.types import Call, Item, LogprobsMode
 from metaprobe.routing.panel_rows import SCORE, STATED, Floats, signals_of
 from metaprobe.routing.same_answers import OVERLAP
 
@@ -101,6 +101,19 @@ class PanelVerdict:
         return asdict(self)
 
 
+@explain_fields
+@dataclass(frozen=True, slots=True)
+class PanelStep:
+    """Whom a panel asks next."""
+
+    agent: str | None
+    """The agent to ask; None to stop and keep the answer that is judged best."""
+    worth: dict[str, float]
+    """Agent -> how much P(right) of the kept answer is expected to rise by asking it, less its price."""
+    reason: str
+    """Why this agent is asked, or why nobody is."""
+
+
 def responses_in(given: object) -> list[object]:
     """Returns the single answers in what was given: the choices of one response, or the members of a sequence.
 
@@ -137,6 +150,8 @@ def answer_of(given: object) -> PanelAnswer:
     response, choice = given if _is_choice(given) else (given, 0)
     if isinstance(response, str):
         return PanelAnswer(response)
+    if isinstance(response, Call):
+        return answer_in_call(response)
     if isinstance(response, PanelAnswer):
         return response
     parsed: ParsedResponse | ParsedText
@@ -162,6 +177,19 @@ def answer_of(given: object) -> PanelAnswer:
         cut=parsed.finish_reason not in ("", STOP),
         note="; ".join(dict.fromkeys(filter(None, notes))),
         logprobs_mode="unknown" if isinstance(parsed, ParsedText) else parsed.logprobs_mode,
+    )
+
+
+def answer_in_call(call: Call) -> PanelAnswer:
+    """Returns the answer of a call to one of metaprobe's own models."""
+    logprobs = answer_logprobs(call)
+    return PanelAnswer(
+        call.text,
+        agent=call.agent or call.model,
+        logprobs=None if logprobs is None or not len(logprobs) else logprobs.tolist(),
+        cut=call.error is not None or call.finish_reason not in ("", STOP),
+        note="" if call.finish_reason else UNSTATED,
+        logprobs_mode=call.logprobs_mode,
     )
 
 

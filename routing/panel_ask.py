@@ -1,39 +1,337 @@
-"""Asks for the answers of a panel until one more answer is not worth its price."""
+"""Asks one model or several for the answers of a panel, until one more answer is not worth its price.
+
+One loop serves all: something names the agent to ask next, or nobody; requests begin, answers come, and the rest is
+cancelled. For one agent the checkpoint's curves of stopping decide, for several `Panel.next`.
+"""
 
 import asyncio
 import inspect
 import json
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from typing import TYPE_CHECKING, Any
 
 from metaprobe.checkpoints.display import explain_fields
+from metaprobe.llms.base import Request
+from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
-from metaprobe.records.reading import each, fields, without_surrogates
-from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelVerdict, told
+from metaprobe.records.reading import each, fields, get, usage, without_surrogates
+from metaprobe.records.types import Call, Message, Sampling
+from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelStep, PanelVerdict, answer_of, told
 from metaprobe.routing.panel_stops import Setting, draw_of
 
 if TYPE_CHECKING:
     from metaprobe.routing.panel import Panel
 
+AT_ONCE = 2
+"""Requests of one client that are under way together by default. Of several clients one is asked at a time."""
+PriceOf = float | Price
+
 
 @explain_fields
 @dataclass(frozen=True, slots=True)
 class PanelAnswered:
-    """What asking a model several times came to."""
+    """Result of asking one model or several."""
 
     response: Any
     """The response to keep; None where none can be read."""
     verdict: PanelVerdict | None
-    """The panel's verdict on all answers; None where none came."""
+    """The panel's verdict on all answers; None where no answer came."""
     responses: tuple[Any, ...]
-    """All that came, in the order in which they came."""
-    asked: int
-    """Requests that were begun, those that failed or were cancelled among them."""
-    setting: Setting
-    """The way to stop that decided."""
+    """All responses, in the order in which they came."""
+    agents: tuple[str, ...]
+    """The agent that gave each response."""
+    asked: tuple[str, ...]
+    """The agent of each request in the order of asking, failed and cancelled requests among them."""
+    spent: dict[str, float | None]
+    """US dollars by agent for the responses that came; None where a price or a count of tokens is missing."""
+    setting: Setting | None
+    """The way to stop that decided, where one agent is asked."""
+    stopped: str
+    """Why no further agent was asked."""
     reason: str
     """What is doubtful, and what failed; empty for nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class _Loop:
+    """The requests of one question: who may be asked, what is under way, and what came."""
+
+    clients: Mapping[str, Any]
+    request: Mapping[str, Any]
+    """Fields that all requests have: messages, temperature, ..."""
+    models: Mapping[str, str]
+    """Agent -> name of the model in its requests."""
+    identity: str
+    asked: list[str] = field(default_factory=list)
+    agents: list[str] = field(default_factory=list)
+    """The agent of each response."""
+    responses: list[Any] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    """Agent, and what went wrong, of each request that failed."""
+    pending: dict["asyncio.Task[Any]", str] = field(default_factory=dict)
+
+    def begin(self, agent: str) -> None:
+        """Begins one request."""
+        client, number = self.clients[agent], len(self.asked)
+        self.asked.append(agent)
+        if _is_llm(client):
+            coming = client.complete(_request_of(self.request, f"{self.identity}/{number}", agent))
+        else:
+            coming = _create(client, {**self.request, "model": self.models[agent]})
+        self.pending[asyncio.ensure_future(coming)] = agent
+
+    def under_way(self, agent: str) -> int:
+        """Returns how many requests of this agent are under way."""
+        return sum(name == agent for name in self.pending.values())
+
+    async def wait(self) -> None:
+        """Waits until a request ends, and takes what came."""
+        done, _ = await asyncio.wait(self.pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            agent = self.pending.pop(task)
+            if task.cancelled():
+                self.failed.append((agent, "CancelledError: the client gave the request up"))
+            elif (error := task.exception()) is not None:
+                self.failed.append((agent, told(error)))
+            else:
+                self.agents.append(agent)
+                self.responses.append(task.result())
+
+    async def cancel(self) -> None:
+        """Cancels what is under way."""
+        for task in self.pending:
+            task.cancel()
+        await asyncio.gather(*self.pending, return_exceptions=True)
+
+    def answers(self) -> list[PanelAnswer]:
+        """Returns the answers as a panel reads them. A request that failed is an answer that cannot be read."""
+        read = [_read(one, agent) for one, agent in zip(self.responses, self.agents, strict=True)]
+        return read + [PanelAnswer("", agent, cut=True, note=f"failed ({why})") for agent, why in self.failed]
+
+    def spent(self, prices: Mapping[str, PriceOf]) -> dict[str, float | None]:
+        """Returns the dollars by agent."""
+        dollars: dict[str, float | None] = {}
+        for response, agent in zip(self.responses, self.agents, strict=True):
+            before, cost = dollars.get(agent, 0.0), _cost(response, prices.get(agent))
+            dollars[agent] = None if before is None or cost is None else before + cost
+        return dollars
+
+    def failures(self) -> str:
+        """Returns how many requests failed and what went wrong first; empty where none did."""
+        if not self.failed:
+            return ""
+        agent, why = self.failed[0]
+        of = f" of {agent[:80]}" if len(self.clients) > 1 else ""
+        return str(without_surrogates(f"{len(self.failed)} of {len(self.asked)} requests failed ({why}{of})"))
+
+
+async def ask(
+    panel: "Panel",
+    client: Any,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    model: str | Mapping[str, str],
+    at_most: int,
+    price: float | None,
+    samples: float | None,
+    prices: Mapping[str, PriceOf] | None,
+    at_once: int | None,
+    dimension: str,
+    choices: Sequence[str],
+    same: Callable[[str], Hashable | None] | None,
+    request_id: str,
+    request: Mapping[str, Any],
+) -> PanelAnswered:
+    """Asks one client or several, as `Panel.ask` says."""
+    several = isinstance(client, Mapping)
+    clients = dict(client) if several else {panel.agents.names[0]: client}
+    at_once = (1 if several else AT_ONCE) if at_once is None else at_once
+    if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:
+        raise RecordError(f"at_most={at_most!r}, at_once={at_once!r}; expected counts from 1 to {MOST_TOGETHER}")
+    if request.get("n") not in (None, 1) or request.get("stream"):
+        raise RecordError("n or stream was given; each request is of one whole answer: leave both out")
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
+    asked = {"messages": list(messages), "logprobs": True, **request}
+    if not model and not several and not _is_llm(client):
+        raise RecordError("model is missing; expected the name that the client's API knows")
+    models = _models(clients, model)
+    identity = request_id or _identity({**asked, "model": models})
+    named: dict[str, Any] = {
+        "dimension": dimension,
+        "question": _question_in(asked["messages"]),
+        "choices": choices,
+        "same": same,
+    }
+    panel.judge([""], **named)  # what is wrong with these is told before anything is paid for
+    loop = _Loop(clients, asked, models, identity)
+    for name, one in clients.items():
+        if _is_llm(one):
+            _request_of(asked, identity, name)
+    way: _OneAgent | _Agents
+    if several:
+        if samples is not None:
+            raise RecordError("samples is for one client; give a price where several clients are asked")
+        way = _Agents(panel, loop, named, price, prices or {})
+    else:
+        way = _OneAgent(panel, loop, panel.plan(price=price, samples=samples).setting(draw_of(identity)))
+    verdict: PanelVerdict | None = None
+    most = min(at_most, panel.most)
+    try:
+        while True:
+            agent = way.next(verdict)
+            if not agent:
+                break
+            while len(loop.asked) < most and loop.under_way(agent) < at_once:
+                loop.begin(agent)
+            if not loop.pending:
+                way.stopped = f"{most} answers were asked for, and no more are"
+                break
+            await loop.wait()
+            if loop.responses:  # one answer of each request
+                given = [(one, 0) for one in loop.responses]
+                verdict = panel.judge(given, agents=loop.agents if several else None, **named)
+    finally:
+        await loop.cancel()
+    reason = "; ".join(filter(None, [verdict.reason if verdict else "no answer came", loop.failures(), way.reason]))
+    return PanelAnswered(
+        response=None if verdict is None or verdict.kept is None else loop.responses[verdict.kept],
+        verdict=verdict,
+        responses=tuple(loop.responses),
+        agents=tuple(loop.agents),
+        asked=tuple(loop.asked),
+        spent=loop.spent(prices or {}),
+        setting=way.setting,
+        stopped=way.stopped,
+        reason=reason,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _OneAgent:
+    """Asks one agent on until a setting of the checkpoint's curves stops."""
+
+    panel: "Panel"
+    loop: _Loop
+    setting: Setting
+    stopped: str = ""
+    reason: str = ""
+
+    def next(self, verdict: PanelVerdict | None) -> str | None:
+        """Returns the agent, or None to stop."""
+        came = len(self.loop.responses)
+        if verdict and self.panel.stops(verdict, self.setting, came + len(self.loop.failed), came):
+            self.stopped = f"{self.setting.way} ({self.setting.threshold:g})"
+            return None
+        return next(iter(self.loop.clients))
+
+
+@dataclass(slots=True, eq=False)
+class _Agents:
+    """Asks the agent that the panel names. An agent whose request failed is not asked again."""
+
+    panel: "Panel"
+    loop: _Loop
+    named: Mapping[str, Any]
+    price: float | None
+    prices: Mapping[str, PriceOf]
+    stopped: str = ""
+    reason: str = ""
+    setting: None = None
+
+    def next(self, verdict: PanelVerdict | None) -> str | None:
+        """Returns an agent that can be asked, or None to stop."""
+        loop = self.loop
+        gone = {agent for agent, _ in loop.failed}
+        legal = [name for name in loop.clients if name not in gone]
+        if not legal:
+            self.stopped = "no client is left that did not fail"
+            return None
+        step = self._step(legal)
+        self.stopped = step.reason
+        if step.agent in legal or (step.agent is None and loop.responses):
+            return step.agent
+        if loop.responses:
+            self.stopped = f"{step.agent} would be asked next, and cannot be asked"
+            return None
+        best = max(legal, key=lambda name: step.worth.get(name, -math.inf))
+        self.reason = f"{step.agent or 'nobody'} would have been asked, and {best} was"
+        return best
+
+    def _step(self, legal: Sequence[str]) -> PanelStep:
+        """Returns the panel's next step. An agent that cannot be asked has an infinite price."""
+        prices = {name: float(one) for name, one in self.prices.items() if not isinstance(one, Price)}
+        prices |= {name: math.inf for name in self.panel.agents.names if name not in legal}
+        more = {name: self.named[name] for name in ("choices", "same") if self.named[name]}
+        return self.panel.next(
+            self.named["question"],
+            self.named["dimension"] or None,
+            self.loop.answers(),
+            self.price,
+            prices or None,
+            self.loop.identity,
+            **more,
+        )
+
+
+def _models(clients: Mapping[str, Any], model: str | Mapping[str, str]) -> dict[str, str]:
+    """Returns agent -> name of the model to ask for. Raises `RecordError` for names that do not fit together."""
+    if not clients or not all(isinstance(name, str) and name for name in clients):
+        raise RecordError(f"clients came as {list(clients)!r}; expected a name for each: {{'small': client, ...}}")
+    if isinstance(model, Mapping):
+        if strange := sorted(set(model) - set(clients)):
+            raise RecordError(f"models of {', '.join(map(str, strange))} came; expected those of {', '.join(clients)}")
+        return {name: model.get(name, name) for name in clients}
+    return {name: model or name for name in clients}
+
+
+def _is_llm(client: Any) -> bool:
+    """Returns whether this is one of metaprobe's own models, rather than a client of an API."""
+    return hasattr(client, "complete") and not hasattr(client, "chat")
+
+
+_SAMPLING = {one.name for one in dataclass_fields(Sampling)}
+
+
+def _request_of(given: Mapping[str, Any], identity: str, agent: str) -> Request:
+    """Returns the request of one of metaprobe's own models. Raises `RecordError` for what it does not take.
+
+    Sampled answers differ by their seeds, which follow from the identity, so that a retry draws alike.
+    """
+    more = {name: value for name, value in given.items() if name not in ("messages", "logprobs")}
+    if strange := sorted(set(more) - _SAMPLING):
+        raise RecordError(f"{', '.join(strange)} came for {agent}; expected {', '.join(sorted(_SAMPLING))}")
+    if more.get("temperature", 0) > 0 and more.get("seed") is None:
+        more["seed"] = int(draw_of(identity) * 2**31)
+    try:
+        messages = tuple(Message(str(one["role"]), _text(one["content"])) for one in given["messages"])
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"a message cannot be read ({error!r}); expected role and content") from error
+    return Request(id=identity, messages=messages, sampling=Sampling(**more), agent=agent)
+
+
+def _read(response: Any, agent: str) -> PanelAnswer:
+    try:
+        return replace(answer_of((response, 0)), agent=agent)
+    except Exception as error:  # also of an object that a caller made
+        return PanelAnswer("", agent, cut=True, note=f"cannot be read ({told(error)})")
+
+
+_COUNTS = ("prompt_tokens", "completion_tokens")
+
+
+def _cost(response: Any, price: PriceOf | None) -> float | None:
+    """Returns the dollars of one response: by answer or by its tokens; of a call without a price, its own cost."""
+    if isinstance(price, Price):
+        counted = fields(get(response, "usage")) or {}
+        tokens = response.usage if isinstance(response, Call) else usage(*map(counted.get, _COUNTS))
+        return price.cost_usd(tokens) if tokens.prompt_tokens else None
+    if price is not None:
+        return float(price)
+    return response.cost_usd if isinstance(response, Call) else None
 
 
 async def _create(client: Any, request: Mapping[str, Any]) -> Any:
@@ -63,8 +361,12 @@ def _close(made: "asyncio.Future[Any]") -> None:
 
 def _question_in(messages: Sequence[Any]) -> str:
     """Returns the text of the last message; empty where it has none."""
-    said = (fields(messages[-1]) or {}).get("content") if messages else ""
-    parts = [said] if isinstance(said, str) else [part.get("text") for part in each(said)]
+    return _text((fields(messages[-1]) or {}).get("content")) if messages else ""
+
+
+def _text(content: Any) -> str:
+    """Returns the text of a message's content: the content itself, or the texts among its parts."""
+    parts = [content] if isinstance(content, str) else [part.get("text") for part in each(content)]
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
@@ -74,69 +376,3 @@ def _identity(request: Mapping[str, Any]) -> str:
         return json.dumps(request, sort_keys=True, default=str)
     except Exception:  # of an object that a caller made
         return json.dumps(sorted(request))
-
-
-async def ask(
-    panel: "Panel",
-    client: Any,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    model: str,
-    at_most: int,
-    price: float | None,
-    samples: float | None,
-    at_once: int,
-    dimension: str,
-    choices: Sequence[str],
-    same: Callable[[str], Hashable | None] | None,
-    request: Mapping[str, Any],
-) -> PanelAnswered:
-    """Asks one model, as `Panel.ask` says."""
-    if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:
-        raise RecordError(f"at_most={at_most!r}, at_once={at_once!r}; expected counts from 1 to {MOST_TOGETHER}")
-    if request.get("n") not in (None, 1) or request.get("stream"):
-        raise RecordError("n or stream was given; each request is of one whole answer: leave both out")
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
-        raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
-    asked = {"messages": list(messages), "model": model, "logprobs": True, **request}
-    setting = panel.plan(price=price, samples=samples).setting(draw_of(_identity(asked)))
-    named: dict[str, Any] = {
-        "dimension": dimension,
-        "question": _question_in(asked["messages"]),
-        "choices": choices,
-        "same": same,
-    }
-    panel.judge([""], **named)  # what is wrong with these is told before anything is paid for
-    responses: list[Any] = []
-    failures: list[str] = []
-    verdict: PanelVerdict | None = None
-    begun = 0
-    pending: set[asyncio.Task[Any]] = set()
-    try:
-        while True:
-            while begun < min(at_most, panel.most) and len(pending) < at_once:
-                pending.add(asyncio.ensure_future(_create(client, asked)))
-                begun += 1
-            if not pending:
-                break
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if task.cancelled():
-                    failures.append("CancelledError: the client gave the request up")
-                elif (error := task.exception()) is not None:
-                    failures.append(told(error))
-                else:
-                    responses.append(task.result())
-            if responses:
-                verdict = panel.judge([(one, 0) for one in responses], **named)  # one answer of each request
-                if panel.stops(verdict, setting, len(responses) + len(failures), len(responses)):
-                    break
-    finally:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-    failed = f"{len(failures)} of {begun} requests failed ({failures[0]})" if failures else ""
-    said = [verdict.reason if verdict else "no answer came", str(without_surrogates(failed))]
-    reason = "; ".join(filter(None, said))
-    kept = None if verdict is None or verdict.kept is None else responses[verdict.kept]
-    return PanelAnswered(kept, verdict, tuple(responses), begun, setting, reason)

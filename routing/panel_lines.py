@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from metaprobe.records.answers import final_answer
-from metaprobe.records.endings import UNSTATED
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
-from metaprobe.records.response import answer_logprobs
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelVerdict, answer_of, responses_in
+from metaprobe.routing.panel_answers import (
+    MOST_TOGETHER,
+    PanelAnswer,
+    PanelVerdict,
+    answer_in_call,
+    answer_of,
+    responses_in,
+)
 
 QUESTION = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""
@@ -157,16 +162,8 @@ def questions_in_store(path: Path, stage: str | None = None) -> dict[str, AskedQ
 
 def read_call(run: Run, call: Call) -> PanelAnswer:
     """Returns an answer of a run store."""
-    logprobs = answer_logprobs(call)
-    return PanelAnswer(
-        final_answer(run.item, call.text),
-        agent=call.agent or call.model,
-        logprobs=None if logprobs is None or not len(logprobs) else logprobs.tolist(),
-        stated=run.stated("confidence", call.id),
-        cut=call.error is not None or call.finish_reason not in ("", "stop"),
-        note="" if call.finish_reason else UNSTATED,
-        logprobs_mode=call.logprobs_mode,
-    )
+    text, stated = final_answer(run.item, call.text), run.stated("confidence", call.id)
+    return replace(answer_in_call(call), text=text, stated=stated)
 
 
 def _line(question: str, names: list[str], verdict: PanelVerdict) -> dict[str, Any]:

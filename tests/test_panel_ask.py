@@ -57,7 +57,7 @@ def ask(panel: Panel, client: Client, **more: Any) -> Any:
 def test_it_stops_before_the_last_answer_where_the_answers_agree(panel: Panel) -> None:
     client = Client("It is 12")
     answered = ask(panel, client, at_most=16, samples=3)
-    assert len(client.asked) <= answered.asked < 16
+    assert len(client.asked) <= len(answered.asked) < 16
     assert answered.verdict.kept is not None
     assert answered.response in answered.responses
     assert answered.reason == ""
@@ -68,12 +68,12 @@ def test_it_asks_all_where_it_never_stops_and_no_more(panel: Panel, monkeypatch:
     monkeypatch.setattr(panel, "settings", (Setting(FIRST_TO, 99, 16.0, 1.0),))
     client = Client("It is 12", "It is 7")
     answered = ask(panel, client, at_most=5, at_once=2)
-    assert (answered.asked, len(answered.responses), len(client.asked)) == (5, 5, 5)
+    assert (len(answered.asked), len(answered.responses), len(client.asked)) == (5, 5, 5)
 
 
 def test_it_never_asks_more_than_the_checkpoint_learned_from(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panel, "settings", (Setting(FIRST_TO, 99, 16.0, 1.0),))
-    assert ask(panel, Client("It is 12", "It is 7"), at_most=16).asked == panel.most == 6
+    assert ask(panel, Client("It is 12", "It is 7"), at_most=16).asked == ("m",) * panel.most
 
 
 def test_what_is_under_way_when_it_stops_is_cancelled(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_what_is_under_way_when_it_stops_is_cancelled(panel: Panel, monkeypatch:
     client = Client("It is 12")
     answered = ask(panel, client, at_most=8, at_once=4)
     assert len(answered.responses) == 1
-    assert answered.asked == 4
+    assert len(answered.asked) == 4
     assert client.cancelled == len(client.asked) - 1, "each that began, but for the one that answered"
 
 
@@ -96,7 +96,7 @@ def test_a_request_that_fails_costs_its_answer_and_not_the_others(panel: Panel) 
 def test_where_all_fail_a_reason_comes_and_no_exception(panel: Panel) -> None:
     client = Client(TimeoutError("too slow"))
     answered = ask(panel, client, at_most=3)
-    assert (answered.response, answered.verdict, answered.asked) == (None, None, 3)
+    assert (answered.response, answered.verdict, len(answered.asked)) == (None, None, 3)
     assert "no answer came" in answered.reason
 
 
@@ -156,7 +156,7 @@ def test_whatever_a_client_raises_costs_an_answer(panel: Panel, error: Exception
     if wait and isinstance(error, StopIteration):
         pytest.skip("a coroutine turns it into a RuntimeError by itself")
     answered = ask(panel, Client(error, wait=wait), at_most=2)
-    assert (answered.response, answered.asked) == (None, 2)
+    assert (answered.response, len(answered.asked)) == (None, 2)
     answered.reason.encode()
 
 
@@ -180,6 +180,10 @@ def test_a_caller_that_waits_no_longer_leaves_nothing_under_way(panel: Panel) ->
     async def late() -> int:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(panel.ask(client, MESSAGES, model="m"), 0.05)
+        for _ in range(200):  # a thread may still be on its way to the client
+            if len(asyncio.all_tasks()) == 1:
+                break
+            await asyncio.sleep(0.05)
         return len(asyncio.all_tasks())
 
     client = Client("It is 12")
