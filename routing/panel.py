@@ -5,9 +5,11 @@ they are fitted in `training.recipes.panel`.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,21 @@ from metaprobe.routing.panel_answers import (
     whole,
 )
 from metaprobe.routing.panel_ask import PanelAnswered, PriceOf, ask
+from metaprobe.routing.panel_asks import (
+    ASK_STATE,
+    CASCADE,
+    Asking,
+    AskPlan,
+    AskSetting,
+    ask_rows,
+    chance_of,
+    last_in_chain,
+    next_agent,
+    read_asks,
+)
+from metaprobe.routing.panel_asks import GAIN as ASK_BY_GAIN
 from metaprobe.routing.panel_rows import (
+    EMPTY_STATE,
     LEVELS,
     PICKS,
     SCORE,
@@ -59,7 +75,7 @@ from metaprobe.routing.panel_rows import (
     state_rows,
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
-from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, plan_of
+from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, draw_of, plan_of
 from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
 
 KIND = "panel"
@@ -67,6 +83,7 @@ INPUT, PROBABILITY = "classes", "probability"
 ODDS_GRAPH, GAIN_GRAPH, AGENTS = "answers.onnx", "gain.onnx", "agents.json"
 ODDS_INPUT, ODDS = "answers", "odds"
 GAIN_INPUT, GAIN = "state", "gain"
+WORDS = "words.f32"
 ROUNDED = 1e-5
 """By how much a probability may leave [0, 1] through rounding."""
 MOST_OPTIONS = 128
@@ -86,6 +103,38 @@ class _Read:
     """Why it counts against all others."""
     doubt: str = ""
     """What is doubtful of an answer that is compared."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Looked:
+    """What the models make of the answers to one question."""
+
+    answers: Answers
+    odds: Floats
+    """(1, k)"""
+    probability: Floats
+    """(1, c + 1): P(right) of each class and of none."""
+    kept: int
+    """Class that is kept, -1 for none."""
+    state: NDArray[np.float32]
+    """(1, len(STATE))"""
+
+    @property
+    def members(self) -> dict[int, list[int]]:
+        """Class -> places of its answers."""
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(self.answers.form[0].tolist()):
+            if number >= 0:
+                places.setdefault(number, []).append(place)
+        return places
+
+    @property
+    def place(self) -> int | None:
+        """Place of the answer to keep, the surest of its class; None where none is kept."""
+        if self.kept < 0:
+            return None
+        members = self.members[self.kept]
+        return members[int(np.argmax(self.odds[0, members]))]
 
 
 class Panel(Pretrained):
@@ -120,13 +169,19 @@ class Panel(Pretrained):
             if len(self.settings) > MOST_SETTINGS or not all(map(_is_whole, self.settings)):
                 raise ValueError("a way to stop is not known")
             one_agent = len(self.agents.names) == 1
-            if not one_agent and (self.settings or GAIN_GRAPH in checkpoint.extra):
+            if not one_agent and self.settings:
                 raise ValueError("ways to stop are stored of several agents")
-            if GAIN_GRAPH not in checkpoint.extra and any(one.way == ASKED_ON for one in self.settings):
-                raise ValueError("a way to stop goes by a gain, and none is stored")
+            self.asks = None
+            if (stored := contract.get("asks")) is not None:
+                width = len(self.agents.names), len(self.agents.dimensions)
+                self.asks = read_asks(stored, checkpoint.extra[WORDS], *width)
+            by_gain = [*(one.way == ASKED_ON for one in self.settings), self.asks is not None]
+            if GAIN_GRAPH not in checkpoint.extra and any(by_gain):
+                raise ValueError("something goes by a gain, and none is stored")
+            columns = len(STATE) if one_agent else len(ASK_STATE)
             self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
             self._gain = (
-                _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, len(STATE), GAIN) if GAIN_GRAPH in checkpoint.extra else None
+                _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, columns, GAIN) if GAIN_GRAPH in checkpoint.extra else None
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ContractMismatch(
@@ -171,22 +226,26 @@ class Panel(Pretrained):
                 raise RecordError(f"{len(agents)} agents were named for {len(given)} answers; expected one for each")
         [dimension] = _texts("dimension", [dimension], "a text")
         [question] = _texts("question", [question], "a text")
-        options = _texts("choices", () if choices is None else choices, "the texts of the options")
         if same is not None and not callable(same):
             raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
-        if len(options) > MOST_OPTIONS or sum(map(len, options)) > MOST_TEXT:
-            raise RecordError(f"{len(options)} choices came; expected at most {MOST_OPTIONS}, of few words each")
-        check = self.same if self.same in CHECKS else "none"
-        item = Item("", question[-MOST_TEXT:], check=check, choices=options)  # type: ignore[arg-type]
+        item = self._item(question, choices)
         read = [self._read(one, item, same, MOST_TEXT_TOGETHER // len(given)) for one in given]
         named = [one.agent for one in read] if agents is None else agents
-        verdict = self._judge(read, named, dimension, by_words=same is None and self.same == OVERLAP)
+        looked = self._look(read, named, dimension, by_words=same is None and self.same == OVERLAP)
+        verdict = self._verdict(read, looked, named, dimension, question)
         if len(question) <= MOST_TEXT:
             return verdict
         long = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
         return replace(verdict, reason="; ".join(filter(None, [verdict.reason, long])))
 
-    def _judge(self, read: Sequence[_Read], named: Sequence[str], dimension: str, *, by_words: bool) -> PanelVerdict:
+    def _item(self, question: str, choices: Sequence[str] | None) -> Item:
+        options = _texts("choices", () if choices is None else choices, "the texts of the options")
+        if len(options) > MOST_OPTIONS or sum(map(len, options)) > MOST_TEXT:
+            raise RecordError(f"{len(options)} choices came; expected at most {MOST_OPTIONS}, of few words each")
+        check = self.same if self.same in CHECKS else "none"
+        return Item("", question[-MOST_TEXT:], check=check, choices=options)  # type: ignore[arg-type]
+
+    def _look(self, read: Sequence[_Read], named: Sequence[str], dimension: str, *, by_words: bool) -> _Looked:
         forms = [one.form for one in read]
         numbers = overlapping(forms) if by_words else number_classes(forms)  # type: ignore[arg-type]
         who = self._who(named)
@@ -201,29 +260,33 @@ class Panel(Pretrained):
         )
         odds = self.odds(answers)
         table, p = self.classes(answers, odds)
-        kept = int(pick(self.pick, answers, table, p, self.agents)[0])
-        held: dict[int, list[int]] = {}
-        for place, number in enumerate(numbers):
-            if number >= 0:
-                held.setdefault(number, []).append(place)
+        kept = pick(self.pick, answers, table, p, self.agents)
+        return _Looked(answers, odds, p, int(kept[0]), state_rows(table, p, kept))
+
+    def _verdict(
+        self, read: Sequence[_Read], looked: _Looked, named: Sequence[str], dimension: str, question: str
+    ) -> PanelVerdict:
+        odds, kept = looked.odds[0], looked.kept
         classes = [
             PanelClass(
-                answer=read[members[int(np.argmax(odds[0, members]))]].text,
-                probability=float(p[0, number]),
+                answer=read[members[int(np.argmax(odds[members]))]].text,
+                probability=float(looked.probability[0, number]),
                 members=tuple(members),
             )
-            for number, members in held.items()
+            for number, members in looked.members.items()
         ]
         worth = {}
-        if self._gain is not None:
-            worth = {self.agents.names[0]: float(self.gain(state_rows(table, p, np.array([kept])))[0])}
-        score = None if kept < 0 else float(p[0, kept])
-        members = held.get(kept, [])
+        if self._gain is not None and self.asks is None:
+            worth = {self.agents.names[0]: float(self.gain(looked.state)[0])}
+        elif self.asks is not None:
+            known = self._known_of(looked, question, None)
+            gain = self.gain(ask_rows(looked.state, known)[0])
+            worth = {name: float(gain[at]) for at, name in enumerate(self.agents.names) if known.left[0, at]}
         return PanelVerdict(
             classes=tuple(sorted(classes, key=lambda one: -one.probability)),
-            none=float(p[0, -1]),
-            kept=None if kept < 0 else members[int(np.argmax(odds[0, members]))],
-            score=score,
+            none=float(looked.probability[0, -1]),
+            kept=looked.place,
+            score=None if kept < 0 else float(looked.probability[0, kept]),
             worth=worth,
             checkpoint=self.checkpoint.digest,
             reason=self._reason(read, named, dimension, kept),
@@ -265,11 +328,11 @@ class Panel(Pretrained):
         return table, p
 
     def gain(self, states: NDArray[np.float32]) -> Floats:
-        """Returns by how much asking on is expected to raise P(right), (n,), from states (n, len(STATE)). Raises
-        `RecordError` where the checkpoint is of several agents."""
+        """Returns by how much asking on is expected to raise P(right), (n,), from states (n, len(STATE)), or of several
+        agents by asking each from their rows (n, len(ASK_STATE)). Raises `RecordError` where it knows no gain."""
         if self._gain is None:
             raise RecordError(
-                f"{self.checkpoint.path} is of several agents, and knows no gain of asking one of them on"
+                f"{self.checkpoint.path} knows no gain of asking on: it learned from answers without costs"
             )
         return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel().astype(np.float64))
 
@@ -344,21 +407,100 @@ class Panel(Pretrained):
         question: str,
         dimension: str | None,
         answers: Sequence[PanelAnswer],
-        price: float | None,
-        prices: Mapping[str, float] | None,
-        request_id: str,
+        price: float | None = None,
+        prices: Mapping[str, float] | None = None,
+        request_id: str = "",
         *,
+        budget: float | None = None,
         choices: Sequence[str] = (),
         same: Callable[[str], Hashable | None] | None = None,
     ) -> PanelStep:
         """Returns which agent to ask after these answers, or that asking stops.
 
-        `price`: accuracy that a US dollar for 1,000 questions must bring. `prices`: dollars an answer by agent, in
-        place of the checkpoint's; an agent with an infinite price cannot be asked. `request_id` decides between mixed
-        settings.
-        Raises `RecordError` where the checkpoint stores no way of asking.
+        `answers`: one of each agent that was asked, by its name; one that failed is `cut`. `price`: accuracy that a US
+        dollar for 1,000 questions must bring; or `budget`: mean US dollars for 1,000 questions. `prices`: dollars an
+        answer by agent, in place of the checkpoint's; an agent with an infinite price cannot be asked. The checkpoint's
+        curves do not hold at other prices: the expected gain then decides, at `price` or what a dollar brings there.
+        `request_id` decides between mixed settings. `choices`, `same` as for `judge`. Raises `RecordError` as
+        `ask_plan`, and for prices that are no numbers.
         """
-        raise RecordError(f"{self.checkpoint.path} stores no way of asking several agents; train it again")
+        [dimension] = _texts("dimension", [dimension], "a text")
+        [question] = _texts("question", [question], "a text")
+        if same is not None and not callable(same):
+            raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
+        setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id))
+        if self.asks and any(math.isfinite(_price(name, one)) for name, one in (prices or {}).items()):
+            worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
+            setting = AskSetting(ASK_BY_GAIN, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
+        item = self._item(question, choices)
+        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // max(len(answers), 1)) for one in answers]
+        named = [one.agent for one in answers]
+        looked = self._look(read, named, dimension, by_words=same is None and self.same == OVERLAP) if read else None
+        known = self._known_of(looked, question, prices, dimension)
+        gain = None
+        if setting.way == ASK_BY_GAIN:
+            gain = self.gain(ask_rows(looked.state if looked else EMPTY_STATE, known)[0])[None]
+        column = int(next_agent(setting, known, gain)[0])
+        names = self.agents.names
+        worth = {}
+        if gain is not None:
+            left = np.flatnonzero(known.left[0])
+            worth = {names[at]: float(gain[0, at] - setting.price * known.price[0, at]) for at in left}
+        if column >= 0:
+            return PanelStep(names[column], worth, f"by {setting.way}")
+        keep = looked.place if looked else None
+        if looked and setting.way == CASCADE and (last := int(last_in_chain(setting, known)[0])) >= 0:
+            keep = next(at for at, name in enumerate(named) if name == names[last] and read[at].form is not None)
+        return PanelStep(None, worth, f"by {setting.way}" if known.left.any() else "nobody is left to ask", keep)
+
+    def ask_plan(self, *, price: float | None = None, budget: float | None = None) -> AskPlan:
+        """Returns how several agents are asked, from the checkpoint's own curves.
+
+        `price`: accuracy that a US dollar for 1,000 questions must bring; `budget`: mean US dollars for 1,000
+        questions. By default the cheapest within 0.005 of the best accuracy. Raises `RecordError` for both, for a
+        budget that no way of asking keeps, and where the checkpoint stores no way of asking.
+        """
+        if self.asks is None:
+            raise RecordError(
+                f"{self.checkpoint.path} stores no way of asking several agents: it learned from one agent, or from "
+                "answers without their costs"
+            )
+        return self.asks.curves.plan(price=price, budget=budget)
+
+    def _known_of(
+        self,
+        looked: "_Looked | None",
+        question: str,
+        prices: Mapping[str, float] | None,
+        dimension: str = "",
+    ) -> Asking:
+        """Returns what is known of one question for whom to ask next, (1, A) each."""
+        assert self.asks is not None
+        A = len(self.agents.names)
+        asked, answered, odds = np.zeros((1, A), dtype=bool), np.zeros((1, A), dtype=bool), np.zeros((1, A))
+        at = self.agents.dimension(dimension)
+        if looked is not None:
+            at = int(looked.answers.dimension[0])
+            for place, column in enumerate(looked.answers.agent[0].tolist()):
+                if column < A:
+                    asked[0, column] = True
+                    if looked.answers.form[0, place] >= 0 and not answered[0, column]:
+                        answered[0, column], odds[0, column] = True, looked.odds[0, place]
+        price = self.asks.price[None, :, at].copy()
+        for name, given in (prices or {}).items():
+            if name in self.agents.names:
+                price[0, self.agents.names.index(name)] = 1000 * _price(name, given)
+        rate, rate_here = self.agents.rate[None, :, -1], self.agents.rate[None, :, at]
+        return Asking(
+            asked=asked,
+            answered=answered,
+            legal=np.isfinite(price),
+            odds=odds,
+            rate=rate,
+            rate_here=rate_here,
+            chance=chance_of(rate_here, self.asks.words.shifts(question[-MOST_TEXT:])),
+            price=np.where(np.isfinite(price), price, 0.0),
+        )
 
     async def ask(
         self,
@@ -369,6 +511,7 @@ class Panel(Pretrained):
         at_most: int = 16,
         price: float | None = None,
         samples: float | None = None,
+        budget: float | None = None,
         prices: Mapping[str, PriceOf] | None = None,
         at_once: int | None = None,
         dimension: str = "",
@@ -386,10 +529,10 @@ class Panel(Pretrained):
         many requests of one agent are under way together; by default 2 of one client, 1 of several. When it stops,
         they are cancelled. Each request is of one whole answer: without `n` and `stream`.
 
-        `price` and `samples` are as for `plan`, of several clients `price` as for `next`. `prices`: dollars an answer,
-        or a `Price` of tokens, by agent. `dimension`, `choices` and `same` are as for `judge`. `request_id`: the same
-        id decides alike; by default it follows from the request. `request` is handed on (temperature, max_tokens, ...),
-        with log-probabilities asked for.
+        `price` and `samples` are as for `plan`, of several clients `price` and `budget` as for `next`. `prices`:
+        dollars an answer, or a `Price` of tokens, by agent. `dimension`, `choices` and `same` are as for `judge`.
+        `request_id`: the same id decides alike; by default it follows from the request. `request` is handed on
+        (temperature, max_tokens, ...), with log-probabilities asked for.
 
         Never raises for a request that fails: it costs an answer, and the reason says it. Of several clients one that
         failed is not asked again. Raises `RecordError` for `at_most` or `at_once` that are no counts of at least 1, for
@@ -403,6 +546,7 @@ class Panel(Pretrained):
             at_most=at_most,
             price=price,
             samples=samples,
+            budget=budget,
             prices=prices,
             at_once=at_once,
             dimension=dimension,
@@ -428,6 +572,13 @@ class Panel(Pretrained):
             gain=next(iter(verdict.worth.values()), 0.0),
         )
         return setting.stops(seen)
+
+
+def _price(name: str, given: object) -> float:
+    """Returns a caller's price. Raises `RecordError` where it is no number of at least 0."""
+    if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
+        raise RecordError(f"the price of {name} is {given!r}; expected US dollars an answer, at least 0")
+    return float(given)
 
 
 def _is_whole(setting: Setting) -> bool:

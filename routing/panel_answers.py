@@ -109,9 +109,12 @@ class PanelStep:
     agent: str | None
     """The agent to ask; None to stop and keep the answer that is judged best."""
     worth: dict[str, float]
-    """Agent -> how much P(right) of the kept answer is expected to rise by asking it, less its price."""
+    """Agent -> how much P(right) of the kept answer is expected to rise by asking it, less what its price is worth;
+    empty where the way that decides does not go by it."""
     reason: str
     """Why this agent is asked, or why nobody is."""
+    keep: int | None = None
+    """Place of the answer to keep where asking stops, from 0; None before that, and where none can be read."""
 
 
 def responses_in(given: object) -> list[object]:

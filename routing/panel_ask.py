@@ -137,6 +137,7 @@ async def ask(
     at_most: int,
     price: float | None,
     samples: float | None,
+    budget: float | None,
     prices: Mapping[str, PriceOf] | None,
     at_once: int | None,
     dimension: str,
@@ -175,7 +176,9 @@ async def ask(
     if several:
         if samples is not None:
             raise RecordError("samples is for one client; give a price where several clients are asked")
-        way = _Agents(panel, loop, named, price, prices or {})
+        way = _Agents(panel, loop, named, price, budget, prices or {})
+    elif budget is not None:
+        raise RecordError("budget is for several clients; give price or samples where one client is asked")
     else:
         way = _OneAgent(panel, loop, panel.plan(price=price, samples=samples).setting(draw_of(identity)))
     verdict: PanelVerdict | None = None
@@ -197,8 +200,9 @@ async def ask(
     finally:
         await loop.cancel()
     reason = "; ".join(filter(None, [verdict.reason if verdict else "no answer came", loop.failures(), way.reason]))
+    kept = way.keep if way.keep is not None else verdict.kept if verdict else None
     return PanelAnswered(
-        response=None if verdict is None or verdict.kept is None else loop.responses[verdict.kept],
+        response=None if kept is None else loop.responses[kept],
         verdict=verdict,
         responses=tuple(loop.responses),
         agents=tuple(loop.agents),
@@ -219,6 +223,7 @@ class _OneAgent:
     setting: Setting
     stopped: str = ""
     reason: str = ""
+    keep: None = None
 
     def next(self, verdict: PanelVerdict | None) -> str | None:
         """Returns the agent, or None to stop."""
@@ -237,9 +242,12 @@ class _Agents:
     loop: _Loop
     named: Mapping[str, Any]
     price: float | None
+    budget: float | None
     prices: Mapping[str, PriceOf]
     stopped: str = ""
     reason: str = ""
+    keep: int | None = None
+    """Place of the response to keep, by the panel's last step; None where the verdict says it."""
     setting: None = None
 
     def next(self, verdict: PanelVerdict | None) -> str | None:
@@ -251,7 +259,7 @@ class _Agents:
             self.stopped = "no client is left that did not fail"
             return None
         step = self._step(legal)
-        self.stopped = step.reason
+        self.stopped, self.keep = step.reason, step.keep
         if step.agent in legal or (step.agent is None and loop.responses):
             return step.agent
         if loop.responses:
@@ -266,6 +274,8 @@ class _Agents:
         prices = {name: float(one) for name, one in self.prices.items() if not isinstance(one, Price)}
         prices |= {name: math.inf for name in self.panel.agents.names if name not in legal}
         more = {name: self.named[name] for name in ("choices", "same") if self.named[name]}
+        if self.budget is not None:
+            more["budget"] = self.budget
         return self.panel.next(
             self.named["question"],
             self.named["dimension"] or None,

@@ -338,6 +338,10 @@ def state_rows(classes: Classes, probability: Floats, kept: Ints) -> NDArray[np.
     return np.stack(columns, axis=1).astype(np.float32)
 
 
+EMPTY_STATE = np.array([[float(name in ("none", "unreadable")) for name in STATE]], dtype=np.float32)
+"""(1, len(STATE)): the state of a panel that nobody was asked for."""
+
+
 SINGLE, MAJORITY, WEIGHTED, SUREST, JOINT = (
     "best single",
     "majority",

@@ -9,6 +9,7 @@ import numpy as np
 from metaprobe.probes.terms import TERMS
 from metaprobe.routing.panel_rows import SIGNALS, STATED
 from metaprobe.training.panel_data import Panels
+from metaprobe.training.panel_fit import FittedPanel, PlayedPanels, cross_fit, play_panels
 
 QUESTIONS, ANSWERS = 160, 6
 
@@ -24,6 +25,7 @@ def panels(
     dimensions: tuple[str, ...] = (),
     dimension: Any = None,
     same: str = "number",
+    cost: Any = None,
 ) -> Panels:
     """Arrays (n, K) as panels; `surprise`: the term `mean` of each answer, and all others equal to it."""
     form, right = np.asarray(form), np.asarray(right, dtype=np.float64)
@@ -45,9 +47,17 @@ def panels(
         right=right,
         signals=signals,
         present=np.ones((n, K), dtype=bool),
+        score=right,
+        cost=np.full((n, K), np.nan) if cost is None else np.asarray(cost),
+        questions=("",) * n,
         same=same,
         fingerprint="0" * 64,
     )
+
+
+def fit_panel(data: Panels) -> tuple[FittedPanel, PlayedPanels]:
+    """The panel of these questions, and the questions played by models that have not seen them."""
+    return play_panels(data, cross_fit(data))
 
 
 def biased_vote(n: int = QUESTIONS, K: int = ANSWERS, seed: int = 0) -> Panels:

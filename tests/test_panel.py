@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from panel_worlds import biased_vote, completion, copies, cut_when_hard, topics, write_lines
+from panel_worlds import biased_vote, completion, copies, cut_when_hard, fit_panel, topics, write_lines
 from scipy.stats import beta
 
 import metaprobe
@@ -42,7 +42,7 @@ from metaprobe.routing.panel_stops import FIXED, STOPS, Seen, Setting, majority_
 from metaprobe.routing.same_answers import number_classes, overlapping
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, agents_in, panels_of_lines, panels_of_outcomes
-from metaprobe.training.recipes.panel import fit_panel, train_panel
+from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
 

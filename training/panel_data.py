@@ -67,6 +67,12 @@ class Panels:
     """(n, K, len(SIGNALS)), NaN where missing."""
     present: Mask
     """(n, K)"""
+    score: Floats
+    """(n, K): how good each answer is, in [0, 1]; `right` says whether that is above a half."""
+    cost: Floats
+    """(n, K): US dollars of each answer, NaN where it is not known."""
+    questions: tuple[str, ...]
+    """(n,): their texts."""
     same: str
     """When two answers are the same: a check of `Item`, or `OVERLAP`."""
     fingerprint: str
@@ -89,6 +95,9 @@ class Panels:
             right=self.right[rows],
             signals=self.signals[rows],
             present=self.present[rows],
+            score=self.score[rows],
+            cost=self.cost[rows],
+            questions=tuple(self.questions[row] for row in rows),
         )
 
     @property
@@ -213,6 +222,7 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
             identity=f"{item.task}/{item.id}".strip("/"),
             group=group,
             dimension=item.dimension,
+            question=item.question,
             answers=[_answer_of(item, run, call) for run, call in many[:MOST_ANSWERS]],
         )
         for (item, many), group in zip(panels, joined.groups.tolist(), strict=True)
@@ -235,12 +245,14 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
             identity=question.id,
             group=question.group,
             dimension=question.dimension,
+            question=question.question,
             answers=[
                 _Answer(
                     agent=name,
                     # An answer whose text was left out is a class of its own: one word that no answer holds.
                     form=None if one.error is not None else (one.answer or f"untold{place}"),
-                    right=None if one.score is None else float(one.score > 0.5),
+                    score=one.score,
+                    cost=one.cost_usd,
                     signals=signals_of(None, one.confidence, None, SIGNALS),
                 )
                 for place, (name, one) in enumerate(sorted(question.agents.items()))
@@ -263,8 +275,16 @@ class _Answer:
     agent: str
     form: str | None
     """What it says, in a form in which equal answers are equal; None where it cannot be read."""
-    right: float | None
+    score: float | None
+    """How good it is, in [0, 1]; None where that is not known."""
     signals: Floats
+    cost: float | None = None
+    """US dollars; None where that is not known."""
+
+    @property
+    def right(self) -> float | None:
+        """Whether its score is above a half, 0 or 1."""
+        return None if self.score is None else float(self.score > 0.5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,6 +292,7 @@ class _Row:
     identity: str
     group: str
     dimension: str
+    question: str
     answers: list[_Answer]
 
 
@@ -281,8 +302,9 @@ def _answer_of(item: Item, run: Run, call: Call) -> _Answer:
     return _Answer(
         agent=read.agent,
         form=None if read.cut else canonical(item, read.text) or None,
-        right=run.label("correct", call.id),
+        score=run.label("correct", call.id),
         signals=signals_in(read, SIGNALS),
+        cost=call.cost_usd,
     )
 
 
@@ -303,7 +325,15 @@ def panels_of_lines(path: Path, same: str) -> Panels:
         if len(answers) > 1:
             many += len(answers) > MOST_ANSWERS
             group = question.group or name
-            rows.append(_Row(identity=name, group=group, dimension=question.dimension, answers=answers[:MOST_ANSWERS]))
+            rows.append(
+                _Row(
+                    identity=name,
+                    group=group,
+                    dimension=question.dimension,
+                    question=question.question,
+                    answers=answers[:MOST_ANSWERS],
+                )
+            )
             texts.append(question.question)
     if not rows:
         raise RecordError(
@@ -329,7 +359,7 @@ def _answer_of_line(item: Item, answer: PanelAnswer, label: float, same: str) ->
     return _Answer(
         agent=answer.agent,
         form=None if answer.cut else text.strip() or None,
-        right=label,
+        score=label,
         signals=signals_in(answer, SIGNALS),
     )
 
@@ -360,16 +390,18 @@ def _arrays(
     at = {name: column for column, name in enumerate(dimensions)}
     n = len(rows)
     form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
-    right = np.full((n, K), np.nan)
+    score, cost = np.full((n, K), np.nan), np.full((n, K), np.nan)
     signals = np.full((n, K, len(SIGNALS)), np.nan)
     present = np.zeros((n, K), dtype=bool)
     for i, row in enumerate(rows):
         k = len(row.answers)
         form[i, :k] = classes([answer.form for answer in row.answers])
         agent[i, :k] = [place[answer.agent] for answer in row.answers]
-        right[i, :k] = [math.nan if answer.right is None else answer.right for answer in row.answers]
+        score[i, :k] = [math.nan if answer.score is None else answer.score for answer in row.answers]
+        cost[i, :k] = [math.nan if answer.cost is None else answer.cost for answer in row.answers]
         signals[i, :k] = [answer.signals for answer in row.answers]
         present[i, :k] = True
+    right = np.where(np.isnan(score), np.nan, score > 0.5)
     if (form < 0)[present].all():
         raise RecordError("no answer ended by itself and can be read; a panel compares answers with each other")
     if len(set(right[np.isfinite(right)].tolist())) == 1:
@@ -387,6 +419,9 @@ def _arrays(
         right=right,
         signals=signals,
         present=present,
+        score=score,
+        cost=cost,
+        questions=tuple(row.question for row in rows),
         same=same,
         fingerprint=fingerprint,
         generator=generator,

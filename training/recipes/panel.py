@@ -1,22 +1,12 @@
-"""A panel's checkpoint: several answers to one question -> which to keep, how sure, and whether to ask on.
+"""A panel's checkpoint: several answers to one question -> which to keep, how sure, and whom to ask next.
 
-Three small models, each fitted on groups that the one before has not seen:
-
-- the answers' odds: a logistic regression on an answer's own signals, its agent and its dimension;
-- the classes' probabilities: a conditional logistic regression (McFadden 1974) over the classes of equal answers and
-  "none of these", on votes, odds and mean signals. It was fitted on draws of every size, so that it knows what two
-  answers say as well as what sixteen do. Where several different answers can be right, or it is not known which are
-  the same, each class has a logistic regression of its own in place of the softmax;
-- the gain of asking on, for samples of one agent: trees on the panel's state, whose target is "right in the end minus
-  right now", halfway between outcome and probability, which has less noise.
-
-Which answer is kept, and when to stop, climbs a ladder of simple ways (`routing.panel_rows.PICKS`, `STOPS`).
+The models are fitted in `training.panel_fit`. Which answer is kept, when to stop and whom to ask climbs ladders of
+simple ways (`routing.panel_rows.PICKS`, `panel_stops.STOPS`, `panel_asks.ASKS`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,25 +28,19 @@ from metaprobe.routing.panel import (
     ODDS_GRAPH,
     ODDS_INPUT,
     PROBABILITY,
+    WORDS,
     agents_json,
 )
+from metaprobe.routing.panel_asks import ASK_STATE, Asks
 from metaprobe.routing.panel_rows import (
     JOINT,
     MAJORITY,
     PICKS,
     STATE,
-    Agents,
-    Answers,
-    Classes,
     Floats,
     Ints,
     answer_columns,
-    answer_rows,
     class_columns,
-    class_rows,
-    pick,
-    softmax_rows,
-    state_rows,
 )
 from metaprobe.routing.panel_stops import (
     CONSISTENT,
@@ -70,356 +54,30 @@ from metaprobe.routing.panel_stops import (
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.folds import group_folds
 from metaprobe.training.graphs import GraphBuilder
-from metaprobe.training.ladder import fit_offsets
 from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import Panels, agents_in, panels_at, right_classes
-from metaprobe.training.trees import Trees, grow
+from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks
+from metaprobe.training.panel_data import Panels, panels_at
+from metaprobe.training.panel_fit import (
+    FEWEST,
+    FOLDS,
+    ORDERS,
+    CrossFit,
+    FittedPanel,
+    Linear,
+    PlayedPanels,
+    cross_fit,
+    play_panels,
+)
+from metaprobe.training.question_words import count_words
+from metaprobe.training.trees import Trees
 
-FEWEST = 50
-"""Groups of questions that a panel is learned from at least."""
-FOLDS = 4
-"""Inner folds, on which odds and probabilities are made of answers that their models have not seen."""
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Answers of a draw; those that a question has enough of."""
-DRAWS = 4
-"""Draws of each size, for each question."""
-PENALTY = 10.0
-"""L2 penalty of the classes' weights, per standard deviation of their columns, on the summed loss of the questions."""
-GAIN_TREES: Mapping[str, Any] = {
-    "objective": "regression",
-    "num_leaves": 8,
-    "min_data_in_leaf": 200,
-    "learning_rate": 0.05,
-    "rounds": 120,
-}
 BEHIND = 0.003
 """Accuracy by which the chosen way may be behind a simple one before an audit fails."""
 MOST_GOLDEN = 16
 """Rows that a checkpoint records."""
 POINTS = 80
 """Thresholds that are tried of a way to stop."""
-ORDERS = 6
-"""Random orders of each question's answers that are played."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Linear:
-    """A linear score of rows: weights (F,) of the columns as they are, and an intercept."""
-
-    weights: Floats
-    intercept: float = 0.0
-
-    def score(self, X: NDArray[np.floating[Any]]) -> Floats:
-        """Returns the scores (...) of rows (..., F)."""
-        return np.asarray(X @ self.weights + self.intercept)
-
-
-class Judge(Protocol):
-    """A panel that judges many questions: a fitted one, or that of a checkpoint."""
-
-    @property
-    def agents(self) -> Agents: ...
-
-    def judge(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FittedPanel:
-    """The models of a panel, before their export."""
-
-    agents: Agents
-    odds: Linear
-    classes: Linear
-    exclusive: bool
-    gain: Trees | None
-    """None where the answers are of several agents."""
-
-    def judge(self, answers: Answers, odds: Floats | None = None) -> tuple[Classes, Floats]:
-        """Returns the classes of panels and P(right) of each and of none, (b, c + 1).
-
-        `odds` (b, k): by default those of this fit.
-        """
-        odds = self.odds.score(answer_rows(answers, self.agents)) if odds is None else odds
-        classes = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
-        return classes, probabilities(classes, self.classes.score(classes.rows), self.exclusive)
-
-
-def probabilities(classes: Classes, scores: Floats, exclusive: bool) -> Floats:
-    """Returns P(right) (b, c + 1) of each class and of none, from scores (b, c + 1)."""
-    if exclusive:
-        return softmax_rows(scores, classes.there)
-    right = np.where(classes.there, 1 / (1 + np.exp(-scores[:, :-1])), 0.0)
-    return np.concatenate([right, np.prod(1 - right, axis=1, keepdims=True)], axis=1)
-
-
-def renumbered(answers: Answers) -> Answers:
-    """Returns the answers with the classes of each panel numbered from 0 in order of appearance."""
-    k = answers.form.shape[1]
-    first = (answers.form[:, :, None] == answers.form[:, None, :]).argmax(axis=2)  # place of the class's first answer
-    opens = (first == np.arange(k)) & (answers.form >= 0) & answers.present
-    number = np.cumsum(opens, axis=1) - 1
-    form = np.where((answers.form >= 0) & answers.present, np.take_along_axis(number, first, axis=1), -1)
-    return Answers(form, answers.agent, answers.dimension, answers.scaled, answers.present)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """Answers with their odds (b, k) and labels (b, k), which are drawn together."""
-
-    answers: Answers
-    odds: Floats
-    right: Floats
-
-    def rows(self, rows: Ints) -> "Placed":
-        """Returns the panels of these rows."""
-        return Placed(self.answers.rows(rows), self.odds[rows], self.right[rows])
-
-    def draw(self, size: int, rng: np.random.Generator) -> "Placed":
-        """Returns `size` answers of each panel, drawn without replacement, with their classes numbered anew.
-
-        A panel with fewer answers keeps all of them.
-        """
-        rank = np.where(self.answers.present, rng.random(self.answers.present.shape), 2.0)
-        at = np.argsort(rank, axis=1)[:, :size]
-        odds, right = (np.take_along_axis(values, at, axis=1) for values in (self.odds, self.right))
-        return Placed(renumbered(self.answers.take(at)), odds, right)
-
-    def first(self, size: int) -> "Placed":
-        """Returns the first `size` answers of each panel. The classes keep their numbers."""
-        part = self.answers
-        answers = Answers(
-            part.form[:, :size], part.agent[:, :size], part.dimension, part.scaled[:, :size], part.present[:, :size]
-        )
-        return Placed(answers, self.odds[:, :size], self.right[:, :size])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlayedPanels:
-    """Panels while they grow, answer by answer, judged by models that have not seen them: o orders of n questions."""
-
-    groups: NDArray[np.str_]
-    """(n,)"""
-    right: Mapping[str, Floats]
-    """Way to pick -> whether the kept answer is right after 1, ..., K answers, (o, n, K)."""
-    states: NDArray[np.float32]
-    """(o, n, K, len(STATE))"""
-    counts: Ints
-    """(o, n, K, 3): answers of the largest class, of the next, and how many of the latest are the same."""
-    gain: Floats | None
-    """(o, n, K): expected by trees that have not seen the question."""
-    answers: Ints
-    """(n,): how many there are of each question; a place beyond them repeats the last."""
-
-    def with_gain(self, gain: Floats) -> "PlayedPanels":
-        """Returns the same with the expected gain (o, n, K)."""
-        return replace(self, gain=gain)
-
-    @property
-    def score(self) -> Floats:
-        """(o, n, K): P(right) of the kept answer by the joint way."""
-        return np.asarray(self.states[..., STATE.index("kept")], dtype=np.float64)
-
-
-def fit_panel(
-    data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None
-) -> tuple[FittedPanel, PlayedPanels]:
-    """Fits everything on these questions, and plays each by models that were fitted without its group."""
-    rng = np.random.default_rng(seed)
-    agents, exclusive = agents_in(data), data.exclusive
-    answers, fold_of = data.answers(agents), _fold_numbers(data, seed)
-    folds = [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(FOLDS)]
-    odds = np.zeros(data.form.shape)
-    for rest, here in folds:
-        odds[here] = _fit_odds(data.take(rest), agents).score(answer_rows(answers.rows(here), agents))
-    placed = Placed(answers, odds, data.right)
-    odds_model = _fit_odds(data, agents)
-    played: list[PlayedPanels] = []
-    for number, (rest, here) in enumerate(folds):
-        on_step(f"fold {number + 1} of {FOLDS}")
-        model = FittedPanel(
-            agents, odds_model, _fit_classes(placed.rows(rest), agents, exclusive, rng), exclusive, None
-        )
-        played.append(play(model, placed.rows(here), np.array(data.groups)[here], rng))
-    gain = None
-    if data.sampled and exclusive:
-        on_step("gain of asking on")
-        gained = [_targets(one) for one in played]
-        trees = [_grow([one for other, one in enumerate(gained) if other != fold], rng) for fold in range(FOLDS)]
-        played = [replace(one, gain=_score(tree, one.states)) for one, tree in zip(played, trees, strict=True)]
-        gain = _grow(gained, rng)
-    on_step("fit on all questions")
-    classes = _fit_classes(placed, agents, exclusive, rng)
-    order = np.argsort(np.concatenate([here for _, here in folds]))
-    return FittedPanel(agents, odds_model, classes, exclusive, gain), _joined(played, order)
-
-
-def play(
-    model: "Judge",
-    placed: "Placed",
-    groups: NDArray[np.str_],
-    rng: np.random.Generator,
-    *,
-    orders: int = ORDERS,
-) -> PlayedPanels:
-    """Returns what is known of these panels after each answer, in so many random orders of their answers."""
-    n, K = placed.answers.form.shape
-    right = {way: np.zeros((orders, n, K)) for way in PICKS}
-    states = np.zeros((orders, n, K, len(STATE)), dtype=np.float32)
-    counts = np.zeros((orders, n, K, 3), dtype=np.int64)
-    for number in range(orders):
-        order = placed.draw(K, rng)
-        counts[number, :, :, 2] = _in_a_row(order.answers.form)
-        for size in range(1, K + 1):
-            part = order.first(size)
-            classes, p = model.judge(part.answers, part.odds)
-            for way in PICKS:
-                kept = pick(way, part.answers, classes, p, model.agents)
-                right[way][number, :, size - 1] = kept_right(part, kept)
-            states[number, :, size - 1] = state_rows(classes, p, kept)
-            largest = -np.sort(-classes.count, axis=1)[:, :2]
-            counts[number, :, size - 1, : largest.shape[1]] = largest
-    return PlayedPanels(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
-
-
-def _in_a_row(form: Ints) -> Ints:
-    """Returns how many of the latest answers are the same after each answer, (n, K); 0 after one that is unreadable."""
-    row = np.zeros(form.shape, dtype=np.int64)
-    row[:, 0] = form[:, 0] >= 0
-    for place in range(1, form.shape[1]):
-        goes_on = form[:, place] == form[:, place - 1]
-        row[:, place] = np.where(form[:, place] >= 0, np.where(goes_on, row[:, place - 1], 0) + 1, 0)
-    return row
-
-
-def _joined(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
-    """Returns the parts as one, with the questions in their first order."""
-
-    def whole(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:
-        return np.take(np.concatenate(values, axis=axis), order, axis=axis)
-
-    gains = [one.gain for one in parts if one.gain is not None]
-    return PlayedPanels(
-        groups=whole([one.groups for one in parts], 0),
-        right={way: whole([one.right[way] for one in parts]) for way in PICKS},
-        states=whole([one.states for one in parts]),
-        counts=whole([one.counts for one in parts]),
-        gain=whole(gains) if gains else None,
-        answers=whole([one.answers for one in parts], 0),
-    )
-
-
-def _targets(held: PlayedPanels) -> tuple[NDArray[np.float32], Floats]:
-    """Returns the states before the last answer, and what asking all the rest gained: halfway between outcome and
-    probability."""
-    right, score = held.right[JOINT], held.score
-    gained = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
-    return held.states[..., :-1, :].reshape(-1, len(STATE)), gained.ravel()
-
-
-def _grow(parts: Sequence[tuple[NDArray[np.float32], Floats]], rng: np.random.Generator) -> Trees:
-    X, y = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return grow(GAIN_TREES, X, y, int(rng.integers(1 << 30)))
-
-
-def _score(trees: Trees, states: NDArray[np.float32]) -> Floats:
-    return np.asarray(trees.score(states.reshape(-1, states.shape[-1])).reshape(states.shape[:-1]))
-
-
-def _fold_numbers(data: Panels, seed: int) -> Ints:
-    """Returns the inner fold (n,) of each question, by group."""
-    right = (np.nan_to_num(data.right).mean(axis=1) > np.median(np.nan_to_num(data.right).mean(axis=1))).astype(
-        np.int64
-    )
-    number = np.zeros(len(data), dtype=np.int64)
-    for fold, (_, part) in enumerate(group_folds(np.arange(len(data)), data.groups, right, FOLDS, seed + 1)):
-        number[part] = fold
-    return number
-
-
-def _fit_odds(data: Panels, agents: Agents) -> Linear:
-    """Fits the answers' log-odds of being right, on answers that can be read and have a label."""
-    answers = data.answers(agents)
-    known = data.present & (data.form >= 0) & np.isfinite(data.right)
-    X, y = answer_rows(answers, agents)[known].astype(np.float64), data.right[known]
-    if not X.shape[1] or y.min() == y.max():
-        rate = (y.sum() + 1) / (len(y) + 2)
-        return Linear(np.zeros(X.shape[1]), float(np.log(rate / (1 - rate))))
-    centre, spread = X.mean(axis=0), X.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    fit = fit_offsets((X - centre) / spread, y, np.zeros(len(y)))
-    weights = fit.weights / spread
-    return Linear(weights, fit.rates.mean - float(weights @ centre))
-
-
-def _fit_classes(placed: Placed, agents: Agents, exclusive: bool, rng: np.random.Generator) -> Linear:
-    """Fits the classes' scores on draws of every size. The draws of one question weigh as one question together."""
-    count = placed.answers.present.sum(axis=1)
-    tables: list[tuple[NDArray[np.float32], NDArray[np.bool_], Floats]] = []
-    for size in [s for s in SIZES if s < count.max()] + [int(count.max())]:
-        enough = placed.rows(np.flatnonzero(count >= min(size, 2)))
-        for _ in range(DRAWS):
-            drawn = enough.draw(size, rng)
-            classes = class_rows(drawn.answers, drawn.odds, agents, exclusive=exclusive)
-            tables.append((classes.rows, classes.there, class_right(drawn)))
-    return _solve(tables, len(count) / sum(len(table[0]) for table in tables), exclusive)
-
-
-def class_right(placed: Placed) -> Floats:
-    """Returns for each class (b, c) whether it is right: the majority of its labelled answers. 0 without any."""
-    return right_classes(placed.answers.form, placed.answers.present, placed.right)
-
-
-def _solve(
-    tables: Sequence[tuple[NDArray[np.float32], NDArray[np.bool_], Floats]], weight: float, exclusive: bool
-) -> Linear:
-    """Minimises the penalised loss over tables of rows (b, c + 1, F), classes that are there and labels (b, c).
-
-    `weight`: of each panel's loss. A column that never varies has weight 0.
-    """
-    optimize = require("scipy.optimize", "fit")
-    F = tables[0][0].shape[2]
-    used = np.concatenate([X[_legal(there)] for X, there, _ in tables]).astype(np.float64)
-    spread = used.std(axis=0)
-    spread = np.where(spread > 1e-9, spread, np.inf)
-    scaled = [(X / spread, there, y) for X, there, y in tables]
-
-    def loss(beta: Floats) -> tuple[float, Floats]:
-        total, gradient = 0.5 * PENALTY * float(beta @ beta), PENALTY * beta
-        for X, there, y in scaled:
-            S = X @ beta
-            if exclusive:
-                p = softmax_rows(S, there)
-                right = y * there
-                none = 1.0 - np.minimum(right.sum(axis=1), 1.0)
-                target = np.concatenate([right / np.maximum(right.sum(axis=1), 1.0)[:, None], none[:, None]], axis=1)
-                total -= weight * float((target * np.log(np.maximum(p, 1e-12))).sum())
-                error = weight * (target - p)
-            else:
-                logit = S[:, :-1]
-                share = weight * there / np.maximum(there.sum(axis=1), 1)[:, None]
-                total += float((share * (np.logaddexp(0, logit) - y * logit)).sum())
-                error = np.zeros(S.shape)
-                error[:, :-1] = share * (y - 1 / (1 + np.exp(-logit)))
-            gradient = gradient - np.einsum("bc,bcf->f", error, X)
-        return total, gradient
-
-    fit = optimize.minimize(loss, np.zeros(F), jac=True, method="L-BFGS-B", options={"maxiter": 300})
-    return Linear(np.asarray(fit.x) / spread)
-
-
-def _legal(there: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return np.concatenate([there, np.ones((len(there), 1), dtype=bool)], axis=1)
-
-
-def kept_right(placed: Placed, kept: Ints) -> Floats:
-    """Returns whether the kept class (b,) is right; 0 where none is kept."""
-    labels = class_right(placed)
-    return np.where(kept >= 0, labels[np.arange(len(kept)), np.maximum(kept, 0)], 0.0)
-
-
-# The ladders: which class is kept, and when asking stops.
 
 
 def choose_pick(held: PlayedPanels, sampled: bool) -> str:
@@ -512,18 +170,56 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
         raise RecordError(
             f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least {FEWEST} groups"
         )
-    fitted, held = fit_panel(panels, seed=options.seed, on_step=options.on_step)
-    return write_checkpoint(options.out, _export(fitted, held, panels, options.seed, command))
+    cross = cross_fit(panels, seed=options.seed, on_step=options.on_step)
+    fitted, held = play_panels(panels, cross, seed=options.seed)
+    way = choose_pick(held, panels.sampled)
+    asks, note = fit_whom_to_ask(panels, cross, way, seed=options.seed, on_step=options.on_step)
+    if note:
+        options.on_line(note)
+    return write_checkpoint(options.out, _export(fitted, held, way, asks, panels, options.seed, command))
 
 
-def _export(fitted: FittedPanel, held: PlayedPanels, data: Panels, seed: int, command: str) -> Export:
-    way = choose_pick(held, data.sampled)
+def fit_whom_to_ask(
+    data: Panels,
+    cross: CrossFit,
+    way: str,
+    *,
+    seed: int = 0,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> tuple[tuple[Asks, Trees] | None, str]:
+    """Returns what is stored of whom to ask, with the trees of the gain; or None, and why there is nothing to store."""
+    if data.sampled:
+        return None, ""
+    try:
+        laid = by_agent(data)
+    except RecordError as error:
+        return None, f"nothing is learned of whom to ask next: {error}"
+    if len(laid) < len(data) or not np.array_equal(laid.agent, data.agent):
+        cross = cross_fit(laid, seed=seed, on_step=on_step)
+    on_step("whom to ask")
+    fitted = fit_asks(laid, count_words(laid.questions), cross, way, seed=seed)
+    curves = cross_played(laid, fitted, seed=seed, on_step=on_step)
+    return (Asks(curves, fitted.price, fitted.words), fitted.gain), ""
+
+
+def _export(
+    fitted: FittedPanel,
+    held: PlayedPanels,
+    way: str,
+    asks: tuple[Asks, Trees] | None,
+    data: Panels,
+    seed: int,
+    command: str,
+) -> Export:
     K = held.right[way].shape[2]
     graph = classes_graph(fitted)
     rows, expected = _golden(fitted, data)
     extra = {AGENTS: agents_json(fitted.agents), ODDS_GRAPH: odds_graph(fitted)}
     if fitted.gain is not None:
-        extra[GAIN_GRAPH] = gain_graph(fitted.gain)
+        extra[GAIN_GRAPH] = gain_graph(fitted.gain, len(STATE))
+    if asks is not None:
+        extra[GAIN_GRAPH] = gain_graph(asks[1], len(ASK_STATE))
+        extra[WORDS] = asks[0].words.to_bytes()
     settings = settings_of(held, way) if data.sampled else []
     return Export(
         kind=KIND,
@@ -540,6 +236,7 @@ def _export(fitted: FittedPanel, held: PlayedPanels, data: Panels, seed: int, co
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
+            **({"asks": asks[0].to_contract()} if asks else {}),
         },
         generator=data.generator,
         training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command, data.note),
@@ -646,11 +343,11 @@ def odds_graph(fitted: FittedPanel) -> bytes:
     return graph.model(ODDS_INPUT, len(answer_columns(fitted.agents)), (ODDS,))
 
 
-def gain_graph(trees: Trees) -> bytes:
-    """Returns the graph of the gain: states (n, len(STATE)) in, the expected gain of asking on (n, 1) out."""
+def gain_graph(trees: Trees, width: int) -> bytes:
+    """Returns the graph of the gain: states (n, width) in, the expected gain of asking on (n, 1) out."""
     graph = GraphBuilder()
-    trees.add_to(graph, GAIN_INPUT, len(STATE), GAIN)
-    return graph.model(GAIN_INPUT, len(STATE), (GAIN,))
+    trees.add_to(graph, GAIN_INPUT, width, GAIN)
+    return graph.model(GAIN_INPUT, width, (GAIN,))
 
 
 def _linear(graph: GraphBuilder, model: Linear, value: str, name: str = "") -> str:

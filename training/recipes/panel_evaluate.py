@@ -15,14 +15,13 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_asks import AskPlan, AskSetting, mixed
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
-from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting
+from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of
+from metaprobe.training.panel_asks import FAILED, View, by_agent, play_setting
 from metaprobe.training.panel_data import Panels
+from metaprobe.training.panel_fit import ORDERS, Placed, PlayedPanels, play
 from metaprobe.training.recipes.panel import (
-    ORDERS,
-    Placed,
-    PlayedPanels,
-    play,
     settings_of,
     sizes_shown,
     statistics_of,
@@ -31,14 +30,19 @@ from metaprobe.training.recipes.panel import (
 
 BUDGETS = (2, 3, 4, 5, 6, 8, 10, 12)
 """Mean numbers of answers at which ways to stop are compared."""
+BUDGET_STEP = 4
+"""Every so many budgets of the checkpoint's curves are shown."""
 SIMPLE = (FIXED, FIRST_TO, IN_A_ROW, CONSISTENT)
 """Ways to stop that need no checkpoint; they keep the majority's answer."""
 
 
-def evaluate_panel(panel: Panel, data: Panels, *, resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+def evaluate_panel(
+    panel: Panel, data: Panels, *, budget: float | None = None, resamples: int = 1000, seed: int = 0
+) -> dict[str, Any]:
     """Returns accuracy by number of answers for every way to pick, and by mean answers for every way to stop.
 
-    Raises `RecordError` where the panel knows none of the agents.
+    Of several agents with prices also by budget for every way to choose whom to ask, and at one `budget` (US dollars
+    for 1,000 questions) what was asked of each question. Raises `RecordError` where the panel knows none of the agents.
     """
     known = [name for name in data.agents if name in panel.agents.names]
     one = len(panel.agents.names) == 1 and len(data.agents) == 1  # samples of one agent, whatever its name
@@ -71,8 +75,119 @@ def evaluate_panel(panel: Panel, data: Panels, *, resamples: int = 1000, seed: i
         result["mean_answers"] = {
             str(budget): _at_budget(panel, held, float(budget), weights) for budget in BUDGETS if budget < K
         }
+    if panel.asks is not None:
+        stored = panel.asks.curves.budgets[::BUDGET_STEP].tolist()
+        played = {one: _at_cost(panel, data, one, resamples, seed) for one in ([budget] if budget else stored)}
+        result["budgets"] = {f"{one:.4g}": figures for one, (figures, _) in played.items()}
+        result["decisions"] = played[budget][1] if budget else []
     plain: dict[str, Any] = _plain(result)
     return plain
+
+
+def _at_cost(
+    panel: Panel, data: Panels, budget: float, resamples: int, seed: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns what asking gives at a budget beside every way of the checkpoint alone, and the decision a question.
+
+    Each way was tuned on the checkpoint's training data, as the panel's own choice was. The best single agent and the
+    oracle are chosen on this very file.
+    """
+    assert panel.asks is not None
+    laid = by_agent(data, panel.agents.names, fewest=1)
+    view = _view(panel, laid)
+    plan = panel.ask_plan(budget=budget)
+    weights = cluster_weights(list(laid.groups), resamples, seed)
+    own = _mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
+    ways = {
+        way: _mixed_play(view, panel.pick, *mixed(settings, budget))
+        for way, settings in panel.asks.curves.settings.items()
+    }
+    best = int(view.score.mean(axis=0).argmax())
+    cheapest_right = np.where(view.score > 0.5, view.cost, np.inf).min(axis=1)
+    found = {
+        "by": plan.first.way,
+        "expected": plan.accuracy,
+        "accuracy": mean_interval(own[0], weights),
+        "cost_per_1000": mean_interval(own[1], weights),
+        "asked": float(own[2].mean()),
+        "ways": {
+            way: {
+                "accuracy": mean_interval(score, weights),
+                "cost_per_1000": float(cost.mean()),
+                "panel_over_it": mean_interval(own[0] - score, weights),
+            }
+            for way, (score, cost, _) in ways.items()
+        },
+        "best_single": {
+            "agent": panel.agents.names[best],
+            "accuracy": mean_interval(view.score[:, best], weights),
+            "cost_per_1000": float(view.cost[:, best].mean()),
+        },
+        "oracle": {
+            "accuracy": float(view.score.max(axis=1).mean()),
+            "cost_per_1000": float(np.where(np.isfinite(cheapest_right), cheapest_right, view.cost.min(axis=1)).mean()),
+        },
+    }
+    return found, _decisions(panel, view, laid, plan)
+
+
+def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[dict[str, Any]]:
+    """Returns for each question who was asked, in order, and whose answer was kept."""
+    played = {one: play_setting(view, one, panel.pick) for one in (plan.first, plan.second)}
+    lines = []
+    for row, name in enumerate(data.ids):
+        one = played[plan.setting(draw_of(name))]
+        asked = [panel.agents.names[at] for at in one.order[row].tolist() if at >= 0]
+        lines.append(
+            {
+                "id": name,
+                "asked": asked,
+                "kept": panel.agents.names[one.kept[row]] if one.kept[row] >= 0 else None,
+                "score": float(one.score[row]),
+                "cost_usd": float(one.cost[row]) / 1000,
+            }
+        )
+    return lines
+
+
+def _mixed_play(
+    view: View, way: str, first: AskSetting, second: AskSetting, share: float
+) -> tuple[Floats, Floats, Floats]:
+    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, of two settings mixed."""
+    one, two = play_setting(view, first, way), play_setting(view, second, way)
+    return (
+        share * one.score + (1 - share) * two.score,
+        share * one.cost + (1 - share) * two.cost,
+        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
+    )
+
+
+def _view(panel: Panel, data: Panels) -> View:
+    """Returns what the panel of a checkpoint knows of questions in the order of its agents."""
+    assert panel.asks is not None
+    agents = panel.agents
+    where = np.array([agents.dimension(name) for name in data.dimensions] + [len(agents.dimensions)])
+    dimension = where[data.dimension]
+    answers = data.answers(agents, dimension=dimension)
+    return View(
+        model=_Judge(panel),
+        gain=_Gain(panel),
+        answers=answers,
+        odds=np.where(answers.form >= 0, panel.odds(answers), FAILED),
+        rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
+        rate_here=agents.rate[:, dimension].T,
+        shift=np.stack([panel.asks.words.shifts(text) for text in data.questions]),
+        price=panel.asks.price[:, dimension].T,
+        score=data.score,
+        cost=1000 * data.cost,
+    )
+
+
+class _Gain:
+    """The gain of a checkpoint, in the form of fitted trees."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.score = panel.gain
 
 
 class _Judge:

@@ -1,0 +1,301 @@
+"""Whom to ask next: simple ways and the learned one, each from cheap settings to dear ones. NumPy only.
+
+A step is computed for many questions at once, in training and for one question alike. Shapes: b questions, A agents.
+Prices are US dollars for 1,000 answers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.panel_rows import STATE, Floats, Ints, Mask
+from metaprobe.routing.question_words import QuestionWords, read_words
+
+ONE, TABLE, WORDS, CASCADE, GAIN = (
+    "one agent",
+    "domain table",
+    "question words",
+    "tuned cascade",
+    "expected gain",
+)
+ASKS = (ONE, TABLE, WORDS, CASCADE, GAIN)
+"""Ways to choose whom to ask, the simplest first. The first three ask one agent, that of highest P(right) less what its
+price is worth, where P(right) is its rate over all, its rate on the dimension, or that with the question's words. A
+cascade asks its agents in order, until one is sure enough of its answer, and keeps the last answer. The last way asks
+whom the panel expects to raise P(right) of the kept answer by more than the price is worth."""
+MOST_ASKED = 4
+"""Agents that the expected gain asks of one question, where their answers can be read."""
+MARGIN = 1e-3
+"""Gain, less the price, from which another agent is asked."""
+MOST_SETTINGS = 1000
+"""Settings of a way that a checkpoint may store; a trainer writes some dozens."""
+NEAR = 0.005
+"""By how much the default may lose against the best accuracy."""
+ASK_STATE = (*STATE, "chance", "chance over kept", "best other chance", "rate")
+"""Columns by which the gain of asking an agent is expected: the panel's state; the agent's P(right) by the question's
+words as log-odds, and above that of the kept answer; the best of the other agents that are left; the agent's log-odds
+on the dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskSetting:
+    """One way at one price, and what it came to on the questions that it was tuned on."""
+
+    way: str
+    price: float
+    """Accuracy that a US dollar for 1,000 questions must bring; 0 for a cascade."""
+    agents: tuple[int, ...]
+    """Columns that it may ask, of a cascade in order."""
+    thresholds: tuple[float, ...]
+    """Of a cascade: log-odds of each answer but the last below which the next agent is asked."""
+    cost: float
+    """Mean US dollars for 1,000 questions."""
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asking:
+    """What is known of b questions between two answers."""
+
+    asked: Mask
+    """(b, A): who was asked, those that failed among them."""
+    answered: Mask
+    """(b, A): whose answer came and can be read."""
+    legal: Mask
+    """(b, A): who can be asked at all."""
+    odds: Floats
+    """(b, A): log-odds of the answers by themselves; of others it is not read."""
+    rate: Floats
+    """(b, A): log-odds of being right over all."""
+    rate_here: Floats
+    """(b, A): the same on the question's dimension."""
+    chance: Floats
+    """(b, A): P(right) on the dimension with the question's words."""
+    price: Floats
+    """(b, A)"""
+
+    @property
+    def left(self) -> Mask:
+        """(b, A): who can be asked and was not yet."""
+        return self.legal & ~self.asked
+
+
+def probability_of(odds: Floats) -> Floats:
+    """Returns probabilities of log-odds."""
+    return np.asarray(1 / (1 + np.exp(-odds)))
+
+
+def chance_of(rate_here: Floats, shift: Floats) -> Floats:
+    """Returns P(right) from log-odds on a dimension and what the words add to the probability."""
+    return np.clip(probability_of(rate_here) + shift, 0.01, 0.99)
+
+
+def ask_rows(states: NDArray[np.float32], known: Asking) -> NDArray[np.float32]:
+    """Returns a row for each agent, (b, A, len(ASK_STATE)), from the states (b, len(STATE)) of the panels so far."""
+    b, A = known.chance.shape
+    chance = known.chance
+    left = np.where(known.left, chance, -np.inf)
+    best = left.max(axis=1, keepdims=True)
+    second = -np.sort(-left, axis=1)[:, 1:2] if A > 1 else np.full((b, 1), -np.inf)
+    other = np.where(left >= best, second, best)
+    columns = [
+        np.log(chance / (1 - chance)),
+        chance - states[:, STATE.index("kept"), None],
+        np.where(np.isfinite(other), other, 0.0),
+        known.rate_here,
+    ]
+    repeated = np.broadcast_to(states[:, None, :], (b, A, len(STATE)))
+    return np.concatenate([repeated, np.stack(columns, axis=2)], axis=2).astype(np.float32)
+
+
+def next_agent(setting: AskSetting, known: Asking, gain: Floats | None = None) -> Ints:
+    """Returns whom a setting asks next (b,), -1 where it stops or nobody is left.
+
+    `gain` (b, A): of asking each agent, which the way of that name needs.
+    """
+    if setting.way == CASCADE:
+        return _next_in_chain(setting, known)
+    offered = np.zeros(known.legal.shape[1], dtype=bool)
+    offered[list(setting.agents)] = True
+    left = known.left & offered
+    done = known.answered.any(axis=1)
+    if setting.way == GAIN:
+        assert gain is not None
+        value = np.where(left, gain - setting.price * known.price, -np.inf)
+        best = value.argmax(axis=1)
+        done &= (value.max(axis=1) <= MARGIN) | (known.asked.sum(axis=1) >= MOST_ASKED)
+    else:
+        if setting.way == ONE:
+            chance = probability_of(known.rate)
+        else:
+            chance = probability_of(known.rate_here) if setting.way == TABLE else known.chance
+        best = np.where(left, chance - setting.price * known.price, -np.inf).argmax(axis=1)
+    return np.asarray(np.where(done | ~left.any(axis=1), -1, best))
+
+
+def _next_in_chain(setting: AskSetting, known: Asking) -> Ints:
+    """An agent that cannot be asked, or whose answer cannot be read, is passed over."""
+    chosen = np.full(len(known.asked), -1)
+    goes_on = np.ones(len(known.asked), dtype=bool)
+    for agent, threshold in zip(setting.agents, (*setting.thresholds, -math.inf), strict=True):
+        fresh = goes_on & known.left[:, agent]
+        chosen[fresh] = agent
+        goes_on &= ~fresh & (~known.answered[:, agent] | (known.odds[:, agent] < threshold))
+    return chosen
+
+
+def last_in_chain(setting: AskSetting, known: Asking) -> Ints:
+    """Returns whose answer a cascade keeps (b,): the last agent's whose answer can be read, -1 for nobody's."""
+    kept = np.full(len(known.asked), -1)
+    for agent in setting.agents:
+        kept[known.answered[:, agent]] = agent
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class AskPlan:
+    """Whom to ask: by one setting, or by one of two, which a draw chooses for each question."""
+
+    first: AskSetting
+    second: AskSetting
+    share: float
+    """Share of the questions that the first setting decides."""
+    accuracy: float
+    """Expected, as it was on groups left out."""
+
+    @property
+    def cost(self) -> float:
+        """Mean US dollars for 1,000 questions that it is expected to spend."""
+        return self.share * self.first.cost + (1 - self.share) * self.second.cost
+
+    def setting(self, draw: float) -> AskSetting:
+        """Returns the setting for one question; `draw` in [0, 1) follows from the request, so that a retry decides
+        alike."""
+        return self.first if draw < self.share else self.second
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """What the ways came to on groups left out, and their settings."""
+
+    settings: Mapping[str, Sequence[AskSetting]]
+    """Way -> corners of its upper hull, cheapest first."""
+    budgets: Floats
+    """(g,) rising, US dollars for 1,000 questions."""
+    accuracy: Mapping[str, Floats]
+    """Way -> (g,) accuracy on groups left out, where it was mixed to spend each budget."""
+
+    def plan(self, *, budget: float | None = None, price: float | None = None) -> AskPlan:
+        """Returns the plan for a budget, at a price of accuracy, or by default.
+
+        `budget`: mean US dollars for 1,000 questions; more than any way spends is taken for the dearest. `price`: the
+        accuracy that a US dollar for 1,000 questions must bring. By default the cheapest budget within `NEAR` of the
+        best accuracy. Raises `RecordError` where both are given, one is out of range, or the budget is below the
+        cheapest agent's price.
+        """
+        given: tuple[tuple[str, object], ...] = (("budget", budget), ("price", price))
+        for name, value in given:
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf
+            ):
+                raise RecordError(f"{name} is {value!r}; expected a number of at least 0")
+        if budget is not None and price is not None:
+            raise RecordError(f"budget={budget:g} and price={price:g} were given; give one of the two")
+        best = np.max([self.accuracy[way] for way in self.settings], axis=0)
+        if budget is None:
+            by_price = int(np.argmax(best - (price or 0.0) * self.budgets))
+            place = by_price if price is not None else int(np.argmax(best >= best.max() - NEAR))
+            budget = float(self.budgets[place])
+        least = min(one.cost for settings in self.settings.values() for one in settings)
+        if budget < least * (1 - 1e-9):
+            raise RecordError(
+                f"budget is {budget:g} US dollars for 1,000 questions; the cheapest way to ask spends {least:g}"
+            )
+        reached = {way: float(np.interp(budget, self.budgets, self.accuracy[way])) for way in self.settings}
+        way = max(ASKS, key=lambda name: reached.get(name, -1.0))  # the simplest of equals
+        first, second, share = mixed(self.settings[way], budget)
+        return AskPlan(first, second, share, reached[way])
+
+    def implied_price(self, budget: float) -> float:
+        """Returns the accuracy that a US dollar for 1,000 questions more brings at this budget, more than 0."""
+        best = np.maximum.accumulate(np.max([self.accuracy[way] for way in self.settings], axis=0))
+        place = int(np.clip(np.searchsorted(self.budgets, budget), 0, len(self.budgets) - 1))
+        low, high = max(place - 2, 0), min(place + 2, len(self.budgets) - 1)
+        width = float(self.budgets[high] - self.budgets[low])
+        rise = float(best[high] - best[low]) / width if width else 0.0
+        return max(rise, NEAR / max(float(self.budgets[-1]), 1e-12))
+
+
+def mixed(settings: Sequence[AskSetting], budget: float) -> tuple[AskSetting, AskSetting, float]:
+    """Returns two neighbouring settings, cheapest first, and the share of the first at which they spend the budget."""
+    for left, right in pairwise(settings):
+        if left.cost <= budget <= right.cost and left.cost < right.cost:
+            return left, right, (right.cost - budget) / (right.cost - left.cost)
+    end = settings[0] if budget < settings[0].cost else settings[-1]
+    return end, end, 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asks:
+    """What a checkpoint stores of whom to ask."""
+
+    curves: Curves
+    price: Floats
+    """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
+    words: QuestionWords
+
+    def to_contract(self) -> dict[str, Any]:
+        """Returns all but the words as types of JSON."""
+        settings = {
+            way: [[one.price, list(one.agents), list(one.thresholds), one.cost, one.accuracy] for one in many]
+            for way, many in self.curves.settings.items()
+        }
+        return {
+            "settings": settings,
+            "budgets": self.curves.budgets.tolist(),
+            "accuracy": {way: values.tolist() for way, values in self.curves.accuracy.items()},
+            "price": self.price.tolist(),
+        }
+
+
+def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: int) -> Asks:
+    """Returns what `Asks.to_contract` made. Raises `ValueError`, `KeyError` or `TypeError` where it is not whole."""
+    settings: dict[str, list[AskSetting]] = {}
+    for way, many in record["settings"].items():
+        settings[str(way)] = [
+            AskSetting(way, float(price), tuple(who), tuple(map(float, limits)), float(cost), float(accuracy))
+            for price, who, limits, cost, accuracy in many[: MOST_SETTINGS + 1]
+        ]
+    budgets = np.array(record["budgets"], dtype=np.float64)
+    accuracy = {way: np.array(record["accuracy"][way], dtype=np.float64) for way in settings}
+    price = np.array(record["price"], dtype=np.float64)
+    if not settings or not set(settings) <= set(ASKS) or not all(settings.values()):
+        raise ValueError(f"the ways to ask are {', '.join(settings)}")
+    for way, many in settings.items():
+        if len(many) > MOST_SETTINGS or not all(_is_whole(one, agents) for one in many):
+            raise ValueError(f"a setting of {way} is not whole")
+        if [one.cost for one in many] != sorted(one.cost for one in many):
+            raise ValueError(f"the settings of {way} do not get dearer")
+    if budgets.ndim != 1 or not len(budgets) or not np.isfinite(budgets).all() or (np.diff(budgets) < 0).any():
+        raise ValueError("the budgets do not rise")
+    if not all(values.shape == budgets.shape and np.isfinite(values).all() for values in accuracy.values()):
+        raise ValueError("a way has no accuracy at some budget")
+    if price.shape != (agents, dimensions + 1) or not (np.isfinite(price) & (price >= 0)).all():
+        raise ValueError(f"the prices have shape {price.shape}")
+    return Asks(Curves(settings, budgets, accuracy), price, read_words(words, agents))
+
+
+def _is_whole(setting: AskSetting, agents: int) -> bool:
+    """Returns whether a stored setting is one that can be."""
+    numbers = (setting.price, *setting.thresholds, setting.cost, setting.accuracy)
+    known = all(type(agent) is int and 0 <= agent < agents for agent in setting.agents)
+    chain = len(setting.agents) - 1 if setting.way == CASCADE else 0
+    whole = known and bool(setting.agents) and len(setting.thresholds) == chain
+    return whole and all(map(math.isfinite, numbers)) and setting.price >= 0 and setting.cost >= 0

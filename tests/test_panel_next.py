@@ -1,0 +1,236 @@
+"""Whom a panel asks next: planted strengths are found, budgets kept, and one question is decided as many are."""
+
+import asyncio
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from panel_worlds import completion
+from routed_worlds import outcomes
+
+from metaprobe.records.errors import RecordError
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import PanelAnswer
+from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, AskSetting, Curves, mixed
+from metaprobe.routing.panel_rows import JOINT
+from metaprobe.training.options import PanelOptions
+from metaprobe.training.panel_asks import FittedAsks, by_agent, fit_asks, play_setting
+from metaprobe.training.panel_data import Panels, panels_of_outcomes
+from metaprobe.training.panel_fit import cross_fit
+from metaprobe.training.question_words import count_words
+from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.recipes.panel_evaluate import evaluate_panel
+
+TOPICS = ("maths", "history")
+
+
+def specialists(n: int = 300) -> list[QuestionOutcomes]:
+    """Two cheap agents, each right on its own topic nine times of ten and else hardly ever, and a dear one, right six
+    times of ten. The dimension is not told: the question's words say the topic."""
+    rng = np.random.default_rng(3)
+    made = []
+    for i in range(n):
+        topic = TOPICS[i % 2]
+        chances = {
+            "maths": 0.9 if topic == "maths" else 0.1,
+            "history": 0.9 if topic == "history" else 0.1,
+            "dear": 0.6,
+        }
+        agents = {}
+        for name, chance in chances.items():
+            right = rng.random() < chance
+            answer = f"right{i}" if right else f"wrong{i} {name}"
+            agents[name] = AgentOutcome(answer, float(right), None, 0.01 if name == "dear" else 0.001)
+        words = {"maths": "sum of the numbers", "history": "year of the battle"}[topic]
+        made.append(QuestionOutcomes(f"q{i}", f"q{i}", f"{words} {i}", "", agents))
+    return made
+
+
+@pytest.fixture(scope="module")
+def special(tmp_path_factory: pytest.TempPathFactory) -> Panel:
+    options = PanelOptions(out=tmp_path_factory.mktemp("special") / "c")
+    return Panel(train_panel(panels_of_outcomes(specialists()), options))
+
+
+@pytest.fixture(scope="module")
+def data() -> Panels:
+    return by_agent(panels_of_outcomes(outcomes(300)))
+
+
+@pytest.fixture(scope="module")
+def fitted(data: Panels) -> FittedAsks:
+    return fit_asks(data, count_words(data.questions), cross_fit(data), JOINT)
+
+
+@pytest.fixture(scope="module")
+def team(data: Panels, tmp_path_factory: pytest.TempPathFactory) -> Panel:
+    return Panel(train_panel(data, PanelOptions(out=tmp_path_factory.mktemp("team") / "c")))
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_agent_that_knows_the_topic_is_asked_by_the_words_alone(special: Panel, topic: str) -> None:
+    words = {"maths": "sum of the numbers 7", "history": "year of the battle 7"}[topic]
+    step = special.next(words, None, [], budget=1.2)
+    assert step.agent == topic
+    assert step.keep is None
+    answered = [PanelAnswer("right7", agent=topic)]
+    assert special.next(words, None, answered, budget=1.2).keep in (0, None)
+
+
+def test_a_planted_optimum_is_expected_at_a_tenth_of_the_dear_agents_price(special: Panel) -> None:
+    assert special.ask_plan(budget=1.2).accuracy > 0.85
+
+
+def test_one_question_is_decided_as_many_are_at_once(data: Panels, fitted: FittedAsks, team: Panel) -> None:
+    assert team.asks is not None
+    rows = np.arange(25)
+    part = data.take(rows)
+    view = fitted.view(part, count_words(part.questions))
+    stated = {row: [None if np.isnan(v) else v for v in data.signals[row, :, -2]] for row in rows}
+    texts = {q.id: q for q in outcomes(300)}
+    for way in ASKS:
+        for setting in team.asks.curves.settings[way][:: max(len(team.asks.curves.settings[way]) // 3, 1)]:
+            played = play_setting(view, setting, team.pick)
+            for row in rows.tolist():
+                dimension = data.dimensions[data.dimension[row]] if data.dimension[row] < len(data.dimensions) else None
+                answers: list[PanelAnswer] = []
+                while (step := _next(team, setting, data.questions[row], dimension, answers)).agent is not None:
+                    at = data.agents.index(step.agent)
+                    text = texts[data.ids[row]].agents[step.agent].answer
+                    answers.append(PanelAnswer(text, agent=step.agent, stated=stated[row][at]))
+                asked = [data.agents[at] for at in played.order[row].tolist() if at >= 0]
+                assert [one.agent for one in answers] == asked
+                assert step.keep is not None
+                assert answers[step.keep].agent == data.agents[played.kept[row]]
+
+
+def _next(panel: Panel, setting: AskSetting, question: str, dimension: str | None, answers: list[PanelAnswer]):  # type: ignore[no-untyped-def]
+    """The step by one setting, whatever the checkpoint's curves would choose."""
+    assert panel.asks is not None
+    only = Curves({setting.way: [setting]}, np.array([setting.cost]), {setting.way: np.array([1.0])})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panel, "asks", dataclasses.replace(panel.asks, curves=only))
+        return panel.next(question, dimension, answers)
+
+
+def test_a_budget_is_kept_by_mixing_two_neighbouring_settings(fitted: FittedAsks, data: Panels) -> None:
+    for settings in fitted.settings.values():
+        costs = [one.cost for one in settings]
+        assert costs == sorted(costs)
+        for budget in np.linspace(costs[0], costs[-1], 7):
+            first, second, share = mixed(settings, float(budget))
+            assert share * first.cost + (1 - share) * second.cost == pytest.approx(budget)
+
+
+def test_a_retry_decides_alike_and_the_draw_follows_from_the_request(team: Panel) -> None:
+    plan = next(p for b in np.linspace(0.2, 3, 30) if 0.2 < (p := team.ask_plan(budget=float(b))).share < 0.8)
+    steps = [team.next("red new", "sums", [], budget=plan.cost, request_id=f"r{i}").agent for i in range(40)]
+    again = [team.next("red new", "sums", [], budget=plan.cost, request_id=f"r{i}").agent for i in range(40)]
+    assert steps == again
+
+
+def test_an_agent_that_cannot_be_asked_or_failed_is_passed_over(team: Panel) -> None:
+    first = team.next("red new", "sums", [], budget=1.0).agent
+    assert first is not None
+    other = team.next("red new", "sums", [], budget=1.0, prices={first: math.inf}).agent
+    assert other not in (None, first)
+    after = team.next("red new", "sums", [PanelAnswer("", agent=first, cut=True)], budget=1.0).agent
+    assert after not in (None, first)
+
+
+def test_where_nobody_is_left_asking_stops_with_a_reason_and_keeps_nothing(team: Panel) -> None:
+    failed = [PanelAnswer("", agent=name, cut=True) for name in team.agents.names]
+    step = team.next("red new", "sums", failed, budget=1.0)
+    assert (step.agent, step.keep) == (None, None)
+    assert "nobody is left" in step.reason
+
+
+def test_a_caller_s_prices_change_whom_it_asks(team: Panel) -> None:
+    dear = dict.fromkeys(team.agents.names, 1.0) | {"huge": 0.0}
+    assert team.next("red new", "sums", [], price=1.0, prices=dear).agent == "huge"
+
+
+def test_a_cascade_keeps_the_last_answer_that_can_be_read(team: Panel) -> None:
+    names = team.agents.names
+    chain = AskSetting(CASCADE, 0.0, (names.index("tiny"), names.index("huge")), (9.0,), 1.0, 0.5)
+    answers = [PanelAnswer("no", agent="tiny"), PanelAnswer("yes", agent="huge")]
+    assert _next(team, chain, "red", "sums", answers).keep == 1
+    answers[1] = dataclasses.replace(answers[1], cut=True)
+    assert _next(team, chain, "red", "sums", answers).keep == 0
+
+
+def test_the_worth_of_agents_is_told_where_it_decides_and_by_a_verdict(team: Panel) -> None:
+    names = set(team.agents.names)
+    setting = AskSetting(GAIN, 0.01, tuple(range(len(names))), (), 1.0, 0.5)
+    assert _next(team, setting, "red", "sums", []).worth.keys() == names
+    verdict = team.judge([PanelAnswer("no", agent="tiny")], question="red", dimension="sums")
+    assert verdict.worth.keys() == names - {"tiny"}
+
+
+@pytest.mark.parametrize(
+    ("more", "noun"),
+    [
+        ({"budget": 1.0, "price": 1.0}, "budget"),
+        ({"budget": 1e-9}, "budget"),
+        ({"budget": math.nan}, "budget"),
+        ({"price": -1.0}, "price"),
+        ({"price": True}, "price"),
+        ({"prices": {"tiny": -1.0}}, "price"),
+        ({"prices": {"tiny": math.nan}}, "price"),
+        ({"same": 3}, "same"),
+    ],
+)
+def test_what_cannot_be_is_refused(team: Panel, more: dict[str, object], noun: str) -> None:
+    with pytest.raises(RecordError, match=noun):
+        team.next("red", "sums", [], **more)  # type: ignore[arg-type]
+
+
+def test_without_costs_nothing_is_learned_of_whom_to_ask_and_it_is_said(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    free = [
+        dataclasses.replace(q, agents={name: dataclasses.replace(one, cost_usd=None) for name, one in q.agents.items()})
+        for q in specialists(120)
+    ]
+    lines: list[str] = []
+    options = PanelOptions(out=tmp_path_factory.mktemp("free") / "c", on_line=lines.append)
+    panel = Panel(train_panel(panels_of_outcomes(free), options))
+    assert panel.asks is None
+    assert any("cost" in line for line in lines)
+    with pytest.raises(RecordError, match="costs"):
+        panel.next("sum", None, [])
+
+
+def test_the_loop_asks_as_the_steps_say_and_keeps_what_the_last_one_keeps(special: Panel) -> None:
+    class Client:
+        def __init__(self, answer: str) -> None:
+            self.asked = 0
+            self.answer = answer
+
+        @property
+        def chat(self):  # type: ignore[no-untyped-def]
+            return self
+
+        completions = chat
+
+        def create(self, **_: object) -> object:
+            self.asked += 1
+            return completion(self.answer)
+
+    clients = {name: Client(f"answer of {name}") for name in ("maths", "history", "dear")}
+    messages = [{"role": "user", "content": "sum of the numbers 7"}]
+    answered = asyncio.run(special.ask(clients, messages, budget=1.2, request_id="r"))
+    assert answered.asked == ("maths",)
+    assert answered.agents == ("maths",)
+    assert [one.asked for one in clients.values()] == [1, 0, 0]
+
+
+def test_an_evaluation_spends_its_budget_and_names_the_decisions(team: Panel, data: Panels) -> None:
+    result = evaluate_panel(team, data, budget=1.5, resamples=50)
+    [one] = result["budgets"].values()
+    assert one["cost_per_1000"]["estimate"] == pytest.approx(1.5, rel=0.1)
+    assert set(one["ways"]) == set(ASKS)
+    assert len(result["decisions"]) == len(data)
+    assert all(line["kept"] in line["asked"] for line in result["decisions"])

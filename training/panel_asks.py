@@ -1,0 +1,468 @@
+"""Fits and tunes the ways to choose whom to ask next (`routing.panel_asks`), and holds them against each other.
+
+Every way is tuned on the same questions, as finely as every other, with numbers that models of other groups gave. It is
+then played on groups left out, and which way decides at a budget follows from that. The settings that it mixes there
+are the ones tuned on all questions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.routing_curves import hull_corners
+from metaprobe.records.errors import RecordError
+from metaprobe.routing.panel_asks import (
+    ASKS,
+    CASCADE,
+    GAIN,
+    MOST_ASKED,
+    ONE,
+    TABLE,
+    WORDS,
+    Asking,
+    AskSetting,
+    Curves,
+    ask_rows,
+    chance_of,
+    last_in_chain,
+    mixed,
+    next_agent,
+)
+from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask, answer_rows, pick, state_rows
+from metaprobe.routing.question_words import QuestionWords
+from metaprobe.training.folds import group_folds
+from metaprobe.training.panel_data import Panels, agents_in
+from metaprobe.training.panel_fit import FOLDS, CrossFit, FittedPanel, Judge, cross_fit, renumbered
+from metaprobe.training.question_words import count_words, fit_words, word_shifts
+from metaprobe.training.trees import Trees, grow
+
+FEWEST = 60
+"""Groups of questions, all of whose agents were asked at a known price, that this is learned from at least."""
+OUTER = 3
+"""Folds by group in which the ways are held against each other."""
+BUDGETS = 24
+"""Budgets at which they are."""
+PRICES = 300
+"""Prices at which ways that ask one agent are tuned, beside 0 and one so high that only the cheapest is asked."""
+GAIN_PRICES = 24
+"""Prices at which the expected gain is."""
+RANGE = (0.005, 30.0)
+"""Accuracy that the mean cost of an answer must bring, at the lowest and the highest price."""
+CUTS = 64
+"""Thresholds of a cascade that are tried: quantiles of an agent's log-odds."""
+LONGEST = 3
+"""Agents of a cascade."""
+STATES = 20
+"""Random sets of asked agents that gains are learned from, for each question; one of them is empty."""
+FAILED = -50.0
+"""Log-odds of an answer that cannot be read."""
+GAIN_TREES: Mapping[str, Any] = {
+    "objective": "regression",
+    "num_leaves": 8,
+    "min_data_in_leaf": 100,
+    "learning_rate": 0.06,
+    "rounds": 150,
+}
+
+
+def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST) -> Panels:
+    """Returns the questions of which every agent answered once at a known price, with agent j's answer at place j.
+
+    `agents`: in this order, by default all in that of the data; answers of others are left out. A failed call without a
+    price has the agent's mean. Raises `RecordError` where fewer than `fewest` groups are left, or an agent is missing.
+    """
+    names = tuple(agents) or data.agents
+    if missing := sorted(set(names) - set(data.agents)):
+        raise RecordError(f"no answer of {', '.join(missing)} came; the answers are of {', '.join(data.agents)}")
+    n, A = len(data), len(names)
+    column = np.array([names.index(name) if name in names else -1 for name in data.agents])
+    at = np.full((n, A), -1)
+    once = np.ones(n, dtype=bool)
+    for i in range(n):
+        places = np.flatnonzero(data.present[i] & np.isfinite(data.score[i]) & (column[data.agent[i]] >= 0))
+        at[i, column[data.agent[i, places]]] = places
+        once[i] = len(places) == A and bool((at[i] >= 0).all())
+    rows = np.flatnonzero(once)
+    part, where = data.take(rows), at[rows]
+
+    def ordered(values: NDArray[Any]) -> NDArray[Any]:
+        if values.ndim == 3:
+            return np.take_along_axis(values, where[..., None], axis=1)
+        return np.take_along_axis(values, where, axis=1)
+
+    cost, form = ordered(part.cost), ordered(part.form)
+    for j in range(A):
+        known = np.isfinite(cost[:, j])
+        failed = ~known & (form[:, j] == UNREADABLE)
+        if known.any():
+            cost[failed, j] = cost[known, j].mean()
+    priced = np.isfinite(cost).all(axis=1)
+    laid = replace(
+        part,
+        agents=names,
+        agent=np.repeat(np.arange(A)[None], len(rows), axis=0),
+        form=form,
+        right=ordered(part.right),
+        score=ordered(part.score),
+        cost=cost,
+        signals=ordered(part.signals),
+        present=np.ones((len(rows), A), dtype=bool),
+    ).take(np.flatnonzero(priced))
+    if len(set(laid.groups)) < fewest:
+        raise RecordError(
+            f"{len(laid)} of {n} questions in {len(set(laid.groups))} groups have an answer with a cost of each of "
+            f"{A} agents; expected at least {fewest} groups"
+        )
+    return laid
+
+
+class Scorer(Protocol):
+    """What gives a number (n,) for rows (n, len(ASK_STATE)): fitted trees, or those of a checkpoint."""
+
+    def score(self, X: NDArray[np.float32], /) -> Floats: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """What is known of m questions if their agents are asked, by models that have not seen their groups."""
+
+    model: Judge
+    gain: Scorer | None
+    answers: Answers
+    odds: Floats
+    """(m, A)"""
+    rate: Floats
+    """(m, A): log-odds over all dimensions."""
+    rate_here: Floats
+    shift: Floats
+    """(m, A): what the words add."""
+    price: Floats
+    """(m, A): expected US dollars for 1,000 answers."""
+    score: Floats
+    """(m, A): how good each answer is."""
+    cost: Floats
+    """(m, A): US dollars for 1,000 of what was paid."""
+
+    def known(self, rows: Ints, asked: Mask) -> Asking:
+        """Returns what is known of these questions where these agents were asked."""
+        return Asking(
+            asked=asked,
+            answered=asked & (self.answers.form[rows] >= 0),
+            legal=np.ones(asked.shape, dtype=bool),
+            odds=self.odds[rows],
+            rate=self.rate[rows],
+            rate_here=self.rate_here[rows],
+            chance=chance_of(self.rate_here[rows], self.shift[rows]),
+            price=self.price[rows],
+        )
+
+    def judged(self, rows: Ints, asked: Mask, way: str) -> tuple[Ints, NDArray[np.float32]]:
+        """Returns whose answer is kept (b,), -1 for nobody's, and the state of the panel (b, len(STATE))."""
+        part = self.answers.rows(rows)
+        form = np.where(asked, part.form, UNREADABLE)
+        answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
+        odds = self.odds[rows]
+        classes, p = self.model.judge(answers, odds)
+        kept = pick(way, answers, classes, p, self.model.agents)
+        member = (answers.form == kept[:, None]) & asked & (kept[:, None] >= 0)
+        agent = np.where(member, odds, -np.inf).argmax(axis=1)
+        return np.where(kept >= 0, agent, -1), state_rows(classes, p, kept)
+
+    def gains(self, states: NDArray[np.float32], known: Asking) -> Floats:
+        """Returns what asking each agent is expected to gain, (b, A)."""
+        assert self.gain is not None
+        X = ask_rows(states, known)
+        return np.asarray(self.gain.score(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]))
+
+    def kept_score(self, rows: Ints, agent: Ints) -> Floats:
+        """Returns how good the kept answers are; 0 where none is kept."""
+        return np.where(agent >= 0, self.score[rows, np.maximum(agent, 0)], 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedAsks:
+    """The ways, fitted and tuned on some questions."""
+
+    panel: FittedPanel
+    pick: str
+    words: QuestionWords
+    price: Floats
+    """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
+    gain: Trees
+    settings: dict[str, list[AskSetting]]
+    """Way -> corners of its hull, cheapest first."""
+
+    def view(self, data: Panels, counts: Any) -> View:
+        """Returns what is known of other questions. `counts` (m, BUCKETS): of their words."""
+        agents = self.panel.agents
+        answers = data.answers(agents)
+        odds = self.panel.odds.score(answer_rows(answers, agents))
+        return View(
+            model=self.panel,
+            gain=self.gain,
+            answers=answers,
+            odds=np.where(answers.form >= 0, odds, FAILED),
+            rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
+            rate_here=agents.rate[:, data.dimension].T,
+            shift=word_shifts(self.words, counts),
+            price=self.price[:, data.dimension].T,
+            score=data.score,
+            cost=1000 * data.cost,
+        )
+
+
+def fit_asks(data: Panels, counts: Any, cross: CrossFit, way: str, *, seed: int = 0) -> FittedAsks:
+    """Fits and tunes every way on questions in the order of `by_agent`, by models that `cross_fit` made of them.
+
+    `counts` (n, BUCKETS): the words of the questions. `way`: by which the panel picks the answer that is kept.
+    """
+    rng = np.random.default_rng([seed, 2])
+    views = _views(data, counts, cross)
+    learned = [_gained(view, way, rng) for view in views]
+    trees = [_grow([one for other, one in enumerate(learned) if other != fold], seed) for fold in range(FOLDS)]
+    views = [replace(view, gain=tree) for view, tree in zip(views, trees, strict=True)]
+    settings = _tuned(views, way, float(1000 * data.cost.mean()))
+    return FittedAsks(
+        panel=cross.fitted,
+        pick=way,
+        words=fit_words(counts, data.score - _usual(data)),
+        price=mean_prices(data),
+        gain=_grow(learned, seed),
+        settings=settings,
+    )
+
+
+def cross_played(
+    data: Panels, fitted: FittedAsks, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None
+) -> Curves:
+    """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups."""
+    counts = count_words(data.questions)
+    spent = [one.cost for settings in fitted.settings.values() for one in settings]
+    budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGETS)
+    total = {way: np.zeros(BUDGETS) for way in fitted.settings}
+    right = np.zeros(len(data), dtype=np.int64)
+    for number, (rest, here) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
+        on_step(f"whom to ask: fold {number + 1} of {OUTER}")
+        part = data.take(rest)
+        tuned = fit_asks(part, counts[rest], cross_fit(part, seed=seed), fitted.pick, seed=seed)
+        view = tuned.view(data.take(here), counts[here])
+        for way, settings in tuned.settings.items():
+            if way in total:
+                scores = np.stack([play_setting(view, one, fitted.pick).score.sum() for one in settings])
+                for place, budget in enumerate(budgets):
+                    first, second, share = mixed(settings, float(budget))
+                    total[way][place] += (
+                        share * scores[settings.index(first)] + (1 - share) * scores[settings.index(second)]
+                    )
+    return Curves(fitted.settings, budgets, {way: values / len(data) for way, values in total.items()})
+
+
+def _views(data: Panels, counts: Any, cross: CrossFit) -> list[View]:
+    """Returns the view of each inner fold, by what the other folds show."""
+    agents, views = cross.fitted.agents, []
+    for number, model in enumerate(cross.models):
+        here, rest = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
+        part, others = data.take(here), data.take(rest)
+        answers = cross.placed.answers.rows(here)
+        rate = agents_in(others).rate
+        words = fit_words(counts[rest], others.score - _usual(others))
+        views.append(
+            View(
+                model=model,
+                gain=None,
+                answers=answers,
+                odds=np.where(answers.form >= 0, cross.placed.odds[here], FAILED),
+                rate=np.repeat(rate[None, :, -1], len(here), axis=0),
+                rate_here=rate[:, part.dimension].T,
+                shift=word_shifts(words, counts[here]),
+                price=mean_prices(others)[:, part.dimension].T,
+                score=part.score,
+                cost=1000 * part.cost,
+            )
+        )
+    assert all(view.rate.shape[1] == len(agents.names) for view in views)
+    return views
+
+
+def _usual(data: Panels) -> Floats:
+    """Returns the mean score of each agent on each question's dimension, (n, A)."""
+    usual = np.zeros(data.score.shape)
+    for dimension in np.unique(data.dimension):
+        here = data.dimension == dimension
+        usual[here] = data.score[here].mean(axis=0)
+    return usual
+
+
+def mean_prices(data: Panels) -> Floats:
+    """Returns mean US dollars for 1,000 answers, (A, D + 1); last over all, which stands for an unseen dimension."""
+    overall = 1000 * data.cost.mean(axis=0)
+    rows = [data.dimension == d for d in range(len(data.dimensions))]
+    return np.stack([*(1000 * data.cost[row].mean(axis=0) if row.any() else overall for row in rows), overall], axis=1)
+
+
+def _gained(view: View, way: str, rng: np.random.Generator) -> tuple[NDArray[np.float32], Floats]:
+    """Returns rows of random states, and what asking one agent more gained: halfway between outcome and probability."""
+    m, A = view.score.shape
+    rows = np.repeat(np.arange(m), STATES)
+    size = rng.integers(0, min(A, MOST_ASKED), size=len(rows))
+    asked = rng.random((len(rows), A)).argsort(axis=1).argsort(axis=1) < size[:, None]
+    asked[::STATES] = False
+    agent, states = view.judged(rows, asked, way)
+    X = ask_rows(states, view.known(rows, asked))
+    state, added = np.nonzero(~asked)
+    then = asked[state]
+    then[np.arange(len(then)), added] = True
+    agent_then, states_then = view.judged(rows[state], then, way)
+    now, later = view.kept_score(rows, agent)[state], view.kept_score(rows[state], agent_then)
+    expected = states_then[:, 0].astype(np.float64) - states[state, 0]
+    return X[state, added], (later - now + expected) / 2
+
+
+def _grow(parts: Sequence[tuple[NDArray[np.float32], Floats]], seed: int) -> Trees:
+    X, y = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return grow(GAIN_TREES, X, y, seed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """What a setting came to on m questions."""
+
+    score: Floats
+    """(m,): of the kept answer."""
+    cost: Floats
+    """(m,): US dollars for 1,000."""
+    asked: Mask
+    """(m, A)"""
+    kept: Ints
+    """(m,): whose answer is kept, -1 for nobody's."""
+    order: Ints
+    """(m, A): agents in the order in which they were asked, -1 after the last."""
+
+
+def play_setting(view: View, setting: AskSetting, way: str) -> Played:
+    """Plays a setting to its end on the questions of a view."""
+    m, A = view.score.shape
+    asked, order = np.zeros((m, A), dtype=bool), np.full((m, A), -1)
+    active = np.arange(m)
+    for step in range(A):
+        known, gain = view.known(active, asked[active]), None
+        if setting.way == GAIN:
+            _, states = view.judged(active, asked[active], way)
+            gain = view.gains(states, known)
+        chosen = next_agent(setting, known, gain)
+        active, chosen = active[chosen >= 0], chosen[chosen >= 0]
+        if not len(active):
+            break
+        asked[active, chosen] = True
+        order[active, step] = chosen
+    kept = last_in_chain(setting, view.known(np.arange(m), asked))
+    if setting.way != CASCADE:
+        kept = view.judged(np.arange(m), asked, way)[0]
+    return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
+
+
+def _tuned(views: Sequence[View], way: str, cost: float) -> dict[str, list[AskSetting]]:
+    """Returns for each way the settings on its upper hull. `cost`: mean US dollars for 1,000 answers."""
+    A = views[0].score.shape[1]
+    everybody = tuple(range(A))
+    lambdas = np.concatenate([[0.0], np.geomspace(*RANGE, PRICES) / cost, [1e9 / cost]]).tolist()
+    few = np.geomspace(*RANGE, GAIN_PRICES) / cost
+    candidates: dict[str, list[AskSetting]] = {
+        ONE: [AskSetting(ONE, 0.0, (agent,), (), 0.0, 0.0) for agent in everybody],
+        TABLE: [AskSetting(TABLE, value, everybody, (), 0.0, 0.0) for value in lambdas],
+        WORDS: [AskSetting(WORDS, value, everybody, (), 0.0, 0.0) for value in lambdas],
+        CASCADE: _cascades(views),
+        GAIN: [AskSetting(GAIN, float(value), everybody, (), 0.0, 0.0) for value in few],
+    }
+    assert tuple(candidates) == ASKS
+    tuned = {}
+    for name, settings in candidates.items():
+        if name in (ONE, TABLE, WORDS):
+            costs, scores, settings = _of_one(views, settings)
+        else:
+            costs, scores = _together(views, settings, way)
+        tuned[name] = [
+            replace(settings[corner], cost=float(costs[corner]), accuracy=float(scores[corner]))
+            for corner in hull_corners(costs, scores)
+        ]
+    return tuned
+
+
+def _cascades(views: Sequence[View]) -> list[AskSetting]:
+    """Returns the chains that are on the upper hull of all chains and thresholds, where the last answer is kept."""
+    score, cost, odds = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost", "odds"))
+    by_cost = np.argsort(cost.mean(axis=0), kind="stable").tolist()
+    points: list[tuple[float, float]] = []
+    made: list[AskSetting] = []
+    for length in range(1, LONGEST + 1):
+        for chain in combinations(by_cost, length):
+            cuts = [_cuts(odds[:, agent]) for agent in chain[:-1]]
+            costs, scores = _at_all_cuts(score, cost, odds, chain, cuts)
+            for corner in hull_corners(costs.ravel(), scores.ravel()):
+                at = np.unravel_index(corner, costs.shape)
+                points.append((float(costs[at]), float(scores[at])))
+                thresholds = tuple(float(cut[place]) for cut, place in zip(cuts, at, strict=True))
+                made.append(AskSetting(CASCADE, 0.0, chain, thresholds, *points[-1]))
+    return [made[corner] for corner in hull_corners(*np.array(points).T)]
+
+
+def _cuts(odds: Floats) -> Floats:
+    """Returns the thresholds that are tried: quantiles, one below all to stop for sure and one above to go on."""
+    inner = np.unique(np.quantile(odds, np.linspace(0, 1, CUTS), method="higher"))
+    return np.concatenate([[inner[0] - 1], inner, [inner[-1] + 1]])
+
+
+def _at_all_cuts(
+    score: Floats, cost: Floats, odds: Floats, chain: tuple[int, ...], cuts: list[Floats]
+) -> tuple[Floats, Floats]:
+    """Returns mean cost and mean score of a chain at all its thresholds: one axis for each of `cuts`."""
+    # An answer goes on at every threshold above its odds: it counts from place `at` of the cuts on.
+    place = [np.searchsorted(cut, odds[:, agent], side="right") for agent, cut in zip(chain, cuts, strict=False)]
+    shape = tuple(len(cut) for cut in cuts)
+    costs, scores = np.full(shape, cost[:, chain[0]].mean()), np.full(shape, score[:, chain[0]].mean())
+    for depth in range(1, len(chain)):
+        sizes = [size + 1 for size in shape[:depth]]  # the last place is of odds above every threshold
+        where = np.ravel_multi_index(place[:depth], sizes)
+        before, agent = chain[depth - 1], chain[depth]
+        for total, adds in ((costs, cost[:, agent]), (scores, score[:, agent] - score[:, before])):
+            counted = np.bincount(where, weights=adds, minlength=int(np.prod(sizes))).reshape(sizes)
+            for axis in range(depth):
+                counted = np.cumsum(counted, axis=axis)
+            kept = counted[tuple(slice(0, size) for size in shape[:depth])] / len(score)
+            total += kept.reshape(kept.shape + (1,) * (len(shape) - depth))
+    return costs, scores
+
+
+def _together(views: Sequence[View], settings: Sequence[AskSetting], way: str) -> tuple[Floats, Floats]:
+    """Returns mean cost and score of settings (k,) on the questions of all views."""
+    played = [[play_setting(view, one, way) for view in views] for one in settings]
+    cost = [np.concatenate([part.cost for part in parts]).mean() for parts in played]
+    score = [np.concatenate([part.score for part in parts]).mean() for parts in played]
+    return np.array(cost), np.array(score)
+
+
+def _of_one(views: Sequence[View], settings: Sequence[AskSetting]) -> tuple[Floats, Floats, list[AskSetting]]:
+    """Returns the same of ways that ask one agent, and the settings: those that choose alike on all questions are one.
+
+    It has the middle of their prices: at the edge of such a run other questions, whose P(right) is a little surer,
+    would be dealt with as at the next price.
+    """
+    chosen = []
+    for view in views:
+        nobody = np.zeros(view.score.shape, dtype=bool)
+        known = view.known(np.arange(len(nobody)), nobody)
+        chosen.append(np.stack([next_agent(one, known) for one in settings]))
+    agent = np.concatenate(chosen, axis=1)
+    score, cost = (np.concatenate([getattr(view, name) for view in views]) for name in ("score", "cost"))
+    starts = np.flatnonzero(np.concatenate([[True], (agent[1:] != agent[:-1]).any(axis=1)]))
+    middle = (starts + np.append(starts[1:], len(agent)) - 1) // 2
+    rows = np.arange(len(score))
+    return (
+        np.array([cost[rows, agent[at]].mean() for at in middle]),
+        np.array([score[rows, agent[at]].mean() for at in middle]),
+        [settings[at] for at in middle],
+    )

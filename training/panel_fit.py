@@ -1,0 +1,395 @@
+"""Fits the models of a panel, and plays questions by models that have not seen them.
+
+Two small models, each fitted on groups that the one before has not seen, and trees for samples of one agent:
+
+- the answers' odds: a logistic regression on an answer's own signals, its agent and its dimension;
+- the classes' probabilities: a conditional logistic regression (McFadden 1974) over the classes of equal answers and
+  "none of these", on votes, odds and mean signals. It was fitted on draws of every size, so that it knows what two
+  answers say as well as what sixteen do. Where several different answers can be right, or it is not known which are
+  the same, each class has a logistic regression of its own in place of the softmax;
+- the gain of asking on, for samples of one agent: trees on the panel's state, whose target is "right in the end minus
+  right now", halfway between outcome and probability, which has less noise.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.records.extras import require
+from metaprobe.routing.panel_rows import (
+    JOINT,
+    PICKS,
+    STATE,
+    Agents,
+    Answers,
+    Classes,
+    Floats,
+    Ints,
+    answer_rows,
+    class_rows,
+    pick,
+    softmax_rows,
+    state_rows,
+)
+from metaprobe.training.folds import group_folds
+from metaprobe.training.ladder import fit_offsets
+from metaprobe.training.panel_data import Panels, agents_in, right_classes
+from metaprobe.training.trees import Trees, grow
+
+FEWEST = 50
+"""Groups of questions that a panel is learned from at least."""
+FOLDS = 4
+"""Inner folds, on which odds and probabilities are made of answers that their models have not seen."""
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Answers of a draw; those that a question has enough of."""
+DRAWS = 4
+"""Draws of each size, for each question."""
+PENALTY = 10.0
+"""L2 penalty of the classes' weights, per standard deviation of their columns, on the summed loss of the questions."""
+GAIN_TREES: Mapping[str, Any] = {
+    "objective": "regression",
+    "num_leaves": 8,
+    "min_data_in_leaf": 200,
+    "learning_rate": 0.05,
+    "rounds": 120,
+}
+ORDERS = 6
+"""Random orders of each question's answers that are played."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """A linear score of rows: weights (F,) of the columns as they are, and an intercept."""
+
+    weights: Floats
+    intercept: float = 0.0
+
+    def score(self, X: NDArray[np.floating[Any]]) -> Floats:
+        """Returns the scores (...) of rows (..., F)."""
+        return np.asarray(X @ self.weights + self.intercept)
+
+
+class Judge(Protocol):
+    """A panel that judges many questions: a fitted one, or that of a checkpoint."""
+
+    @property
+    def agents(self) -> Agents: ...
+
+    def judge(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPanel:
+    """The models of a panel, before their export."""
+
+    agents: Agents
+    odds: Linear
+    classes: Linear
+    exclusive: bool
+    gain: Trees | None
+    """None where the answers are of several agents."""
+
+    def judge(self, answers: Answers, odds: Floats | None = None) -> tuple[Classes, Floats]:
+        """Returns the classes of panels and P(right) of each and of none, (b, c + 1).
+
+        `odds` (b, k): by default those of this fit.
+        """
+        odds = self.odds.score(answer_rows(answers, self.agents)) if odds is None else odds
+        classes = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
+        return classes, probabilities(classes, self.classes.score(classes.rows), self.exclusive)
+
+
+def probabilities(classes: Classes, scores: Floats, exclusive: bool) -> Floats:
+    """Returns P(right) (b, c + 1) of each class and of none, from scores (b, c + 1)."""
+    if exclusive:
+        return softmax_rows(scores, classes.there)
+    right = np.where(classes.there, 1 / (1 + np.exp(-scores[:, :-1])), 0.0)
+    return np.concatenate([right, np.prod(1 - right, axis=1, keepdims=True)], axis=1)
+
+
+def renumbered(answers: Answers) -> Answers:
+    """Returns the answers with the classes of each panel numbered from 0 in order of appearance."""
+    k = answers.form.shape[1]
+    first = (answers.form[:, :, None] == answers.form[:, None, :]).argmax(axis=2)  # place of the class's first answer
+    opens = (first == np.arange(k)) & (answers.form >= 0) & answers.present
+    number = np.cumsum(opens, axis=1) - 1
+    form = np.where((answers.form >= 0) & answers.present, np.take_along_axis(number, first, axis=1), -1)
+    return Answers(form, answers.agent, answers.dimension, answers.scaled, answers.present)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Answers with their odds (b, k) and labels (b, k), which are drawn together."""
+
+    answers: Answers
+    odds: Floats
+    right: Floats
+
+    def rows(self, rows: Ints) -> "Placed":
+        """Returns the panels of these rows."""
+        return Placed(self.answers.rows(rows), self.odds[rows], self.right[rows])
+
+    def draw(self, size: int, rng: np.random.Generator) -> "Placed":
+        """Returns `size` answers of each panel, drawn without replacement, with their classes numbered anew.
+
+        A panel with fewer answers keeps all of them.
+        """
+        rank = np.where(self.answers.present, rng.random(self.answers.present.shape), 2.0)
+        at = np.argsort(rank, axis=1)[:, :size]
+        odds, right = (np.take_along_axis(values, at, axis=1) for values in (self.odds, self.right))
+        return Placed(renumbered(self.answers.take(at)), odds, right)
+
+    def first(self, size: int) -> "Placed":
+        """Returns the first `size` answers of each panel. The classes keep their numbers."""
+        part = self.answers
+        answers = Answers(
+            part.form[:, :size], part.agent[:, :size], part.dimension, part.scaled[:, :size], part.present[:, :size]
+        )
+        return Placed(answers, self.odds[:, :size], self.right[:, :size])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlayedPanels:
+    """Panels while they grow, answer by answer, judged by models that have not seen them: o orders of n questions."""
+
+    groups: NDArray[np.str_]
+    """(n,)"""
+    right: Mapping[str, Floats]
+    """Way to pick -> whether the kept answer is right after 1, ..., K answers, (o, n, K)."""
+    states: NDArray[np.float32]
+    """(o, n, K, len(STATE))"""
+    counts: Ints
+    """(o, n, K, 3): answers of the largest class, of the next, and how many of the latest are the same."""
+    gain: Floats | None
+    """(o, n, K): expected by trees that have not seen the question."""
+    answers: Ints
+    """(n,): how many there are of each question; a place beyond them repeats the last."""
+
+    def with_gain(self, gain: Floats) -> "PlayedPanels":
+        """Returns the same with the expected gain (o, n, K)."""
+        return replace(self, gain=gain)
+
+    @property
+    def score(self) -> Floats:
+        """(o, n, K): P(right) of the kept answer by the joint way."""
+        return np.asarray(self.states[..., STATE.index("kept")], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CrossFit:
+    """A panel fitted on some questions, and for each of them models that were fitted without its group."""
+
+    fitted: FittedPanel
+    fold: Ints
+    """(n,): inner fold of each question."""
+    placed: Placed
+    """Their answers, with the odds of models of the other folds."""
+    models: tuple[FittedPanel, ...]
+    """Of each fold, the panel that was fitted on the others."""
+
+
+def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None) -> CrossFit:
+    """Fits odds and classes on these questions, and for each inner fold on the others."""
+    rng = np.random.default_rng(seed)
+    agents, exclusive = agents_in(data), data.exclusive
+    answers, fold = data.answers(agents), _fold_numbers(data, seed)
+    odds = np.zeros(data.form.shape)
+    for number in range(FOLDS):
+        here = np.flatnonzero(fold == number)
+        model = _fit_odds(data.take(np.flatnonzero(fold != number)), agents)
+        odds[here] = model.score(answer_rows(answers.rows(here), agents))
+    placed = Placed(answers, odds, data.right)
+    odds_model = _fit_odds(data, agents)
+    models = []
+    for number in range(FOLDS):
+        on_step(f"fold {number + 1} of {FOLDS}")
+        classes = _fit_classes(placed.rows(np.flatnonzero(fold != number)), agents, exclusive, rng)
+        models.append(FittedPanel(agents, odds_model, classes, exclusive, None))
+    on_step("fit on all questions")
+    classes = _fit_classes(placed, agents, exclusive, rng)
+    return CrossFit(FittedPanel(agents, odds_model, classes, exclusive, None), fold, placed, tuple(models))
+
+
+def play_panels(data: Panels, cross: CrossFit, *, seed: int = 0) -> tuple[FittedPanel, PlayedPanels]:
+    """Plays each question by models that have not seen its group. Of samples the panel gets the gain of asking on."""
+    rng = np.random.default_rng([seed, 1])
+    folds = [np.flatnonzero(cross.fold == number) for number in range(FOLDS)]
+    groups = np.array(data.groups)
+    played = [
+        play(model, cross.placed.rows(here), groups[here], rng) for model, here in zip(cross.models, folds, strict=True)
+    ]
+    fitted = cross.fitted
+    if data.sampled and fitted.exclusive:
+        gained = [_targets(one) for one in played]
+        trees = [_grow([one for other, one in enumerate(gained) if other != fold], rng) for fold in range(FOLDS)]
+        played = [replace(one, gain=_score(tree, one.states)) for one, tree in zip(played, trees, strict=True)]
+        fitted = replace(fitted, gain=_grow(gained, rng))
+    return fitted, _joined(played, np.argsort(np.concatenate(folds)))
+
+
+def play(
+    model: "Judge",
+    placed: "Placed",
+    groups: NDArray[np.str_],
+    rng: np.random.Generator,
+    *,
+    orders: int = ORDERS,
+) -> PlayedPanels:
+    """Returns what is known of these panels after each answer, in so many random orders of their answers."""
+    n, K = placed.answers.form.shape
+    right = {way: np.zeros((orders, n, K)) for way in PICKS}
+    states = np.zeros((orders, n, K, len(STATE)), dtype=np.float32)
+    counts = np.zeros((orders, n, K, 3), dtype=np.int64)
+    for number in range(orders):
+        order = placed.draw(K, rng)
+        counts[number, :, :, 2] = _in_a_row(order.answers.form)
+        for size in range(1, K + 1):
+            part = order.first(size)
+            classes, p = model.judge(part.answers, part.odds)
+            for way in PICKS:
+                kept = pick(way, part.answers, classes, p, model.agents)
+                right[way][number, :, size - 1] = kept_right(part, kept)
+            states[number, :, size - 1] = state_rows(classes, p, kept)
+            largest = -np.sort(-classes.count, axis=1)[:, :2]
+            counts[number, :, size - 1, : largest.shape[1]] = largest
+    return PlayedPanels(groups, right, states, counts, None, placed.answers.present.sum(axis=1))
+
+
+def _in_a_row(form: Ints) -> Ints:
+    """Returns how many of the latest answers are the same after each answer, (n, K); 0 after one that is unreadable."""
+    row = np.zeros(form.shape, dtype=np.int64)
+    row[:, 0] = form[:, 0] >= 0
+    for place in range(1, form.shape[1]):
+        goes_on = form[:, place] == form[:, place - 1]
+        row[:, place] = np.where(form[:, place] >= 0, np.where(goes_on, row[:, place - 1], 0) + 1, 0)
+    return row
+
+
+def _joined(parts: Sequence[PlayedPanels], order: Ints) -> PlayedPanels:
+    """Returns the parts as one, with the questions in their first order."""
+
+    def whole(values: Sequence[NDArray[Any]], axis: int = 1) -> NDArray[Any]:
+        return np.take(np.concatenate(values, axis=axis), order, axis=axis)
+
+    gains = [one.gain for one in parts if one.gain is not None]
+    return PlayedPanels(
+        groups=whole([one.groups for one in parts], 0),
+        right={way: whole([one.right[way] for one in parts]) for way in PICKS},
+        states=whole([one.states for one in parts]),
+        counts=whole([one.counts for one in parts]),
+        gain=whole(gains) if gains else None,
+        answers=whole([one.answers for one in parts], 0),
+    )
+
+
+def _targets(held: PlayedPanels) -> tuple[NDArray[np.float32], Floats]:
+    """Returns the states before the last answer, and what asking all the rest gained: halfway between outcome and
+    probability."""
+    right, score = held.right[JOINT], held.score
+    gained = (right[..., -1:] - right[..., :-1] + score[..., -1:] - score[..., :-1]) / 2
+    return held.states[..., :-1, :].reshape(-1, len(STATE)), gained.ravel()
+
+
+def _grow(parts: Sequence[tuple[NDArray[np.float32], Floats]], rng: np.random.Generator) -> Trees:
+    X, y = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return grow(GAIN_TREES, X, y, int(rng.integers(1 << 30)))
+
+
+def _score(trees: Trees, states: NDArray[np.float32]) -> Floats:
+    return np.asarray(trees.score(states.reshape(-1, states.shape[-1])).reshape(states.shape[:-1]))
+
+
+def _fold_numbers(data: Panels, seed: int) -> Ints:
+    """Returns the inner fold (n,) of each question, by group. Questions with many right answers are spread evenly."""
+    share = np.nan_to_num(data.right).mean(axis=1)
+    many = (share > np.median(share)).astype(np.int64)
+    if min(np.bincount(many, minlength=2)) < FOLDS:
+        many = np.zeros(len(data), dtype=np.int64)
+    number = np.zeros(len(data), dtype=np.int64)
+    for fold, (_, part) in enumerate(group_folds(np.arange(len(data)), data.groups, many, FOLDS, seed + 1)):
+        number[part] = fold
+    return number
+
+
+def _fit_odds(data: Panels, agents: Agents) -> Linear:
+    """Fits the answers' log-odds of being right, on answers that can be read and have a label."""
+    answers = data.answers(agents)
+    known = data.present & (data.form >= 0) & np.isfinite(data.right)
+    X, y = answer_rows(answers, agents)[known].astype(np.float64), data.right[known]
+    if not X.shape[1] or y.min() == y.max():
+        rate = (y.sum() + 1) / (len(y) + 2)
+        return Linear(np.zeros(X.shape[1]), float(np.log(rate / (1 - rate))))
+    centre, spread = X.mean(axis=0), X.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    fit = fit_offsets((X - centre) / spread, y, np.zeros(len(y)))
+    weights = fit.weights / spread
+    return Linear(weights, fit.rates.mean - float(weights @ centre))
+
+
+def _fit_classes(placed: Placed, agents: Agents, exclusive: bool, rng: np.random.Generator) -> Linear:
+    """Fits the classes' scores on draws of every size. The draws of one question weigh as one question together."""
+    count = placed.answers.present.sum(axis=1)
+    tables: list[tuple[NDArray[np.float32], NDArray[np.bool_], Floats]] = []
+    for size in [s for s in SIZES if s < count.max()] + [int(count.max())]:
+        enough = placed.rows(np.flatnonzero(count >= min(size, 2)))
+        for _ in range(DRAWS):
+            drawn = enough.draw(size, rng)
+            classes = class_rows(drawn.answers, drawn.odds, agents, exclusive=exclusive)
+            tables.append((classes.rows, classes.there, class_right(drawn)))
+    return _solve(tables, len(count) / sum(len(table[0]) for table in tables), exclusive)
+
+
+def class_right(placed: Placed) -> Floats:
+    """Returns for each class (b, c) whether it is right: the majority of its labelled answers. 0 without any."""
+    return right_classes(placed.answers.form, placed.answers.present, placed.right)
+
+
+def _solve(
+    tables: Sequence[tuple[NDArray[np.float32], NDArray[np.bool_], Floats]], weight: float, exclusive: bool
+) -> Linear:
+    """Minimises the penalised loss over tables of rows (b, c + 1, F), classes that are there and labels (b, c).
+
+    `weight`: of each panel's loss. A column that never varies has weight 0.
+    """
+    optimize = require("scipy.optimize", "fit")
+    F = tables[0][0].shape[2]
+    used = np.concatenate([X[_legal(there)] for X, there, _ in tables]).astype(np.float64)
+    spread = used.std(axis=0)
+    spread = np.where(spread > 1e-9, spread, np.inf)
+    scaled = [(X / spread, there, y) for X, there, y in tables]
+
+    def loss(beta: Floats) -> tuple[float, Floats]:
+        total, gradient = 0.5 * PENALTY * float(beta @ beta), PENALTY * beta
+        for X, there, y in scaled:
+            S = X @ beta
+            if exclusive:
+                p = softmax_rows(S, there)
+                right = y * there
+                none = 1.0 - np.minimum(right.sum(axis=1), 1.0)
+                target = np.concatenate([right / np.maximum(right.sum(axis=1), 1.0)[:, None], none[:, None]], axis=1)
+                total -= weight * float((target * np.log(np.maximum(p, 1e-12))).sum())
+                error = weight * (target - p)
+            else:
+                logit = S[:, :-1]
+                share = weight * there / np.maximum(there.sum(axis=1), 1)[:, None]
+                total += float((share * (np.logaddexp(0, logit) - y * logit)).sum())
+                error = np.zeros(S.shape)
+                error[:, :-1] = share * (y - 1 / (1 + np.exp(-logit)))
+            gradient = gradient - np.einsum("bc,bcf->f", error, X)
+        return total, gradient
+
+    fit = optimize.minimize(loss, np.zeros(F), jac=True, method="L-BFGS-B", options={"maxiter": 300})
+    return Linear(np.asarray(fit.x) / spread)
+
+
+def _legal(there: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return np.concatenate([there, np.ones((len(there), 1), dtype=bool)], axis=1)
+
+
+def kept_right(placed: Placed, kept: Ints) -> Floats:
+    """Returns whether the kept class (b,) is right; 0 where none is kept."""
+    labels = class_right(placed)
+    return np.where(kept >= 0, labels[np.arange(len(kept)), np.maximum(kept, 0)], 0.0)
