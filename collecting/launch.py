@@ -41,7 +41,7 @@ from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.learned_policy import check_sources, load_policy
+from metaprobe.routing.panel_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
 from metaprobe.routing.profiles import Profiles, ProfileStore
@@ -52,7 +52,7 @@ CACHE_FILE = "calls.sqlite"
 POLICIES = "metaprobe.policies"
 """Group of entry points in which an installed package gives policies of its own."""
 LEARNED = "learned"
-LEARNED_CONSTANTS = {"lambda": "lambda_"} | {name: name for name in ("budget", "seconds", "per_second", "assessment")}
+LEARNED_CONSTANTS = {name: name for name in ("price", "budget", "assessment")}
 """Constants of `--policy learned:` beside those of the papers' rules: name as given -> argument of `load_policy`."""
 CONSTANTS = re.compile(r"(,\s*[a-z_]+=[^,/\\]*)+$")
 

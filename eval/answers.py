@@ -3,12 +3,13 @@ by stage, and cost and accuracy of agents alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.hull import hull_corners
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval, mean_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import (
     Accuracy,
@@ -22,9 +23,6 @@ from metaprobe.eval.results import (
     Trajectories,
     TrajectoryBands,
 )
-from metaprobe.eval.routing_controls import always
-from metaprobe.eval.routing_curves import upper_hull
-from metaprobe.eval.routing_performance import Matrix, Played, oracle, outcome_of, replay
 from metaprobe.eval.systems.metacogagent import outcome_matrix
 from metaprobe.eval.systems.metacrit import stage_accuracy
 from metaprobe.eval.table import LEVELS, AnswerTable, runs_by_variant
@@ -192,34 +190,34 @@ def agents_alone(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -
     known = np.flatnonzero(np.isfinite(outcomes.correct).all(axis=1))
     if len(known) < FEWEST_QUESTIONS:
         return None
-    tokens = np.array([[_tokens(run, agent) for agent in agents] for run in members])
-    matrix = Matrix(
-        outcomes.correct, tokens / 1000, np.full(tokens.shape, np.nan), agents, np.array(outcomes.groups)
-    ).take(known)
+    tokens = np.array([[_tokens(run, agent) for agent in agents] for run in members])[known]
+    correct, groups = outcomes.correct[known], np.array(outcomes.groups)[known]
     stated = np.nan_to_num(outcomes.confidence[known], nan=-1.0)
-    everyone = tuple(range(len(agents)))
-    ways: dict[str, tuple[Control, list[Played]]] = {
-        **{agent: ("agent", always(matrix, column)) for column, agent in enumerate(agents)},
-        "all asked, the most confident kept": ("control", [Played(everyone, int(row.argmax())) for row in stated]),
-        "oracle": ("oracle", oracle(matrix)),
-    }
+    rows, everyone = np.arange(len(known)), tokens.sum(axis=1)
+    cheapest_right = np.where(correct > 0, tokens, np.inf).argmin(axis=1)  # the first agent where none is right
+    cheapest_right = np.where(correct.any(axis=1), cheapest_right, tokens.argmin(axis=1))
+    ways: list[tuple[str, Control, NDArray[Any], NDArray[Any]]] = [
+        *((agent, "agent", correct[:, column], tokens[:, column]) for column, agent in enumerate(agents)),
+        ("all asked, the most confident kept", "control", correct[rows, stated.argmax(axis=1)], everyone),
+        ("oracle", "oracle", correct[rows, cheapest_right], tokens[rows, cheapest_right]),
+    ]
+    weights = cluster_weights(groups.tolist(), resamples, seed)
     points = []
-    for name, (kind, played) in ways.items():
-        figures = outcome_of(matrix, played, resamples=resamples, seed=seed)
-        cost = 1000 * float(replay(matrix, played).cost.mean())
-        points.append(CostPoint(name, kind, cost, figures.accuracy.estimate, figures.accuracy))
+    for name, kind, right, spent in ways:
+        accuracy = mean_interval(right, weights)
+        points.append(CostPoint(name, kind, float(spent.mean()), accuracy.estimate, accuracy))
     return CostQuality(
         title="Agents of MetaCogAgent",
         unit="tokens generated a question",
         points=tuple(points),
         hull=_hull([point for point in points if point.kind != "oracle"]),
-        n=len(matrix),
+        n=len(known),
     )
 
 
 def _hull(points: Sequence[CostPoint]) -> tuple[tuple[float, float], ...]:
-    hull = upper_hull([point.cost for point in points], [point.accuracy for point in points])
-    return tuple(zip(hull.cost.tolist(), hull.accuracy.tolist(), strict=True))
+    costs, accuracies = [point.cost for point in points], [point.accuracy for point in points]
+    return tuple((costs[corner], accuracies[corner]) for corner in hull_corners(costs, accuracies))
 
 
 def _answered(run: Run, agent: str) -> bool:

@@ -14,7 +14,6 @@ from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
     interval,
-    mean_interval,
     paired_difference,
     resample_values,
     resampled_interval,
@@ -48,7 +47,6 @@ from metaprobe.eval.results import (
     Family,
     MethodResult,
     PairTest,
-    PolicyResult,
 )
 from metaprobe.eval.table import LEVELS, AnswerTable
 from metaprobe.records.extras import require
@@ -340,35 +338,6 @@ def _delong(scores: Floats, table: AnswerTable, a: int, b: int) -> tuple[Interva
     half = Z * test.standard_error
     n = len(table)
     return Interval(test.difference, test.difference - half, test.difference + half, n, n), test.p
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyOutcomes:
-    """Outcomes of one way of choosing how to answer, on the same items."""
-
-    name: str
-    correct: NDArray[np.float64]
-    """(items,): whether the answer that was kept is right."""
-    tokens: NDArray[np.float64]
-    """(items,): tokens generated for the question, the direct answer included where it was asked for first."""
-    step_by_step: NDArray[np.bool_]
-    """(items,): whether the kept answer is the step-by-step one."""
-
-
-def policy_results(
-    groups: Sequence[str], policies: Sequence[PolicyOutcomes], *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[PolicyResult, ...]:
-    """Accuracy with interval, tokens and share of step-by-step answers of each policy."""
-    weights = cluster_weights(list(groups), resamples, seed)
-    return tuple(
-        PolicyResult(
-            policy=policy.name,
-            accuracy=mean_interval(policy.correct, weights),
-            tokens_per_question=float(policy.tokens.mean()),
-            step_by_step=float(policy.step_by_step.mean()),
-        )
-        for policy in policies
-    )
 
 
 def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Judged]) -> tuple[Path, Path]:

@@ -322,19 +322,6 @@ class SeenTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyResult:
-    """Outcome of one way to choose between a direct answer and step by step."""
-
-    policy: str
-    accuracy: Interval
-    tokens_per_question: float
-    step_by_step: float
-    """Share of questions answered step by step, in [0, 1]."""
-    reliability: tuple[ReliabilityBin, ...] = ()
-    """Reliability of the probability it chose by, where it has one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
     """Whether one method distinguishes right from wrong better than a reference: AUROC, paired, on the same answers."""
 
@@ -459,8 +446,6 @@ class Comparison:
     """AUROC of each probe at every layer and position."""
     trajectories: Trajectories | None = None
     """Log-probabilities over the course of right and of wrong answers."""
-    choices: tuple[PolicyResult, ...] = ()
-    """Ways to choose between a direct answer and one step by step."""
     pairs: tuple[PairTest, ...] = ()
     """Paired tests of the methods against stated confidence and the strongest control."""
     ordinal: str = ""

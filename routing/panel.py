@@ -52,9 +52,11 @@ from metaprobe.routing.panel_asks import (
     chance_of,
     last_in_chain,
     next_agent,
+    probability_of,
     read_asks,
 )
 from metaprobe.routing.panel_asks import GAIN as ASK_BY_GAIN
+from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_rows import (
     EMPTY_STATE,
     LEVELS,
@@ -175,8 +177,10 @@ class Panel(Pretrained):
             if (stored := contract.get("asks")) is not None:
                 width = len(self.agents.names), len(self.agents.dimensions)
                 self.asks = read_asks(stored, checkpoint.extra[WORDS], *width)
-            by_gain = [*(one.way == ASKED_ON for one in self.settings), self.asks is not None]
-            if GAIN_GRAPH not in checkpoint.extra and any(by_gain):
+            by_gain = any(one.way == ASKED_ON for one in self.settings)
+            if self.asks is not None:
+                by_gain |= ASK_BY_GAIN in self.asks.curves.settings
+            if GAIN_GRAPH not in checkpoint.extra and by_gain:
                 raise ValueError("something goes by a gain, and none is stored")
             columns = len(STATE) if one_agent else len(ASK_STATE)
             self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
@@ -276,9 +280,9 @@ class Panel(Pretrained):
             for number, members in looked.members.items()
         ]
         worth = {}
-        if self._gain is not None and self.asks is None:
+        if self._gain is not None and len(self.agents.names) == 1:
             worth = {self.agents.names[0]: float(self.gain(looked.state)[0])}
-        elif self.asks is not None:
+        elif self.asks is not None and self._gain is not None:
             known = self._known_of(looked, question, None)
             gain = self.gain(ask_rows(looked.state, known)[0])
             worth = {name: float(gain[at]) for at, name in enumerate(self.agents.names) if known.left[0, at]}
@@ -431,7 +435,8 @@ class Panel(Pretrained):
         setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id))
         if self.asks and any(math.isfinite(_price(name, one)) for name, one in (prices or {}).items()):
             worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
-            setting = AskSetting(ASK_BY_GAIN, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
+            way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
+            setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
         item = self._item(question, choices)
         read = [self._read(one, item, same, MOST_TEXT_TOGETHER // max(len(answers), 1)) for one in answers]
         named = [one.agent for one in answers]
@@ -446,12 +451,39 @@ class Panel(Pretrained):
         if gain is not None:
             left = np.flatnonzero(known.left[0])
             worth = {names[at]: float(gain[0, at] - setting.price * known.price[0, at]) for at in left}
+        doubts = self._reason(read, named, dimension, looked.kept) if looked else ""
         if column >= 0:
-            return PanelStep(names[column], worth, f"by {setting.way}")
+            reason = "; ".join(filter(None, [f"by {setting.way}", doubts]))
+            return PanelStep(names[column], worth, reason, float(known.chance[0, column]))
         keep = looked.place if looked else None
         if looked and setting.way == CASCADE and (last := int(last_in_chain(setting, known)[0])) >= 0:
             keep = next(at for at, name in enumerate(named) if name == names[last] and read[at].form is not None)
-        return PanelStep(None, worth, f"by {setting.way}" if known.left.any() else "nobody is left to ask", keep)
+        expected = 0.0
+        if looked is not None and keep is not None:
+            expected = float(looked.probability[0, looked.answers.form[0, keep]])
+        why = f"by {setting.way}" if known.left.any() else "nobody is left to ask"
+        return PanelStep(None, worth, "; ".join(filter(None, [why, doubts])), expected, keep)
+
+    @property
+    def always_stated(self) -> tuple[str, ...]:
+        """The agents that stated how sure they are in training."""
+        if STATED not in self.agents.signals:
+            return ()
+        known = np.isfinite(self.agents.levels[:-1, self.agents.signals.index(STATED), 0])
+        return tuple(name for name, has in zip(self.agents.names, known.tolist(), strict=True) if has)
+
+    def chances(self, answers: Sequence[PanelAnswer], *, dimension: str = "", question: str = "") -> dict[str, float]:
+        """Returns P(right) of every agent: of those in `answers` by their answer alone, of others by the question.
+
+        Raises `RecordError` where the checkpoint stores no way of asking.
+        """
+        self.ask_plan()
+        named = [one.agent for one in answers]
+        read = [self._read(one, self._item(question, ()), None, MOST_TEXT) for one in answers]
+        looked = self._look(read, named, dimension, by_words=self.same == OVERLAP) if read else None
+        known = self._known_of(looked, question, None, dimension)
+        p = np.where(known.answered, probability_of(known.odds), known.chance)[0]
+        return dict(zip(self.agents.names, p.tolist(), strict=True))
 
     def ask_plan(self, *, price: float | None = None, budget: float | None = None) -> AskPlan:
         """Returns how several agents are asked, from the checkpoint's own curves.

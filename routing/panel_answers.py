@@ -113,8 +113,15 @@ class PanelStep:
     empty where the way that decides does not go by it."""
     reason: str
     """Why this agent is asked, or why nobody is."""
+    expected: float = 0.0
+    """P(right) of the agent that is asked, given what is known, or of the answer that is kept."""
     keep: int | None = None
     """Place of the answer to keep where asking stops, from 0; None before that, and where none can be read."""
+
+
+def untold(agent: str) -> str:
+    """Returns what stands for an answer whose text is not known: one word that no answer holds, of its own class."""
+    return "untold" + agent.encode(errors="replace").hex()
 
 
 def responses_in(given: object) -> list[object]:

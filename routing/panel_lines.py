@@ -1,15 +1,18 @@
 """Panels of a file of lines or of a run store: which answers belong to one question, and a line out for each."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from metaprobe.records.answers import final_answer
-from metaprobe.records.errors import ImportFileError, InvalidResponse
+from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.import_line import with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, Run
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import (
@@ -19,8 +22,10 @@ from metaprobe.routing.panel_answers import (
     answer_in_call,
     answer_of,
     responses_in,
+    untold,
 )
 
+Line = dict[str, Any]
 QUESTION = "question_id"
 """Key of a line that names its question; without it the group does, and without that the line stands alone."""
 
@@ -176,4 +181,90 @@ def _line(question: str, names: list[str], verdict: PanelVerdict) -> dict[str, A
         "none": verdict.none,
         "answers": len(names),
         "reason": verdict.reason,
+    }
+
+
+KNOWN = ("id", "question", "dimension", "agents", "candidates", "group", "chosen", "propensities")
+"""Keys of a line that asks whom to ask next; the last three stand in outcomes and are passed over."""
+
+
+def step_lines(panel: Panel, path: Path, *, budget: float | None = None, price: float | None = None) -> Iterator[Line]:
+    """Yields one decision for each line: line, id, action, agent, expected, reason.
+
+    A line is one of an outcomes file, with the agents asked so far under `agents`; `candidates` names those that may be
+    asked, by default every agent of the panel. Scores and costs on it are not looked at. The action is `ask`, `keep`,
+    or `none` where nobody can be asked and no answer can be kept. A line that cannot be read has null for all but its
+    reason.
+    """
+    panel.ask_plan(budget=budget, price=price)  # what is wrong with these is told before any line
+    broken: list[ImportFileError] = []
+    for number, record in iter_json_lines(path, on_error=broken.append):
+        yield from _unreadable(broken)
+        identity = record.get("id") if isinstance(record.get("id"), str) else None
+        try:
+            question, prices = _known_in(panel, record, number)
+            answers = [answer_in_outcome(name, one) for name, one in question.agents.items()]
+            step = panel.next(
+                question.question,
+                question.dimension,
+                answers,
+                price=price,
+                prices=prices,
+                request_id=question.id,
+                budget=budget,
+            )
+        except RecordError as error:
+            yield _decision(number, identity, None, None, None, str(error))
+            continue
+        kept = None if step.keep is None else answers[step.keep].agent
+        action = "ask" if step.agent else "none" if kept is None else "keep"
+        yield _decision(number, question.id, action, step.agent or kept, step.expected, step.reason)
+    yield from _unreadable(broken)
+
+
+def answer_in_outcome(agent: str, outcome: AgentOutcome) -> PanelAnswer:
+    """Returns what a panel may see of a recorded outcome once the agent was asked."""
+    if outcome.error is not None:
+        return PanelAnswer("", agent, cut=True, note=f"failed ({outcome.error})")
+    return PanelAnswer(outcome.answer or untold(agent), agent, stated=outcome.confidence)
+
+
+def _known_in(panel: Panel, record: Line, number: int) -> tuple[QuestionOutcomes, dict[str, float] | None]:
+    """Returns what a line says, and infinite prices of those that may not be asked. Raises `ImportFileError` naming the
+    field."""
+    for key in sorted(record.keys() - set(KNOWN)):
+        # A misspelt key would lose what it says without a word; other keys are the user's own.
+        if near := get_close_matches(key, KNOWN, 1, cutoff=0.8):
+            raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
+    if record and not record.keys() & set(KNOWN):
+        raise ImportFileError(f"the keys are {sorted(record)}; expected some of {', '.join(KNOWN)}")
+    agents = {} if record.get("agents") is None else record["agents"]
+    question = outcome_of_line({**record, "id": record.get("id") or f"line-{number}", "agents": agents})
+    candidates = record.get("candidates")
+    if candidates is None:
+        return question, None
+    if not (isinstance(candidates, list) and all(isinstance(one, str) for one in candidates)):
+        raise ImportFileError('"candidates" is not a list of names; expected the agents that may be asked')
+    if not set(candidates) & set(panel.agents.names):
+        names = ", ".join(panel.agents.names)
+        raise ImportFileError(f"nothing is known of the candidates {', '.join(candidates)}; the panel knows {names}")
+    return question, {name: math.inf for name in panel.agents.names if name not in candidates}
+
+
+def _unreadable(broken: list[ImportFileError]) -> Iterator[Line]:
+    while broken:
+        error = broken.pop(0)
+        yield _decision(error.line, None, None, None, None, str(error))
+
+
+def _decision(
+    line: int | None, identity: str | None, action: str | None, agent: str | None, expected: float | None, reason: str
+) -> Line:
+    return {
+        "line": line,
+        "id": identity,
+        "action": action,
+        "agent": agent,
+        "expected": expected,
+        "reason": reason,
     }

@@ -23,8 +23,8 @@ GENERATE = "generate"
 STOP, AGAIN = "stop", "again"
 KEEP, JUDGE = "keep", "judge"
 """The essay debate, point `review`, beside `again`: what becomes of an argument."""
-KEEPS = frozenset({EXECUTE, KEEP, "accept"})
-"""Actions that take the answer of the agent whose turn it is as it stands; `accept` is one of `routing.ask_again`."""
+KEEPS = frozenset({EXECUTE, KEEP})
+"""Actions that take the answer of the agent whose turn it is as it stands."""
 
 GOOD = 0.85
 """The mean evaluation score from which Monitor-Generate-Verify stops, as its paper has it."""

@@ -38,10 +38,8 @@ def use(kind: str, path: Path) -> str:
 
     from metaprobe import QualityPredictor
     from metaprobe.probes.hidden import HiddenProbe
-    from metaprobe.routing.ask_again import LearnedChoice
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.routing.learned_state import Known
+    from metaprobe.routing.panel import Panel
 
     match kind:
         case "quality":
@@ -50,13 +48,11 @@ def use(kind: str, path: Path) -> str:
             gates = StreamingGate.load(path, stop=None)
             gate = gates.start()
             return f"{[gate.push(-0.5) for _ in range(gates.looks[0])]}, {gate.score}"
-        case "router":
-            return str(LearnedRouter.load(path).decide(Known({}, question="What is 17 * 23?")))
+        case "panel":
+            return str(Panel.load(path).next("What is 17 * 23?", None, []))
         case "hidden":
             probe = HiddenProbe.load(path)
             return str(probe.probability(np.zeros((1, probe.width * len(probe.layers)), np.float32)))
-        case "choice":
-            return str(LearnedChoice.load(path))
         case _:
             return "its golden rows hold"
 

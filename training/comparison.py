@@ -51,7 +51,6 @@ from metaprobe.eval.results import (
     Overconfidence,
     PairTest,
     Place,
-    PolicyResult,
     TwoChoice,
 )
 from metaprobe.eval.systems import metacrit
@@ -395,7 +394,6 @@ def comparison(
     study: Study,
     *,
     runs: Sequence[Run] = (),
-    choices: tuple[PolicyResult, ...] = (),
     notes: Sequence[str] = (),
     shipped: Mapping[str, Place] | None = None,
     command: str,
@@ -434,7 +432,6 @@ def comparison(
         accuracy=accuracy_rows(table),
         sweeps=_sweeps(study.methods, fits, results, shipped or {}),
         trajectories=trajectories(table),
-        choices=choices,
         pairs=pairs,
         ordinal=ordinal.name if ordinal else "",
         difficulty=equal,
@@ -560,7 +557,6 @@ def write_comparison(
     folder: str | Path,
     of: Study,
     *,
-    choices: tuple[PolicyResult, ...] = (),
     notes: Sequence[str] = (),
     probes: Mapping[str, Checkpoint] | None = None,
     command: str,
@@ -576,7 +572,7 @@ def write_comparison(
 
     shipped = {name: _place(checkpoint) for name, checkpoint in (probes or {}).items()}
     runs = load_runs(of.stores)
-    compared = comparison(of, runs=runs, choices=choices, notes=notes, shipped=shipped, command=command)
+    compared = comparison(of, runs=runs, notes=notes, shipped=shipped, command=command)
     folder = Path(folder)
     numbers = json.dumps(compared.to_dict(), indent=2) + "\n"
     for name, content in {**report_files(compared), "comparison.json": numbers.encode()}.items():

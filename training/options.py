@@ -206,8 +206,6 @@ class RouterOptions(RunOptions, ReplaceOptions):
             "place of CHECKPOINT trains one on these runs, and learns from its scores in folds; repeatable."
         ),
     ] = ()
-    states: Annotated[int, Option("Random states to learn gains from.", low=1000)] = 20_000
-    folds: Folds = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

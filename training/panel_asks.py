@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.routing_curves import hull_corners
+from metaprobe.eval.hull import hull_corners
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel_asks import (
     ASKS,
@@ -36,7 +36,7 @@ from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask
 from metaprobe.routing.question_words import QuestionWords
 from metaprobe.training.folds import group_folds
 from metaprobe.training.panel_data import Panels, agents_in
-from metaprobe.training.panel_fit import FOLDS, CrossFit, FittedPanel, Judge, cross_fit, renumbered
+from metaprobe.training.panel_fit import FOLDS, CrossFit, FittedPanel, Judge, renumbered
 from metaprobe.training.question_words import count_words, fit_words, word_shifts
 from metaprobe.training.trees import Trees, grow
 
@@ -192,7 +192,8 @@ class FittedAsks:
     words: QuestionWords
     price: Floats
     """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
-    gain: Trees
+    gain: Trees | None
+    """None where no way goes by it."""
     settings: dict[str, list[AskSetting]]
     """Way -> corners of its hull, cheapest first."""
 
@@ -215,31 +216,44 @@ class FittedAsks:
         )
 
 
-def fit_asks(data: Panels, counts: Any, cross: CrossFit, way: str, *, seed: int = 0) -> FittedAsks:
-    """Fits and tunes every way on questions in the order of `by_agent`, by models that `cross_fit` made of them.
+def fit_asks(
+    data: Panels, counts: Any, cross: CrossFit, way: str, *, ways: Sequence[str] = ASKS, seed: int = 0
+) -> FittedAsks:
+    """Fits and tunes ways on questions in the order of `by_agent`, by models that `cross_fit` made of them.
 
-    `counts` (n, BUCKETS): the words of the questions. `way`: by which the panel picks the answer that is kept.
+    `counts` (n, BUCKETS): the words of the questions. `way`: by which the panel picks the answer that is kept. `ways`:
+    some of `ASKS`, by default all.
     """
     rng = np.random.default_rng([seed, 2])
     views = _views(data, counts, cross)
-    learned = [_gained(view, way, rng) for view in views]
-    trees = [_grow([one for other, one in enumerate(learned) if other != fold], seed) for fold in range(FOLDS)]
-    views = [replace(view, gain=tree) for view, tree in zip(views, trees, strict=True)]
-    settings = _tuned(views, way, float(1000 * data.cost.mean()))
+    learned = [_gained(view, way, rng) for view in views] if GAIN in ways else []
+    if learned:
+        trees = [_grow([one for other, one in enumerate(learned) if other != fold], seed) for fold in range(FOLDS)]
+        views = [replace(view, gain=tree) for view, tree in zip(views, trees, strict=True)]
+    settings = _tuned(views, way, float(1000 * data.cost.mean()), ways)
     return FittedAsks(
         panel=cross.fitted,
         pick=way,
         words=fit_words(counts, data.score - _usual(data)),
         price=mean_prices(data),
-        gain=_grow(learned, seed),
+        gain=_grow(learned, seed) if learned else None,
         settings=settings,
     )
 
 
 def cross_played(
-    data: Panels, fitted: FittedAsks, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None
+    data: Panels,
+    fitted: FittedAsks,
+    crossed: Callable[[Ints], CrossFit],
+    *,
+    seed: int = 0,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> Curves:
-    """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups."""
+    """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups.
+
+    `crossed`: returns the models of some of the questions.
+    """
+    ways = tuple(fitted.settings)
     counts = count_words(data.questions)
     spent = [one.cost for settings in fitted.settings.values() for one in settings]
     budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGETS)
@@ -248,7 +262,7 @@ def cross_played(
     for number, (rest, here) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
         on_step(f"whom to ask: fold {number + 1} of {OUTER}")
         part = data.take(rest)
-        tuned = fit_asks(part, counts[rest], cross_fit(part, seed=seed), fitted.pick, seed=seed)
+        tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=ways, seed=seed)
         view = tuned.view(data.take(here), counts[here])
         for way, settings in tuned.settings.items():
             if way in total:
@@ -365,7 +379,7 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
     return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
 
 
-def _tuned(views: Sequence[View], way: str, cost: float) -> dict[str, list[AskSetting]]:
+def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) -> dict[str, list[AskSetting]]:
     """Returns for each way the settings on its upper hull. `cost`: mean US dollars for 1,000 answers."""
     A = views[0].score.shape[1]
     everybody = tuple(range(A))
@@ -375,12 +389,14 @@ def _tuned(views: Sequence[View], way: str, cost: float) -> dict[str, list[AskSe
         ONE: [AskSetting(ONE, 0.0, (agent,), (), 0.0, 0.0) for agent in everybody],
         TABLE: [AskSetting(TABLE, value, everybody, (), 0.0, 0.0) for value in lambdas],
         WORDS: [AskSetting(WORDS, value, everybody, (), 0.0, 0.0) for value in lambdas],
-        CASCADE: _cascades(views),
+        CASCADE: _cascades(views) if CASCADE in ways else [],
         GAIN: [AskSetting(GAIN, float(value), everybody, (), 0.0, 0.0) for value in few],
     }
     assert tuple(candidates) == ASKS
     tuned = {}
     for name, settings in candidates.items():
+        if name not in ways:
+            continue
         if name in (ONE, TABLE, WORDS):
             costs, scores, settings = _of_one(views, settings)
         else:

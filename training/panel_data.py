@@ -17,7 +17,7 @@ from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, signals_in
+from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, signals_in, untold
 from metaprobe.routing.panel_lines import questions_in_file, read_call
 from metaprobe.routing.panel_rows import (
     LEVELS,
@@ -137,7 +137,7 @@ def right_classes(form: Ints, present: Mask, right: Floats) -> Floats:
 
 def agents_in(data: Panels) -> Agents:
     """Returns what these questions show of the agents: rates on each dimension, and the scale of every signal."""
-    A, D, known = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.right)
+    A, D, known = len(data.agents), len(data.dimensions), data.present & np.isfinite(data.score)
     usual = [
         name
         for s, name in enumerate(SIGNALS)
@@ -146,12 +146,12 @@ def agents_in(data: Panels) -> Agents:
     rate = np.zeros((A, D + 1))
     for a in range(A):
         own = known & (data.agent == a)
-        right, count = float(data.right[own].sum()), int(own.sum())
+        right, count = float(data.score[own].sum()), int(own.sum())
         overall = (right + 1) / (count + 2)
         rate[a, D] = overall
         for d in range(D):
             here = own & (data.dimension == d)[:, None]
-            on, of = float(data.right[here].sum()), int(here.sum())
+            on, of = float(data.score[here].sum()), int(here.sum())
             rate[a, d] = (on + PRIOR * overall) / (of + PRIOR)
     rate = np.clip(rate, 0.02, 0.98)
     levels = np.full((A + 1, len(usual), LEVELS), np.nan)
@@ -232,14 +232,14 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
     return _arrays(rows, number_classes, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
-def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
+def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, logged: bool = False) -> Panels:
     """Returns the panels of outcomes of agents. Answers are the same where their words overlap by more than half.
 
-    An agent that failed is present and unreadable. Logged outcomes, of which only the chosen agent's is known, are
+    An agent that failed is present and unreadable. Of `logged` decisions each question has one answer; else those are
     refused with a `RecordError`.
     """
-    if any(question.propensities for question in questions):
-        raise RecordError("the outcomes are logged single decisions; a panel learns from several answers to a question")
+    if not logged and any(question.propensities for question in questions):
+        raise RecordError("some of the outcomes are logged single decisions; give these alone, or full outcomes alone")
     rows = [
         _Row(
             identity=question.id,
@@ -249,19 +249,18 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes]) -> Panels:
             answers=[
                 _Answer(
                     agent=name,
-                    # An answer whose text was left out is a class of its own: one word that no answer holds.
-                    form=None if one.error is not None else (one.answer or f"untold{place}"),
+                    form=None if one.error is not None else (one.answer or untold(name)),
                     score=one.score,
                     cost=one.cost_usd,
                     signals=signals_of(None, one.confidence, None, SIGNALS),
                 )
-                for place, (name, one) in enumerate(sorted(question.agents.items()))
+                for name, one in sorted(question.agents.items())
                 if one.score is not None
             ],
         )
         for question in questions
     ]
-    rows = [row for row in rows if len(row.answers) > 1]
+    rows = [row for row in rows if len(row.answers) > 1 - logged]
     if any(len(row.answers) > MOST_ANSWERS for row in rows):
         raise RecordError(f"a question has more than {MOST_ANSWERS} agents; a panel learns from at most so many")
     if not rows:

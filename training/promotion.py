@@ -1,6 +1,6 @@
 """The guard: a new version takes the running one's place only where it is better on answers that neither learned from.
 
-`promote` judges predictors and probes on run stores, `promote_router` routers by what their decisions cost.
+`promote` judges predictors and probes on run stores, `promote_panel` panels by what their decisions cost.
 `promote_scored` judges predictors on the labelled answers of a score log. The log holds the scores of the version that
 runs. Those of the new one follow from these where it is the running one recalibrated. Else they come from verdicts that
 were only compared (a shadow), or from the log-probabilities of the answers, where the log keeps them. Answers that were
@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import load_verified
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import plain
-from metaprobe.eval.routing_performance import compare
 from metaprobe.eval.table import answer_table
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, thin
 from metaprobe.monitoring.log import ScoreLog
@@ -37,13 +36,13 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call
 from metaprobe.records.writing import OneWriter, atomic_write
-from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_play import play
+from metaprobe.routing.panel import Panel
 from metaprobe.serving.http.settings import split_name
 from metaprobe.training.evidence import load_runs
+from metaprobe.training.panel_asks import by_agent
+from metaprobe.training.panel_data import panels_of_outcomes
+from metaprobe.training.recipes.panel_evaluate import expected_at
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
-from metaprobe.training.router.data import fingerprint_of, outcomes_of
-from metaprobe.training.router.evaluate import matrix_of, name_columns
 from metaprobe.training.states import Wanted, load_states
 
 MARGIN = 0.01
@@ -335,39 +334,46 @@ def _exchange(
 
 
 @dataclass(frozen=True, slots=True)
-class RouterPromotion:
+class PanelPromotion:
     """Whether a new version may take the running one's place."""
 
     promoted: bool
     gain: Interval
-    """Gain in accuracy - lambda * cost, new minus running, on the same questions."""
+    """Gain in accuracy - price * cost, new minus running, on the same questions."""
     digest: str
     """Digest of the version that should run from now on."""
     reason: str
 
 
-def promote_router(
-    new: LearnedRouter, running: LearnedRouter, questions: Sequence[QuestionOutcomes], *, lambda_: float | None = None
-) -> RouterPromotion:
+def promote_panel(
+    new: Panel, running: Panel, questions: Sequence[QuestionOutcomes], *, price: float | None = None
+) -> PanelPromotion:
     """The new version only where the paired interval of its gain is above 0 on questions that neither was trained on.
 
-    `lambda_`: by default the running one's. To roll back, load the digest that ran before (`LearnedRouter.load(...,
-    sha256=digest)`): a version is a folder, and a digest pins every byte of it.
+    `price`: accuracy that a US dollar for 1,000 questions must bring, by default what it brings at the running one's
+    own budget. Each asks whom its own curves say at that price. To roll back, load the digest that ran before
+    (`Panel.load(..., sha256=digest)`): a version is a folder, and a digest pins every byte of it. Raises `RecordError`
+    where one of them stores no way of asking, or was trained on these questions.
     """
-    price = running.lambda_ if lambda_ is None else lambda_
-    seen = {r.checkpoint.manifest.training.fingerprint for r in (new, running) if r.checkpoint.manifest.training}
-    if fingerprint_of(questions) in seen:
+    plan = running.ask_plan(price=price)
+    assert running.asks is not None
+    dollar = running.asks.curves.implied_price(plan.cost) if price is None else price
+    data = panels_of_outcomes(questions)
+    seen = {p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training}
+    if data.fingerprint in seen:
         raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")
-    agents = sorted({*new.agents, *running.agents})
-    matrix = matrix_of(outcomes_of(questions, agents))
-    games = [name_columns([play(router, question) for question in questions], agents) for router in (new, running)]
-    gain = compare(matrix, games[0], games[1], price=1000 * price)
-    better, value = gain.promotable, gain.value
-    reason = f"gain {value.estimate:+.4f} [{value.low:+.4f}, {value.high:+.4f}] at lambda {price:.4g}"
-    reason += f" on {len(questions)} questions"
-    return RouterPromotion(
+    laid = by_agent(data, sorted({*new.agents.names, *running.agents.names}), fewest=FEWEST_GROUPS)
+    values = []
+    for panel in (new, running):
+        score, cost, _ = expected_at(panel, laid, panel.ask_plan(price=dollar))
+        values.append(score - dollar * cost)
+    gain = mean_interval(values[0] - values[1], cluster_weights(list(laid.groups)))
+    better = gain.low > 0
+    reason = f"gain {gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] at a price of {dollar:.4g}"
+    reason += f" on {len(laid)} questions"
+    return PanelPromotion(
         better,
-        value,
+        gain,
         (new if better else running).checkpoint.digest,
         f"{reason}: {'promoted' if better else 'the running one is kept, as it may be no worse'}",
     )

@@ -1,7 +1,6 @@
 """The tables of a report, from a comparison; what only programs read is made as records for CSV files."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -292,19 +291,6 @@ def accuracy(comparison: Comparison) -> Table:
             for row in comparison.accuracy
             for variant, of in row.by_variant.items()
         ],
-    )
-
-
-def choices(comparison: Comparison) -> Table:
-    return Table.made(
-        "choices",
-        "What each policy would have got, with 95 % intervals. Every question was answered directly and step by step, "
-        "so this is known. The oracle sees which way is right; nothing can beat it.",
-        comparison.choices,
-        Column("policy", "Policy", "text"),
-        interval_column("accuracy", "Accuracy", "higher", cell=rate),
-        number_column("tokens_per_question", "Tokens per question", partial(number_of, digits=0), "lower"),
-        number_column("step_by_step", "Step by step", share),
     )
 
 

@@ -289,10 +289,7 @@ def _costs(comparison: Comparison) -> Section:
         if routing
         else (),
         figures=[figures.costs(at, curve) for at, curve in routing],
-        tables=(
-            *([tables.choices(comparison)] if comparison.choices else []),
-            *(tables.costs(at, curve) for at, curve in routing),
-        ),
+        tables=tuple(tables.costs(at, curve) for at, curve in routing),
     )
 
 

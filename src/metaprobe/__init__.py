@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from metaprobe.records.parse import parse_response
     from metaprobe.records.store import RunStore
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.panel import Panel
     from metaprobe.routing.paper import PaperRules
     from metaprobe.serving.watch_stream import watch
@@ -48,7 +47,6 @@ __all__ = [
     "CheckpointError",
     "ConfidenceProbe",
     "DifficultyProbe",
-    "LearnedRouter",
     "MissingExtra",
     "Panel",
     "PaperRules",
@@ -75,7 +73,6 @@ _LATER = {
     "CheckpointError": "metaprobe.checkpoints.errors",
     "ConfidenceProbe": "metaprobe.probes.hidden",
     "DifficultyProbe": "metaprobe.probes.hidden",
-    "LearnedRouter": "metaprobe.routing.learned",
     "MissingExtra": "metaprobe.records.errors",
     "Panel": "metaprobe.routing.panel",
     "PaperRules": "metaprobe.routing.paper",

@@ -14,7 +14,7 @@ from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import command
 from metaprobe.progress import lines_done, steps
-from metaprobe.shown import panel_table, promotion_table, rollback_table, router_table, show_lines, show_result
+from metaprobe.shown import asking_table, panel_table, promotion_table, rollback_table, show_lines, show_result
 from metaprobe.terminal import AsJson, Digest, OneCheckpoint, is_store, opened_log
 from metaprobe.training.options import Agent, Seed, Stage
 
@@ -193,35 +193,26 @@ def _score_store(
 Budget = Annotated[
     float | None,
     Option(
-        "Mean cost of 1,000 questions, all agents asked counted; sets lambda by the checkpoint's own curve.",
+        "Mean cost of 1,000 questions, all agents asked counted; by default the cheapest near the best accuracy.",
         above=0,
         metavar="USD_PER_1000",
     ),
 ]
-Seconds = Annotated[
+AskPrice = Annotated[
     float | None,
-    Option(
-        "Mean wait for an answer, agents asked one after another; sets the price of a second by the same curve.",
-        above=0,
-    ),
+    Option("Accuracy that a US dollar for 1,000 questions must bring, in place of --budget.", low=0),
 ]
-Lambda = Annotated[
-    float | None,
-    Option("Accuracy that a US dollar for 1,000 questions must bring.  [default: the checkpoint's]", above=0),
-]
-PerSecond = Annotated[float | None, Option("Accuracy that a second of waiting must bring.  [default: 0]", low=0)]
 
 
-def _router(checkpoint: str, sha256: str | None, **means: float | None) -> Any:
-    """Loads a router with the limits and prices as they were given. Raises where a limit fixes a price."""
-    from metaprobe.routing.learned import LearnedRouter
+def _asking_panel(checkpoint: str, sha256: str | None, budget: float | None, price: float | None) -> Any:
+    """Loads a panel that stores whom to ask. Raises where both means are given, or the budget cannot be kept."""
+    from metaprobe.routing.panel import Panel
 
-    named = {f"--{name.strip('_').replace('_', '-')}" for name, value in means.items() if value is not None}
-    if named & {"--budget", "--seconds"} and named & {"--lambda", "--per-second"}:
-        raise click.UsageError(
-            f"{' and '.join(sorted(named))}: --budget and --seconds fix --lambda and --per-second; give either"
-        )
-    return LearnedRouter.load(checkpoint, sha256=sha256, **means)  # type: ignore[arg-type]
+    if budget is not None and price is not None:
+        raise click.UsageError("--budget and --price: a budget fixes the price; give either")
+    panel = Panel.load(checkpoint, sha256=sha256)
+    panel.ask_plan(budget=budget, price=price)
+    return panel
 
 
 @command(COMMANDS, "Whom to ask next, or whose answer to keep.")
@@ -229,9 +220,7 @@ def route(
     checkpoint: OneCheckpoint,
     file: Annotated[Path, Option(kind="file", argument=True)],
     budget: Budget = None,
-    seconds: Seconds = None,
-    lambda_: Lambda = None,
-    per_second: PerSecond = None,
+    price: AskPrice = None,
     sha256: Digest = None,
 ) -> None:
     """What to do next about each line's question, given what is known so far: one decision out for each line in.
@@ -240,11 +229,11 @@ def route(
     asked; all of it may be missing. "candidates" names those that may be asked, by default all. A line that cannot be
     read is refused, with its number and the reason; the others are decided, and the exit code is 1.
     """
-    from metaprobe.training.router.evaluate import route_lines
+    from metaprobe.routing.panel_lines import step_lines
 
-    router = _router(checkpoint, sha256, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
+    panel = _asking_panel(checkpoint, sha256, budget, price)
     lines = refused = 0
-    for line in lines_done("route", route_lines(router, file), file):
+    for line in lines_done("route", step_lines(panel, file, budget=budget, price=price), file):
         click.echo(json.dumps(line))
         lines += 1
         if line["action"] is None:
@@ -265,33 +254,39 @@ def evaluate() -> None:
 COMMANDS.add_command(evaluate)
 
 
-@command(evaluate, "Accuracy, cost, hull and controls of a router.", name="router")
+@command(evaluate, "Accuracy and cost of asking by a panel, every simple way beside it.", name="router")
 def evaluate_router_command(
     checkpoint: OneCheckpoint,
     outcomes: Annotated[Path, Option(kind="file", argument=True)],
     budget: Budget = None,
-    seconds: Seconds = None,
-    lambda_: Lambda = None,
-    per_second: PerSecond = None,
     decisions: Annotated[Path | None, Option("File for one decision a question.", kind="new file")] = None,
     sha256: Digest = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy and cost beside controls, with intervals; all agents asked are paid for. --json has the hull too.
+    """Accuracy and cost at a budget, or at those of the checkpoint's own curve; all agents asked are paid for.
 
-    Lambda comes from the checkpoint's curve, never from the file that is evaluated.
+    Which way decides and how it is mixed comes from the checkpoint, never from the file that is evaluated.
     """
     from metaprobe.records.outcomes import read_outcomes
-    from metaprobe.training.router.evaluate import evaluate_router
+    from metaprobe.training.logged import evaluate_logged
+    from metaprobe.training.panel_data import panels_of_outcomes
+    from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
-    router = _router(checkpoint, sha256, budget=budget, seconds=seconds, lambda_=lambda_, per_second=per_second)
-    with steps("playing the router and its controls"):
-        figures, decided = evaluate_router(router, read_outcomes(outcomes), seed=seed)
+    panel = _asking_panel(checkpoint, sha256, budget, None)
+    if decisions is not None and budget is None:
+        raise click.UsageError("--decisions needs --budget: at which budget is it to decide?")
+    questions = read_outcomes(outcomes)
+    with steps("playing the panel and the simple ways"):
+        if any(question.propensities for question in questions):
+            figures, decided = evaluate_logged(panel, questions, budget=budget)
+        else:
+            figures = evaluate_panel(panel, panels_of_outcomes(questions), budget=budget, seed=seed)
+            decided = figures.pop("decisions")
     if decisions is not None:
         decisions.parent.mkdir(parents=True, exist_ok=True)
         decisions.write_text("".join(json.dumps(line) + "\n" for line in decided), encoding="utf-8")
-    show_result({"budget": budget, "seconds": seconds, **figures}, as_json, router_table)
+    show_result({"budget": budget, **figures}, as_json, asking_table)
 
 
 @command(evaluate, "Accuracy by number of answers, every simple way beside it.", name="panel")
@@ -315,6 +310,7 @@ def evaluate_panel_command(
     same = None if answers.is_dir() or panel.same == "overlap" else panel.same
     with steps("playing the panel and the simple ways"):
         result = evaluate_panel(panel, panels_at(answers, stage=sampled, same=same), seed=seed)
+    result.pop("decisions", None)
     show_result(result, as_json, panel_table)
 
 
@@ -337,10 +333,11 @@ def promote(
     stage: Stage = None,
     agent: Agent = None,
     seed: Seed = 0,
-    lambda_: Annotated[
+    price: Annotated[
         float | None,
         Option(
-            "For routers: accuracy that a US dollar for 1,000 questions must bring.  [default: the running one's]",
+            "For panels: accuracy that a US dollar for 1,000 questions must bring.  [default: what it brings the "
+            "running one]",
             above=0,
         ),
     ] = None,
@@ -348,9 +345,10 @@ def promote(
 ) -> None:
     """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
 
-    DATA are run stores for predictors and probes (kinds quality and hidden); for routers it is one file of outcomes,
-    and of the options --over and --lambda are theirs. Other kinds have no such guard. With --log two predictors are
-    compared on labelled answers, and a promotion is written into the log with the digest to go back to.
+    DATA are run stores for predictors and probes (kinds quality and hidden); for panels that choose whom to ask it is
+    one file of outcomes, and of the options --over and --price are theirs. Other kinds have no such guard. With --log
+    two predictors are compared on labelled answers, and a promotion is written into the log with the digest to go back
+    to.
 
     Exit code 0 where it is promoted, 1 where it is refused.
     """
@@ -364,19 +362,19 @@ def promote(
         raise click.UsageError("--pins goes with --log")
     kinds = [load_verified(location).manifest.kind for location in (new, running)]
     context = click.get_current_context()
-    options = ("target", "not_worse", "margin", "stage", "agent", "seed", "lambda_")
+    options = ("target", "not_worse", "margin", "stage", "agent", "seed", "price")
     typed = {name for name in options if context.get_parameter_source(name) is _TYPED}
     if log is not None:
         if kinds != ["quality", "quality"]:
             raise click.UsageError(f"--log compares predictors, and these are of kinds {' and '.join(kinds)}")
-        _refuse(typed & {"lambda_", "target", "stage", "agent"}, "a score log")
+        _refuse(typed & {"price", "target", "stage", "agent"}, "a score log")
         decided = _promote_in_log(new, running, log, pins, not_worse=not_worse, margin=margin, seed=seed)
-    elif kinds == ["router", "router"]:
-        _refuse(typed - {"lambda_"}, "routers, which are judged by accuracy minus price")
+    elif kinds == ["panel", "panel"]:
+        _refuse(typed - {"price"}, "panels, which are judged by accuracy minus price")
         with steps("comparing on outcomes"):
-            decided = _promote_router(new, running, data, lambda_)
+            decided = _promote_panel(new, running, data, price)
     elif set(kinds) <= {"quality", "hidden"}:
-        _refuse(typed & {"lambda_"}, "predictors and probes, which have no price")
+        _refuse(typed & {"price"}, "predictors and probes, which have no price")
         with steps("comparing on runs"):
             decided = _promote_reader(
                 new,
@@ -392,7 +390,7 @@ def promote(
     else:
         raise click.UsageError(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
-            "(quality, hidden), or two routers"
+            "(quality, hidden), or two panels"
         )
     show_result(asdict(decided), as_json, promotion_table)
     if not decided.promoted:
@@ -427,14 +425,14 @@ def _promote_in_log(new: str, running: str, log: str, pins: Path | None, **optio
         return promote_in_log(versions[0], versions[1], opened, pins=pins, location=new, **options)
 
 
-def _promote_router(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
+def _promote_panel(new: str, running: str, data: tuple[Path, ...], price: float | None) -> Any:
     from metaprobe.records.outcomes import read_outcomes
-    from metaprobe.routing.learned import LearnedRouter
-    from metaprobe.training.promotion import promote_router as promote
+    from metaprobe.routing.panel import Panel
+    from metaprobe.training.promotion import promote_panel
 
     if len(data) != 1 or not data[0].is_file():
-        raise click.UsageError("a router is promoted on one file of outcomes, one question a line")
-    return promote(LearnedRouter.load(new), LearnedRouter.load(running), read_outcomes(data[0]), lambda_=price)
+        raise click.UsageError("a panel is promoted on one file of outcomes, one question a line")
+    return promote_panel(Panel.load(new), Panel.load(running), read_outcomes(data[0]), price=price)
 
 
 def _roll_back(log: str | None, new: str | None, data: tuple[Path, ...], pins: Path | None) -> dict[str, str]:

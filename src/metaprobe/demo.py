@@ -7,14 +7,16 @@ from metaprobe.checkpoints import Checkpoint
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.collecting.launch import CollectionWatch, launch
 from metaprobe.collecting.plan import CollectionPlan
-from metaprobe.eval.results import Comparison, PolicyResult
+from metaprobe.eval.results import Comparison
 from metaprobe.llms.weights import DEFAULT_MODEL
 from metaprobe.records.errors import RecordError
-from metaprobe.training.ask_again.train import train_choice
 from metaprobe.training.comparison import write_comparison
+from metaprobe.training.evidence import load_runs
 from metaprobe.training.methods import AFTER, BEFORE
-from metaprobe.training.options import OnStep, ReplaceOptions
+from metaprobe.training.options import OnStep, ReplaceOptions, RouterOptions
+from metaprobe.training.outcomes_of_runs import outcomes_of_variants
 from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.panel import train_router
 from metaprobe.training.recipes.quality import write_quality
 from metaprobe.training.study import study
 
@@ -73,20 +75,18 @@ def _train_demo(folder: Path, collected: CollectReport, folds: int, seed: int, c
     on_step("audit and export: confidence")
     confidence = write_hidden(at / "confidence", answers, when="after", target="correct", command=command)
     checkpoints, notes = [quality, difficulty, confidence], list[str]()
-    policies: tuple[PolicyResult, ...] = ()
-    on_step("audit and export: choice")
+    on_step("audit and export: panel")
     try:
-        choice, policies = train_choice(at / "choice", stores, seed=seed, folds=folds, command=command)
-        checkpoints.append(choice)
+        outcomes = outcomes_of_variants(load_runs(stores))
+        checkpoints.append(train_router(outcomes, RouterOptions(out=at / "panel", seed=seed)))
     except RecordError as error:  # with --limit there may be too few items; the rest is worth having
-        notes.append(f"No choice between direct and step by step was trained: {error}")
+        notes.append(f"No panel of direct and step-by-step answers was trained: {error}")
     if collected.failed:
         notes.append(f"{len(collected.failed)} runs failed and are missing here; run the demo again to try them again.")
     on_step("compare and report")
     comparison, report = write_comparison(
         folder / "report",
         answers,
-        choices=policies,
         notes=notes,
         probes={BEFORE: difficulty, AFTER: confidence},
         command=command,

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.text_classes import TextClassifier
-    from metaprobe.routing.ask_again import LearnedChoice
     from metaprobe.routing.gate import StreamingGate
-    from metaprobe.routing.learned import LearnedRouter
     from metaprobe.routing.panel import Panel
 
     Loaded = (
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
         | DifficultyProbe
         | TravellingBlend
         | AdapterProbe
-        | LearnedRouter
-        | LearnedChoice
         | Panel
         | TextClassifier
     )
@@ -65,18 +61,6 @@ def _adapter(checkpoint: Checkpoint) -> "AdapterProbe":
     return AdapterProbe.of(checkpoint)
 
 
-def _router(checkpoint: Checkpoint) -> "LearnedRouter":
-    from metaprobe.routing.learned import LearnedRouter
-
-    return LearnedRouter(checkpoint)
-
-
-def _choice(checkpoint: Checkpoint) -> "LearnedChoice":
-    from metaprobe.routing.ask_again import LearnedChoice
-
-    return LearnedChoice(checkpoint)
-
-
 def _panel(checkpoint: Checkpoint) -> "Panel":
     from metaprobe.routing.panel import Panel
 
@@ -95,8 +79,6 @@ BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
     "hidden": _probe,
     "blend": _blend,
     "adapter": _adapter,
-    "router": _router,
-    "choice": _choice,
     "panel": _panel,
     "text-classes": _text_classes,
 }
@@ -108,7 +90,7 @@ def load(path: Literal["bundled:quality", "bundled:critical"], *, sha256: str | 
 @overload
 def load(path: Literal["bundled:gate"], *, sha256: str | None = None) -> "StreamingGate": ...
 @overload
-def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> "LearnedRouter": ...
+def load(path: Literal["bundled:router"], *, sha256: str | None = None) -> "Panel": ...
 @overload
 def load(
     path: str | os.PathLike[str], *, sha256: str | None = None, run: str, **flag: Unpack[FlagKeywords]
@@ -130,7 +112,7 @@ def load(
     run: str | None = None,
     **flag: Unpack[FlagKeywords],
 ) -> "Loaded":
-    """Returns what a checkpoint holds: a predictor, gate, probe, router or choice.
+    """Returns what a checkpoint holds: a predictor, gate, probe or panel.
 
     `path` is a folder, `bundled:NAME` or `hub:OWNER/NAME@REVISION`; `sha256` is the digest that its author gave you.
     At most one option says which answers a predictor flags, in place of the stored threshold: `flag_rate` about this

@@ -104,33 +104,34 @@ def rollback_table(restored: Line) -> Iterator[str]:
     yield f"folder      {restored['path']}"
 
 
-def router_table(figures: Line) -> Iterator[str]:
-    """The router and each control: accuracy, cost, and how much more accurate the router is."""
-    agents = ", ".join(figures.get("agents") or ["unknown"])
-    yield f"{figures.get('questions')} questions of {figures.get('groups')} groups, agents {agents}"
-    rows = [["who decides", "accuracy", "95 % interval", "$ / 1,000", "95 % interval", "router minus it", "p (Holm)"]]
-    for name, one in {"router": figures, **(figures.get("controls") or {})}.items():
-        accuracy, cost = one.get("accuracy") or {}, one.get("cost_per_1000") or {}
-        by_method = accuracy if "estimate" not in accuracy else {"": accuracy}
-        for method, held in by_method.items() or [("", {})]:
-            gained = (one.get("router_minus_control") or {}).get("accuracy")
-            p = one.get("p_holm")
-            rows.append(
-                [
-                    f"{name} ({method})" if method else name,
-                    *(_number(held.get("estimate")), _interval(held)),
-                    *(_number(cost.get("estimate"), 4), _interval(cost, 4)),
-                    _number(gained["estimate"], sign=True) + " " + _interval(gained, sign=True) if gained else "-",
-                    "-" if p is None else _number(p),
-                ]
-            )
-    yield from _aligned(rows)
-    if verdict := figures.get("verdict"):
-        yield f"Against the strongest control, {verdict['strongest_control']}: {verdict['word']}."
+def asking_table(figures: Line) -> Iterator[str]:
+    """At each budget what asking by the panel comes to, and every simple way beside it."""
+    yield f"{figures['questions']} questions of {figures['groups']} groups, agents {', '.join(figures['agents'])}"
     if figures.get("logged"):
-        sound = "may be relied on" if figures.get("reliable") else "may not be relied on: too few decisions agree"
-        yield f"Estimated from logged decisions; the estimates {sound}."
-    yield "--json has the curve, the calibration and all intervals."
+        rows = [["estimated from logged decisions", "accuracy", "95 % interval"]]
+        rows += [[name, _number(one["estimate"]), _interval(one)] for name, one in figures["accuracy"].items()]
+        yield from _aligned(rows)
+        yield f"The estimates {'may be' if figures['reliable'] else 'come from too few decisions to be'} relied on."
+        return
+    for budget, one in figures["budgets"].items():
+        own = one["accuracy"]
+        cost = f"{one['cost_per_1000']['estimate']:.4g}"
+        rows = [["who decides", "accuracy", "95 % interval", "$ / 1,000", "panel minus it"]]
+        rows.append([f"panel ({one['by']})", _number(own["estimate"]), _interval(own), cost, ""])
+        for name, way in one["ways"].items():
+            over = way["panel_over_it"]
+            gap = f"{_number(over['estimate'], sign=True)} {_interval(over, sign=True)}"
+            accuracy = way["accuracy"]
+            rows.append([name, _number(accuracy["estimate"]), _interval(accuracy), f"{way['cost_per_1000']:.4g}", gap])
+        for name, end in (
+            (f"best agent, {one['best_single']['agent']}", one["best_single"]),
+            ("oracle", one["oracle"]),
+        ):
+            accuracy = end["accuracy"] if isinstance(end["accuracy"], float) else end["accuracy"]["estimate"]
+            rows.append([name, _number(accuracy), "", f"{end['cost_per_1000']:.4g}", ""])
+        yield f"budget {budget} US dollars for 1,000 questions; {one['asked']:.2f} agents asked of each"
+        yield from _aligned(rows)
+        yield ""
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

@@ -126,17 +126,17 @@ def train_gate(runs: Stores, options: GateOptions) -> Checkpoint:
 
 @takes(RouterOptions)
 def train_router(outcomes: "str | Path | Sequence[QuestionOutcomes]", options: RouterOptions) -> Checkpoint:
-    """Trains a router on outcomes of several agents (whom to ask, whose answer to keep), and returns its checkpoint.
+    """Trains a panel on outcomes of several agents (whom to ask, whose answer to keep), and returns its checkpoint.
 
     `outcomes` is a file with one question on each line, a folder of runs of `collect metacogagent --variant
     every-agent`, or the outcomes themselves. Raises `RecordError` where they do not suffice, `MissingExtra` without the
     extra `fit`.
 
-        >>> checkpoint = train_router("outcomes.jsonl", folds=2, states=1000, out="out/router")
-        >>> checkpoint.manifest.contract["offered"]
-        ['large', 'small']
+        >>> checkpoint = train_router("outcomes.jsonl", out="out/router")
+        >>> checkpoint.manifest.kind
+        'panel'
     """
-    from metaprobe.training.router.train import train_router
+    from metaprobe.training.recipes.panel import train_router
 
     return train_router(outcomes, options)
 

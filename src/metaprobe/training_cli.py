@@ -42,7 +42,7 @@ COMMANDS = click.Group()
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, panel, router, choice."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, panel, router."""
     wait_without_spinning()
 
 
@@ -104,7 +104,7 @@ def train_router_command(outcomes: Annotated[Path, Option(kind="path", argument=
     what the agents state before they answer, and takes the place of the paper's thresholds (`--policy learned:OUT`).
     With --signal it learns from other confidences, and must then be given those (`collect ... --signal`).
     """
-    from metaprobe.training.router.train import train_router
+    from metaprobe.training.recipes.panel import train_router
 
     _write(train_router, outcomes, options)
 
@@ -133,27 +133,6 @@ def train_adapter_command(runs: Stores, options: AdapterOptions) -> None:
 
     quiet_libraries()
     _write(train_adapter, runs, options)
-
-
-@command(train, "On answers of both kinds: whether to ask again.", name="choice")
-def train_choice_command(
-    runs: Stores, out: CheckpointOut, replacing: ReplaceOptions, folds: Folds = 5, seed: Seed = 0
-) -> None:
-    """Accept a direct answer or ask again step by step, from items that were answered both ways."""
-    from metaprobe.training.ask_again.train import train_choice
-
-    with steps("reading runs and fitting in folds"):
-        checkpoint, policies = train_choice(
-            out, runs, seed=seed, folds=folds, command=command_line(), **vars(replacing)
-        )
-    for policy in policies:
-        a = policy.accuracy
-        click.echo(
-            f"{policy.policy:32} accuracy {a.estimate:.3f} [{a.low:.3f}, {a.high:.3f}]  "
-            f"{policy.tokens_per_question:5.1f} tokens  {policy.step_by_step:4.0%} step by step",
-            err=True,
-        )
-    say_checkpoint(checkpoint)
 
 
 @command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")

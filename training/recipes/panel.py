@@ -4,9 +4,10 @@ The models are fitted in `training.panel_fit`. Which answer is kept, when to sto
 simple ways (`routing.panel_rows.PICKS`, `panel_stops.STOPS`, `panel_asks.ASKS`).
 """
 
-from collections.abc import Callable
-from dataclasses import astuple
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
+from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.routing.panel import (
     AGENTS,
     GAIN,
@@ -31,7 +33,9 @@ from metaprobe.routing.panel import (
     WORDS,
     agents_json,
 )
-from metaprobe.routing.panel_asks import ASK_STATE, Asks
+from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
+from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
+from metaprobe.routing.panel_policy import SOURCES
 from metaprobe.routing.panel_rows import (
     JOINT,
     MAJORITY,
@@ -54,10 +58,14 @@ from metaprobe.routing.panel_stops import (
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.confidence_sources import sources_of
+from metaprobe.training.gaps import gaps_of
 from metaprobe.training.graphs import GraphBuilder
-from metaprobe.training.options import PanelOptions
+from metaprobe.training.logged import LoggedPanels, logged_panels
+from metaprobe.training.options import PanelOptions, RouterOptions
+from metaprobe.training.outcomes_of_runs import outcomes_at
 from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks
-from metaprobe.training.panel_data import Panels, panels_at
+from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
     FEWEST,
     FOLDS,
@@ -65,6 +73,7 @@ from metaprobe.training.panel_fit import (
     CrossFit,
     FittedPanel,
     Linear,
+    Placed,
     PlayedPanels,
     cross_fit,
     play_panels,
@@ -179,34 +188,106 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
     return write_checkpoint(options.out, _export(fitted, held, way, asks, panels, options.seed, command))
 
 
+@writes(KIND)
+def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: RouterOptions) -> Checkpoint:
+    """Returns the checkpoint of a panel that chooses whom to ask, fitted on outcomes with prices.
+
+    Outcomes are a file, a folder of runs, or questions; logged decisions too, from which it learns whom to ask alone.
+    Raises `WrongOptions` for an option that only a folder of runs takes, and `RecordError` where there is too little to
+    learn whom to ask from.
+    """
+    for package in ("lightgbm", "sklearn", "scipy", "onnxmltools"):
+        require(package, "fit")
+    command, assessment = options.recorded("train_router"), None
+    if isinstance(outcomes, str | Path):
+        options.on_step(f"reading {Path(outcomes).name}")
+        questions, assessment = outcomes_at(
+            Path(outcomes), prices=options.prices, signals=options.signal, seed=options.seed, command=command
+        )
+    else:
+        questions = list(outcomes)
+    if options.agent:
+        questions = _only(questions, options.agent)
+    names = sorted({name for question in questions for name in question.agents})
+    for line in gaps_of(questions, names):
+        options.on_line(line)
+    more: dict[str, Any] = {SOURCES: sources_of(questions, names)}
+    if assessment is not None:
+        more["assessment"] = assessment
+    seed, logged = options.seed, None
+    if any(question.propensities for question in questions):
+        logged = logged_panels(questions)
+    panels = logged.single if logged else panels_of_outcomes(questions)
+    if len(panels.agents) < 2:
+        raise RecordError(f"the outcomes are of {', '.join(panels.agents)} alone; expected at least 2 agents")
+    cross = cross_fit(panels, seed=seed, on_step=options.on_step)
+    fitted, held = play_panels(panels, cross, seed=seed)
+    way = choose_pick(held, panels.sampled)
+    asks, note = fit_whom_to_ask(panels, cross, way, logged=logged, seed=seed, on_step=options.on_step)
+    if asks is None:
+        raise RecordError(note)
+    export = _export(fitted, held, way, asks, panels, seed, command)
+    audits = [*export.audits, *([logged.audit] if logged else [])]
+    return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
+
+
+def _only(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> list[QuestionOutcomes]:
+    """Returns the questions with the outcomes of these agents alone. Raises `RecordError` for one that none has."""
+    known = {name for question in questions for name in question.agents}
+    if strange := sorted(set(agents) - known):
+        raise RecordError(f"no outcome of {', '.join(strange)}; the agents are {', '.join(sorted(known))}")
+    return [
+        replace(question, agents={name: one for name, one in question.agents.items() if name in agents})
+        for question in questions
+    ]
+
+
 def fit_whom_to_ask(
     data: Panels,
     cross: CrossFit,
     way: str,
     *,
+    logged: LoggedPanels | None = None,
     seed: int = 0,
     on_step: Callable[[str], None] = lambda _: None,
-) -> tuple[tuple[Asks, Trees] | None, str]:
-    """Returns what is stored of whom to ask, with the trees of the gain; or None, and why there is nothing to store."""
+) -> tuple[tuple[Asks, Trees | None] | None, str]:
+    """Returns what is stored of whom to ask, with the trees of the gain; or None, and why there is nothing to store.
+
+    From `logged` decisions whom to ask alone: what a second answer adds is not known there.
+    """
     if data.sampled:
         return None, ""
     try:
-        laid = by_agent(data)
+        laid = by_agent(logged.laid_out() if logged else data)
     except RecordError as error:
         return None, f"nothing is learned of whom to ask next: {error}"
-    if len(laid) < len(data) or not np.array_equal(laid.agent, data.agent):
+
+    def crossed(rows: Ints) -> CrossFit:
+        part = laid.take(rows)
+        return cross_fit(part, seed=seed) if logged is None else _alone(cross_fit(data.take(rows), seed=seed), part)
+
+    if logged is not None:
+        cross = _alone(cross, laid)
+    elif len(laid) < len(data) or not np.array_equal(laid.agent, data.agent):
         cross = cross_fit(laid, seed=seed, on_step=on_step)
     on_step("whom to ask")
-    fitted = fit_asks(laid, count_words(laid.questions), cross, way, seed=seed)
-    curves = cross_played(laid, fitted, seed=seed, on_step=on_step)
+    ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
+    fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
+    curves = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
     return (Asks(curves, fitted.price, fitted.words), fitted.gain), ""
+
+
+def _alone(cross: CrossFit, laid: Panels) -> CrossFit:
+    """Returns the models of logged decisions with the questions laid out by agent, of whom one alone is asked."""
+    answers = laid.answers(cross.fitted.agents)
+    return replace(cross, placed=Placed(answers, np.zeros(answers.form.shape), laid.right))
 
 
 def _export(
     fitted: FittedPanel,
     held: PlayedPanels,
     way: str,
-    asks: tuple[Asks, Trees] | None,
+    asks: tuple[Asks, Trees | None] | None,
     data: Panels,
     seed: int,
     command: str,
@@ -218,8 +299,9 @@ def _export(
     if fitted.gain is not None:
         extra[GAIN_GRAPH] = gain_graph(fitted.gain, len(STATE))
     if asks is not None:
-        extra[GAIN_GRAPH] = gain_graph(asks[1], len(ASK_STATE))
         extra[WORDS] = asks[0].words.to_bytes()
+        if asks[1] is not None:
+            extra[GAIN_GRAPH] = gain_graph(asks[1], len(ASK_STATE))
     settings = settings_of(held, way) if data.sampled else []
     return Export(
         kind=KIND,

@@ -150,6 +150,15 @@ def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[di
     return lines
 
 
+def expected_at(panel: Panel, data: Panels, plan: AskPlan) -> tuple[Floats, Floats, Floats]:
+    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, by a panel's plan.
+
+    `data`: in the order of `by_agent`, of all agents of the panel.
+    """
+    view = _view(panel, by_agent(data, panel.agents.names, fewest=1))
+    return _mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
+
+
 def _mixed_play(
     view: View, way: str, first: AskSetting, second: AskSetting, share: float
 ) -> tuple[Floats, Floats, Floats]:

@@ -1,0 +1,295 @@
+"""A panel in the place of MetaCogAgent's thresholds.
+
+MetaCogAgent asks in two steps. At `assess` one agent i has said how sure it is: it answers, or all others must say so
+too. At `assign` all have said so: another agent answers, or all vote. With P_j the panel's P(right) of agent j given
+the confidences heard so far, S_j the price of j's confidence, and A_j of its answer, these are worth
+
+    execute         P_i - lambda A_i
+    ask             E max over j != i of (P_j - lambda A_j) - lambda sum over j != i of S_j
+    delegate to j   P_j - lambda A_j
+
+The expectation is over what the others may say, drawn from what they said in training: confidences that say nothing
+are not worth their price, and it shows here. The panel's own way to ask is not used, for it prices another game, in
+which asking an agent brings its answer as well.
+"""
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.probes.signals import Signals
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.errors import RecordError
+from metaprobe.records.types import Decision
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import PanelAnswer, untold
+from metaprobe.routing.panel_asks import MARGIN
+from metaprobe.routing.panel_rows import STATED
+from metaprobe.routing.paper import PaperRules
+from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State, make_decision, without_failed
+
+DRAWS = 32
+"""Of what the other agents may say, for the worth of asking them."""
+ASSESSMENT = 0.5
+SOURCES = "confidence_sources"
+"""In the contract: agent -> where the confidences are from that the panel learned from."""
+Heard = Mapping[str, Signals]
+"""Agent -> what it said of itself before it answered."""
+
+
+class AgentPolicy:
+    """Makes MetaCogAgent's two decisions by a panel; where it cannot judge, and elsewhere, by the papers' rules.
+
+    It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/research/routing.md).
+    May be shared by threads.
+    """
+
+    label = "learned (a panel)"
+    own = ("assess", "assign")
+
+    @property
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """Point -> the signals that decide there: those of the papers' rules, at its own points as well."""
+        return self.rules.reads
+
+    def __init__(
+        self,
+        panel: Panel,
+        rules: PaperRules | None = None,
+        *,
+        price: float | None = None,
+        budget: float | None = None,
+        agents: Sequence[str] = (),
+        assessment: float | None = None,
+    ) -> None:
+        """`price`: accuracy that a US dollar for 1,000 questions must bring; by default what it brings at `budget`, or
+        at the checkpoint's own budget. `agents`: the team, by default all that the panel knows.
+
+        `assessment`: part of an agent's price (as in the panel's training: its confidence and its answer together)
+        that its confidence alone takes; 1 where the confidence is read from a draft, which is then the answer. By
+        default what it took in the runs that the panel was trained on. Raises `RecordError` where it is not from 0
+        to 1, and as `Panel.ask_plan`.
+        """
+        contract = panel.checkpoint.manifest.contract
+        if assessment is None:
+            assessment = float(contract.get("assessment", ASSESSMENT))
+        if not 0 <= assessment <= 1:
+            raise RecordError(f"assessment is {assessment}; expected the part of a price from 0 to 1")
+        plan = panel.ask_plan(price=price, budget=budget)
+        assert panel.asks is not None
+        self.panel, self.asks = panel, panel.asks
+        self.lambda_ = panel.asks.curves.implied_price(plan.cost) if price is None else float(price)
+        self.sources = {str(agent): str(source) for agent, source in contract.get(SOURCES, {}).items()}
+        self.rules = rules or PaperRules()
+        self.assessment = assessment
+        self.team = tuple(name for name in agents or panel.agents.names if name in panel.agents.names)
+        # Stated confidences are round numbers: the same few cases come again and again.
+        self._imagined = lru_cache(maxsize=1024)(self._imagine)
+
+    def __repr__(self) -> str:
+        digest = self.panel.checkpoint.digest[:16]
+        return (
+            f"AgentPolicy({digest}, lambda={self.lambda_:.6g}, assessment={self.assessment}, {self.team}, {self.rules})"
+        )
+
+    def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
+        """Scores are P(right) of each agent; `ask` has the P(right) from which the agent should answer instead, and
+        `collaborate` has none."""
+        failed = frozenset(state.failed)
+        state, legal_actions, told = without_failed(state, legal_actions)
+        decision = self._decide(state, legal_actions, failed)
+        return dataclasses.replace(decision, reason=decision.reason + told) if told else decision
+
+    def _decide(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
+        points = {"assess": self._assess, "assign": self._assign}
+        if state.point not in points:
+            return self._by_rule(state, legal_actions, f"the panel decides {' and '.join(points)} only")
+        if state.agent not in self.panel.agents.names:
+            return self._by_rule(state, legal_actions, f"nothing is known of {state.agent or 'the agent'}")
+        return points[state.point](state, legal_actions, failed)
+
+    def observe(self, decision_id: str, outcome: Outcome) -> None:
+        """Fitted beforehand; outcomes are learned from by training again."""
+
+    def _assess(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
+        if state.agent in failed:
+            return make_decision(state, legal_actions[0], legal_actions, {}, "the agent's answer cannot be kept")
+        own = {state.agent: state.signals}
+        if why := self._doubt(own):
+            return self._by_rule(state, legal_actions, why)
+        others = len([name for name in self.team if name != state.agent and name not in failed])
+        if not others:
+            return self._by_rule(state, legal_actions, f"the panel knows no agent to ask beside {state.agent}")
+        worth, likeliest = self._worth_of_asking(state.agent, _confidence(state.signals), state.dimension, failed)
+        p = self._chances(own, state.dimension)[state.agent]
+        needed = worth + self._price(state.agent, state.dimension, 1 - self.assessment) - MARGIN
+        action = EXECUTE if p >= needed else ASK
+        action = action if action in legal_actions else legal_actions[0]
+        reason = (
+            f"P(right) {p:.3f} {'>=' if p >= needed else '<'} {needed:.3f}, which makes up for asking {others} "
+            f"others at their price, most often to hand it to {likeliest}"
+        )
+        return make_decision(state, action, legal_actions, {EXECUTE: p, ASK: needed}, reason)
+
+    def _assign(self, state: State, legal_actions: Sequence[str], failed: frozenset[str]) -> Decision:
+        signals = {state.agent: state.signals, **state.others}
+        heard = {
+            agent: one for agent, one in signals.items() if agent not in failed and agent in self.panel.agents.names
+        }
+        if strangers := sorted(set(signals) - set(self.panel.agents.names)):
+            return self._by_rule(state, legal_actions, f"nothing is known of {', '.join(strangers)}")
+        if why := self._doubt(heard):
+            return self._by_rule(state, legal_actions, why)
+        chances = self._chances(heard, state.dimension)
+        legal = [name for name in legal_actions if name in chances and name in self.team]
+        if not legal:
+            return self._by_rule(state, legal_actions, f"the panel knows none of {', '.join(legal_actions)}")
+        part = 1 - self.assessment
+        worth = {name: chances[name] - self._price(name, state.dimension, part) for name in legal}
+        best = max(worth, key=lambda name: worth[name])
+        scores = {name: chances[name] for name in legal}
+        shown = ", ".join(f"{name} {p:.3f}" for name, p in scores.items())
+        reason = f"{best} is worth most, {worth[best]:.3f} after its price; P(right): {shown}"
+        return make_decision(state, best, legal_actions, scores, reason)
+
+    def _worth_of_asking(
+        self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
+    ) -> tuple[float, str]:
+        """What the best other agent will be worth once all have spoken, less that price; and who it most often is."""
+        others = [name for name in self.team if name != agent and name not in failed]
+        prices = {name: self._price(name, dimension, 1 - self.assessment) for name in others}
+        total, chosen = 0.0, Counter[str]()
+        for p in self._imagined(agent, confidence, dimension, failed):
+            best = max(others, key=lambda name: p[name] - prices[name])
+            chosen[best] += 1
+            total += p[best] - prices[best]
+        paid = sum(self._price(name, dimension, self.assessment) for name in others)
+        return total / DRAWS - paid, chosen.most_common(1)[0][0]
+
+    def _imagine(
+        self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
+    ) -> list[dict[str, float]]:
+        """P(right) of every agent in `DRAWS` cases of what the others may say."""
+        others = [name for name in self.team if name != agent and name not in failed]
+        said = {name: draw_confidences(self.panel, name, seed) for seed, name in enumerate(others)}
+        return [
+            self._chances_of({agent: confidence, **{name: values[draw] for name, values in said.items()}}, dimension)
+            for draw in range(DRAWS)
+        ]
+
+    def _doubt(self, heard: Heard) -> str:
+        """Returns why what was heard cannot be read as in training; empty where it can."""
+        for agent, signals in heard.items():
+            signal = signals.confidence
+            if signal is None:
+                if agent in self.panel.always_stated:
+                    return f"{agent} gave no confidence, and did in training"
+            elif why := describe_mismatch(self.sources, agent, signal.source):
+                return why
+        return ""
+
+    def _chances(self, heard: Heard, dimension: str) -> dict[str, float]:
+        return self._chances_of({agent: _confidence(signals) for agent, signals in heard.items()}, dimension)
+
+    def _chances_of(self, heard: Mapping[str, float | None], dimension: str) -> dict[str, float]:
+        answers = [PanelAnswer(untold(agent), agent, stated=stated) for agent, stated in heard.items()]
+        return self.panel.chances(answers, dimension=dimension)
+
+    def _price(self, agent: str, dimension: str, part: float) -> float:
+        """Returns lambda * that part of the agent's price: the accuracy that it must bring."""
+        agents = self.panel.agents
+        price = self.asks.price[agents.agent(agent), agents.dimension(dimension)]
+        return float(self.lambda_ * part * price)
+
+    def _by_rule(self, state: State, legal_actions: Sequence[str], why: str) -> Decision:
+        return by_rule(self.rules, state, legal_actions, why)
+
+
+def _confidence(signals: Signals) -> float | None:
+    """Returns how sure an agent said it was before it answered; None where it said nothing."""
+    return None if signals.confidence is None else signals.confidence.value
+
+
+def check_sources(policy: Policy, signals: SignalSource, agents: Sequence[str]) -> None:
+    """Raises `ContractMismatch` where a panel is to decide by confidences that it did not learn from.
+
+    For a collection, before its first call: there every decision would fall back to the rules. Policies that hold
+    another (exploration) are looked into; those that are no panel are not asked.
+    """
+    inner = getattr(policy, "policy", policy)
+    if not isinstance(inner, AgentPolicy):
+        return
+    for agent in agents or inner.team:
+        if why := describe_mismatch(inner.sources, agent, signals.source("confidence", agent), whole=True):
+            raise ContractMismatch(f"{inner.panel.checkpoint.path}: {why}")
+
+
+def describe_mismatch(sources: Mapping[str, str], agent: str, source: str, *, whole: bool = False) -> str:
+    """Returns what is wrong with an agent's confidence from this source, for a panel that learned from `sources`.
+
+    Empty where nothing is, or where one of the two is not known. A panel that learned from two sources joined takes
+    either alone, for one answer, where the other gave nothing, as it did in training; but not as the only source of a
+    `whole` collection. For such a one, a panel that names no source (learned from lines that name none) is taken to
+    have learned from what the models stated.
+    """
+    learned = sources.get(agent, "stated" if whole else "")
+    if not learned or not source or source == learned or (not whole and source in learned.split("+", 1)):
+        return ""
+    return (
+        f"the confidence of {agent} is {_in_words(source)}, and the panel learned from one that is "
+        f"{_in_words(learned)}: give it that one, or train it on this one (`metaprobe train router RUNS --signal "
+        "confidence=CHECKPOINT`)"
+    )
+
+
+def _in_words(source: str) -> str:
+    """Returns a source in words."""
+    first, _, digest = source.rpartition("+")
+    if source.isidentifier() and len(source) < 20:
+        return "stated by the model" if source == "stated" else f"from {source}"
+    return f"read by checkpoint {digest[:16]}" + (", joined with the stated one" if first else "")
+
+
+def by_rule(rules: PaperRules, state: State, legal_actions: Sequence[str], why: str) -> Decision:
+    """The papers' decision, and why it is theirs."""
+    decision = rules.decide(state, legal_actions)
+    reason = f"{decision.reason}; by the papers' rule: {why}"
+    return make_decision(state, decision.action, legal_actions, decision.scores, reason)
+
+
+def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
+    """Returns `DRAWS` confidences as the agent gave them in training, evenly over their quantiles, in random order.
+
+    All are None where it gave none.
+    """
+    agents = panel.agents
+    levels = agents.levels[agents.agent(agent), agents.signals.index(STATED)] if STATED in agents.signals else None
+    if levels is None or not np.isfinite(levels[0]):
+        return [None] * DRAWS
+    ranks = (np.random.default_rng(seed).permutation(DRAWS) + 0.5) / DRAWS
+    return [float(level) for level in levels[(ranks * len(levels)).astype(int)]]
+
+
+def load_policy(
+    path: str | os.PathLike[str],
+    rules: PaperRules | None = None,
+    *,
+    budget: float | None = None,
+    price: float | None = None,
+    agents: Sequence[str] = (),
+    assessment: float | None = None,
+) -> Policy:
+    """Returns the policy of the panel in a checkpoint folder, verified; `rules` decide what it cannot.
+
+    Options as `AgentPolicy` has them. A system that asks in an order of its own spends another sum than the panel's
+    curves say. Raises a `CheckpointError` for a bad checkpoint or one of another kind, `RecordError` for options that
+    exclude each other.
+    """
+    return AgentPolicy(
+        Panel.load(path), rules or PaperRules(), price=price, budget=budget, agents=agents, assessment=assessment
+    )

@@ -1,1 +1,0 @@
-"""The learned router: from outcomes to a checkpoint with its cost-accuracy curve."""
