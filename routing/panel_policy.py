@@ -45,7 +45,7 @@ Heard = Mapping[str, Signals]
 class AgentPolicy:
     """Makes MetaCogAgent's two decisions by a panel; where it cannot judge, and elsewhere, by the papers' rules.
 
-    It never has all agents vote: no estimate of P(the vote is right) won on held-out items (docs/research/routing.md).
+    It never has all agents vote: no estimate of P(the vote is right) won on held-out items.
     May be shared by threads.
     """
 

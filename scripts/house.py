@@ -303,7 +303,7 @@ def runs_to_checkpoint(entered: Entered, folder: Path) -> None:
 
 
 def outcomes_to_router(entered: Entered, folder: Path) -> None:
-    """A file with outcomes of two agents on 120 questions to the checkpoint of a router."""
+    """A file with outcomes of two agents on 120 questions to the checkpoint of a panel with prices."""
     import metaprobe
 
     draw = random.Random(0)
@@ -317,7 +317,7 @@ def outcomes_to_router(entered: Entered, folder: Path) -> None:
             line = {"id": f"q{number}", "question": f"question {number}", "dimension": "facts", "agents": agents}
             file.write(json.dumps(line) + "\n")
     with entered.walk():
-        metaprobe.train_router(folder / "outcomes.jsonl", folds=2, states=200, out=folder / "router")
+        metaprobe.train_router(folder / "outcomes.jsonl", out=folder / "router")
 
 
 def request_to_estimate(entered: Entered, folder: Path) -> None:

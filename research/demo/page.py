@@ -23,7 +23,7 @@ LEARNED = (TREES, BEFORE, AFTER, BLEND)
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "demo.md"
 FIGURES = ROOT / "docs" / "measured" / "demo.json"
-TABLES = ("methods", "controls", "layers", "accuracy", "choices", "audits")
+TABLES = ("methods", "controls", "layers", "accuracy", "audits")
 
 Tables = dict[str, list[Row]]
 
@@ -77,7 +77,7 @@ def in_full(tables: Tables, about: Row) -> list[str]:
     page = [intro(tables["accuracy"], about), "", "### Methods", "", *table(methods), "", as_stated(methods), ""]
     page += ["### Against every control", "", *against_controls(controls), "", *differences(controls), ""]
     page += ["### Layers", "", *places(tables["layers"]), "", "### Accuracy", "", *cells(tables["accuracy"]), ""]
-    page += ["### Direct, or step by step", "", *policies(tables["choices"]), "", "### Audits", ""]
+    page += ["### Audits", ""]
     page += [
         f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}"
         for row in tables["audits"]
@@ -202,21 +202,3 @@ def cells(accuracy: list[Row]) -> list[str]:
         found.setdefault((row["dimension"], row["level"]), {})[row["variant"]] = shown
     rows = [[*cell, *(by.get(variant, "-") for variant in variants)] for cell, by in found.items()]
     return markdown(["dimension", "level", *variants], rows)
-
-
-def policies(choices: list[Row]) -> list[str]:
-    """What each policy reaches, at what price."""
-    rows = [
-        [
-            row["policy"],
-            spread(row, "accuracy"),
-            f"{float(row['tokens_per_question']):.1f}",
-            f"{float(row['step_by_step']):.0%}",
-        ]
-        for row in choices
-    ]
-    return markdown(["policy", "accuracy", "tokens a question", "step by step"], rows)
-
-
-if __name__ == "__main__":
-    main()

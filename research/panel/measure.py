@@ -26,7 +26,8 @@ from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, SIGNALS, SUREST
 from metaprobe.training.folds import group_folds
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
-from metaprobe.training.recipes.panel import ORDERS, Placed, kept_right, train_panel
+from metaprobe.training.panel_fit import ORDERS, Placed, kept_right
+from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.recipes.panel_evaluate import BUDGETS, SIMPLE, at_budget, played_by
 from research.blocks import markdown, write
 from research.routing.data import SETS

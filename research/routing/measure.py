@@ -23,12 +23,14 @@ from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks, play
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
 from metaprobe.training.panel_fit import cross_fit
 from metaprobe.training.question_words import count_words
+from research.blocks import markdown, write
 from research.routing.against import against
 from research.routing.controls import controls_of
 from research.routing.data import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "routing.md"
+GUIDE = ROOT / "docs" / "routing.md"
 KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
 SPLITS = 3
@@ -170,6 +172,64 @@ def _against(score: dict[str, Floats], weights: NDArray[np.int32]) -> dict[str, 
 
 def _packed(one: Interval) -> list[float]:
     return [one.estimate, one.low, one.high]
+
+
+@main.command()
+def page() -> None:
+    """Write docs/research/routing.md, and the sentences about it in the guide, from what was kept."""
+    kept = json.loads(KEPT.read_text())
+    answer = _answer(kept)
+    write(PAGE, "answer", answer)
+    write(GUIDE, "routing", answer)
+    write(PAGE, "sets", [line for name, one in kept.items() for line in _set(name, one)])
+
+
+def _answer(kept: dict[str, Any]) -> list[str]:
+    rows = [row for one in kept.values() for row in one["rows"]]
+    count = {word: sum(row["word"] == word for row in rows) for word in ("ahead", "tie", "behind")}
+    areas = {name: one["area"] for name, one in kept.items() if one["area"]}
+    ahead = [name for name, area in areas.items() if area["word"] == "ahead"]
+    told = [
+        f"{name} {_points(area['over'][area['strongest']])} over {area['strongest']}" for name, area in areas.items()
+    ]
+    return [
+        f"At equal budgets the panel is ahead of the strongest simple way in {count['ahead']} of {len(rows)} "
+        f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}. "
+        f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
+        f"questions): {'; '.join(told)}; ahead by an interval on {len(ahead) or 'none'} of {len(areas)}.",
+        "",
+    ]
+
+
+def _set(name: str, one: dict[str, Any]) -> list[str]:
+    ways = sorted(one["rows"][0]["accuracy"], key=lambda way: (way != PANEL, way))
+    head = ["budget", *ways, "spent", "decided by", "over the strongest, points"]
+    body = []
+    for row in one["rows"]:
+        over = f"{_points(row['over'][row['strongest']])} ({row['strongest']}, {row['word']})"
+        decided = ", ".join(f"{way} {row['taken'].count(way)}" for way in dict.fromkeys(row["taken"]))
+        accuracy = [f"{row['accuracy'][way][0]:.3f}" for way in ways]
+        spent = f"{row['cost'][PANEL] / row['budget']:.0%}"
+        body.append([f"{row['budget']:.3g}", *accuracy, spent, decided, over])
+    if one["area"]:
+        area = one["area"]
+        over = f"{_points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})"
+        body.append(["area", *(f"{area['accuracy'][way][0]:.3f}" for way in ways), "", "", over])
+    best = one["best_agent"]
+    return [
+        f"## {name}",
+        "",
+        f"{one['about']}. {one['questions']} questions, {len(one['agents'])} agents, {one['dimensions']} dimensions; "
+        f"{one['splits']} splits of {one['test']} test questions. The best agent alone: {best[0]:.3f} for "
+        f"{best[1]:.3g} US dollars for 1,000 questions.",
+        "",
+        *markdown(head, body),
+        "",
+    ]
+
+
+def _points(interval: list[float]) -> str:
+    return f"{100 * interval[0]:+.1f} [{100 * interval[1]:+.1f}, {100 * interval[2]:+.1f}]"
 
 
 if __name__ == "__main__":
