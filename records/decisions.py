@@ -256,5 +256,7 @@ def _named(option: str | bool) -> str:
 
 
 def _shown(given: object) -> str:
+    if isinstance(given, (Mapping, list, tuple)):
+        return f"{'an object' if isinstance(given, Mapping) else 'a list'} of {len(given)}"
     text = repr(given)
     return text if len(text) <= 60 else f"{text[:57]}..."
