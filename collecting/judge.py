@@ -15,11 +15,11 @@ from metaprobe.collecting.extract import UNWATCHED, CallSelection, ExtractionWat
 from metaprobe.collecting.models import DECISIONS, api_options
 from metaprobe.llms.base import LLM, LLMError, Request
 from metaprobe.llms.cache import CachedLLM, CallCache
-from metaprobe.records.decisions import QUESTIONS, decision_answers, questions_message, read_questions
+from metaprobe.records.decisions import answers_in, asks_questions, messages_about, questions_message, read_questions
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, DecisionAnswer, Message, Run
+from metaprobe.records.types import Call, DecisionAnswer, Run
 
 STAGE = "judge"
 SHARD_RUNS = 64
@@ -83,12 +83,12 @@ async def judge(
     """
     if out.path.resolve() == store.path.resolve():
         raise RecordError(f"{out.path} holds the answers that are judged: expected another folder for the judged runs")
-    message = questions_message(questions)
-    key = hashlib.sha256(f"{llm.name}\0{message.content}".encode()).hexdigest()[:12]
+    asked_text = questions_message(questions).content
+    key = hashlib.sha256(f"{llm.name}\0{asked_text}".encode()).hexdigest()[:12]
     chosen = CallSelection(stage, agent)
     if not any(chosen.holds(call) for run in store.runs() for call in run.calls):
         raise chosen.nothing()
-    asked = _Judging(llm, message, chosen, key)
+    asked = _Judging(llm, questions, chosen, key)
     with out.alone():
         done = out.run_ids()
         watch.on_total(len(store.run_ids() - done))
@@ -110,7 +110,7 @@ class _Judging:
     """Asks one judge the same questions about answers."""
 
     llm: LLM
-    message: Message
+    questions: Sequence[Mapping[str, Any]]
     chosen: CallSelection
     key: str
     """Tells these questions to this judge from others in the ids of calls."""
@@ -136,17 +136,10 @@ class _Judging:
         return dataclasses.replace(run, calls=(*run.calls, *calls), decision_answers=(*run.decision_answers, *told))
 
     async def _ask(self, call: Call) -> tuple[Call, tuple[DecisionAnswer, ...]]:
-        messages = (*call.messages, Message("assistant", call.text), self.message)
+        messages = messages_about(call, self.questions)
         request = Request(id=f"{call.id}/{STAGE}/{self.key}", messages=messages, stage=STAGE, parent=call.id)
         answered = await self.llm.complete(request)
-        source = f"{answered.model}@{answered.model_revision}"
-        questions = read_questions(json.loads(self.message.content))
-        return answered, decision_answers(answered.text, call.id, source=source, questions=questions)
-
-
-def asks_questions(call: Call) -> bool:
-    """Whether it is a judge's call, and so no answer to be judged."""
-    return bool(call.messages) and call.messages[-1].role == QUESTIONS
+        return answered, answers_in(answered)
 
 
 def _counted(report: JudgeReport, judged: Sequence[Run | LLMError], asked: _Judging) -> JudgeReport:

@@ -114,6 +114,13 @@ def load_models(
             loaded[model] = LocalLLM.load(
                 model, batch_size=batch_size, top_logprobs=top_logprobs, layers=_layers(layers, of_signals)
             )
+    if not loaded[named[""]].capabilities.text or any(
+        not loaded[model].capabilities.text for name, model in named.items() if name not in ("", JUDGE)
+    ):
+        raise RecordError(
+            f"{DECISIONS} models answer typed questions and write no text: give one as --judge only, and another model "
+            "for the other stages"
+        )
     models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
     for stage, agent, replacement in read:
         _check_reading(models.of(stage, agent), replacement)

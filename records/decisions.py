@@ -8,10 +8,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.types import DecisionAnswer, DecisionKind, Message
+from metaprobe.records.types import Call, DecisionAnswer, DecisionKind, Message
 
 QUESTIONS = "questions"
 """Role of the message that holds a request's questions, as JSON. It is the last message of the call that asks them."""
@@ -81,7 +81,7 @@ def _option(given: object, key: str, kind: str, place: str) -> str | bool:
     description = given.get("description") if isinstance(given, Mapping) else None
     if description is not None and not isinstance(description, str):
         raise InvalidResponse(f"{place}.description is {_shown(description)}; expected a string")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text",)) -> tuple[str, str]:
@@ -112,6 +112,23 @@ def questions_message(questions: Sequence[Mapping[str, Any]]) -> Message:
     """Returns the message by which a request carries its questions. Raises `InvalidResponse` as `read_questions`."""
     read_questions(questions)
     return Message(QUESTIONS, json.dumps(list(questions), ensure_ascii=False))
+
+
+def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """Returns the messages that ask about a call's answer: what it answers, the answer, and the questions."""
+    return (*call.messages, Message("assistant", call.text), questions_message(questions))
+
+
+def asks_questions(call: Call) -> bool:
+    """Whether the call asks questions about another call, and so is no answer to be judged."""
+    return bool(call.messages) and call.messages[-1].role == QUESTIONS
+
+
+def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
+    """Returns what a call that asks questions says of the call that it is about, its parent."""
+    questions = read_questions(json.loads(call.messages[-1].content))
+    source = f"{call.model}@{call.model_revision}"
+    return decision_answers(call.text, call.parent or "", source=source, questions=questions)
 
 
 def decision_answers(
@@ -155,7 +172,7 @@ def _plain(decision: object) -> Any:
 def _answer(given: object, number: int, call_id: str, source: str, question: Question | None) -> DecisionAnswer:
     place = f"answers[{number}]"
     held = given if isinstance(given, Mapping) else {}
-    kind, name = held.get("type"), held.get("name")
+    kind, name = str(held.get("type")), held.get("name")
     if kind not in get_args(DecisionKind) or (name is not None and not isinstance(name, str)):
         raise InvalidResponse(f"{place} is {_shown(given)}; expected a predicate, choice, score or refusal")
     if question is not None and (name != question.name or kind not in (question.kind, "refusal")):
@@ -163,17 +180,17 @@ def _answer(given: object, number: int, call_id: str, source: str, question: Que
             f"{place} is a {kind} named {name!r}; expected a {question.kind} named {question.name!r}, or its refusal"
         )
     about: dict[str, Any] = {"call_id": call_id, "question": name or f"question {number + 1}", "source": source}
+    about["kind"] = kind
     if kind == "refusal":
-        return DecisionAnswer(**about, kind=kind, reason=f"{source or 'the judge'} refused to answer")
+        return DecisionAnswer(**about, reason=f"{source or 'the judge'} refused to answer")
     if kind == "predicate":
-        return DecisionAnswer(**about, kind=kind, value=_share(held.get("probability"), f"{place}.probability"))
+        return DecisionAnswer(**about, value=_share(held.get("probability"), f"{place}.probability"))
     options = None if question is None else question.options
     names, probabilities = _distribution(held.get("probabilities"), kind, place, options)
     missing = [option for option, p in zip(names, probabilities, strict=True) if p is None]
     reason = f"no probability of {', '.join(missing)}" if missing else "" if names else "no probabilities came"
     confidence = held.get("confidence")
     about |= {
-        "kind": kind,
         "options": names,
         "probabilities": probabilities,
         "confidence": None if confidence is None else _share(confidence, f"{place}.confidence"),
@@ -242,7 +259,7 @@ def _share(given: object, place: str) -> float:
     return float(given)
 
 
-def _is_number(given: object) -> Any:
+def _is_number(given: object) -> TypeGuard[int | float]:
     return type(given) is int or (type(given) is float and math.isfinite(given))
 
 
