@@ -46,13 +46,11 @@ SCHEMA = json.dumps({"type": "object", "properties": _FIELDS, "required": list(_
 """JSON Schema of a judgement, the fields in the paper's order: the scores come before the reasons."""
 
 
-_RESPONSE = (
-    "The assistant's last message is the response of an agent in a debate about a student's essay. Judge it only."
-)
+_RESPONSE = "The last message is an agent's response in a debate about a student's essay. Judge this response only."
 _LEVELS = {
     "instruction": (
         "How well does the response follow its instructions?",
-        "breaks or ignores an important instruction, retells the essay instead of arguing, or argues for the other side",
+        "breaks or ignores an important instruction, retells the essay, or argues for the other side",
         "follows its instructions, with one small slip",
         "keeps to its role throughout and does all it was told",
     ),

@@ -295,7 +295,11 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
         studies = head_studies(stores, options)
         options.on_step("audit and export")
         command = options.recorded("train_quality")
-        told = {"raw": options.raw_graph, "flags": options.as_flags(), "questions": options.question_texts}
+        told: dict[str, Any] = {
+            "raw": options.raw_graph,
+            "flags": options.as_flags(),
+            "questions": options.question_texts,
+        }
         return write_quality(options.out, studies, command=command, **told)
 
 
