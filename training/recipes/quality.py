@@ -295,12 +295,8 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
         studies = head_studies(stores, options)
         options.on_step("audit and export")
         command = options.recorded("train_quality")
-        told: dict[str, Any] = {
-            "raw": options.raw_graph,
-            "flags": options.as_flags(),
-            "questions": options.question_texts,
-        }
-        return write_quality(options.out, studies, command=command, **told)
+        told: dict[str, Any] = {"raw": options.raw_graph, "questions": options.question_texts}
+        return write_quality(options.out, studies, command=command, flags=options.as_flags(), **told)
 
 
 def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[str, Study | GradedStudy]:
