@@ -7,14 +7,16 @@ themselves, asks a policy at named points, takes its numbers from a source of si
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from metaprobe.llms.base import LLM, LLMError, Request
 from metaprobe.pipelines.prompting import Prompts
 from metaprobe.pipelines.system_options import Constant, N, Options
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
+from metaprobe.records.decisions import answers_in, messages_about
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement
+from metaprobe.records.types import Call, Decision, DecisionAnswer, Item, Label, Message, Run, Sampling, Statement
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, State
 from metaprobe.routing.profiles import Carried, Profiles
@@ -80,6 +82,7 @@ class Session:
         self._statements: list[Statement] = []
         self._labels: list[Label] = []
         self._decisions: list[Decision] = []
+        self._decision_answers: list[DecisionAnswer] = []
 
     async def ask(
         self,
@@ -156,6 +159,18 @@ class Session:
         self._calls[request.id] = call
         return call
 
+    async def judge_by_questions(
+        self, judged: Call, questions: Sequence[Mapping[str, Any]], *, stage: str, agent: str = ""
+    ) -> tuple[DecisionAnswer, ...]:
+        """Ask the stage's decision model typed questions about a call's answer, and note what it answers.
+
+        The model sees the messages of the call, and then its answer. Raises `LLMError`.
+        """
+        call = await self.send(messages_about(judged, questions), Sampling(), stage=stage, agent=agent, parent=judged)
+        answers = answers_in(call)
+        self._decision_answers += answers
+        return answers
+
     async def loglikelihood(self, text: str, *, stage: str, agent: str = "", round: int = 0) -> Call:
         """A text as the model's own words, from their beginning, with its tokens' log-probabilities."""
         request = self._request(stage, agent, round, (), Sampling())
@@ -216,6 +231,7 @@ class Session:
             statements=tuple(self._statements),
             labels=tuple(self._labels),
             decisions=tuple(self._decisions),
+            decision_answers=tuple(self._decision_answers),
             final_answer=final_answer,
         )
 

@@ -253,6 +253,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "monitoring": monitoring,
     "reasoning": lambda folder: {},
     "extract": lambda folder: {},
+    "decisions": lambda folder: {},
     "engines": lambda folder: {},
     "checkpoints": lambda folder: {},
     "probes": probes,

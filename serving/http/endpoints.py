@@ -24,6 +24,7 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
+from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.guard import Guard, caller_of, trial_id
 from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
@@ -39,9 +40,9 @@ from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
 
 THERE = (
-    "POST /v1/score, POST /v1/panel, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses,"
-    " POST /v1/embeddings, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json,"
-    " GET /healthz, GET /livez, GET /readyz, GET /dashboard"
+    "POST /v1/score, POST /v1/panel, POST /v1/decisions, POST /v1/chat/completions, POST /v1/completions,"
+    " POST /v1/responses, POST /v1/embeddings, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL,"
+    " GET /metrics, GET /openapi.json, GET /healthz, GET /livez, GET /readyz, GET /dashboard"
 )
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ def application(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
             Route("/v1/panel", own.panel, methods=["POST"]),
+            Route("/v1/decisions", own.decisions, methods=["POST"]),
             *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED),
             Route("/v1/feedback", own.feedback, methods=["POST"]),
             Route("/v1/models", to_upstream(proxy.models)),
@@ -141,6 +143,13 @@ class OwnAnswers:
         body = await read_json_body(request, self.settings)
         return _json(await self.scoring.of(len(body), partial(self.panels.judge, body)))
 
+    async def decisions(self, request: Request) -> Response:
+        """Answers typed questions about an answer, and refuses those that no checkpoint here answers."""
+        judges = self.office.now
+        body = await read_json_body(request, self.settings)
+        desk = DecisionDesk(self.settings, judges, self.log, self.scoring)
+        return _json(await desk.answer(body, request))
+
     async def feedback(self, request: Request) -> Response:
         """Stores a label for an answer, or several."""
         if self.desk is None:
@@ -162,7 +171,7 @@ class OwnAnswers:
         """That it is ready, and with which checkpoint."""
         judges = self.office.now
         health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstream)}
-        if not judges.only:
+        if not judges.only or judges.texts:
             health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
         return _json(health | ({"reload_refused": True} if self.reloader.refused else {}))
 

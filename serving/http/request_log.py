@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.monitoring.entry import MAX_NOTE, Entry
-from metaprobe.records.response import ParsedResponse
+from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
@@ -78,7 +78,7 @@ class ServerLog:
         lengths = AnswerLengths.of_log(log.tables) if gated else None
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
 
-    def cost_usd(self, answer: ParsedResponse, asked_model: str) -> float | None:
+    def cost_usd(self, answer: ParsedResponse | ParsedText, asked_model: str) -> float | None:
         """Returns the cost of the tokens that the upstream counted; None without a price or a count."""
         counted = answer.usage
         price = price_of(answer.model, self.host, self.prices) or price_of(asked_model, self.host, self.prices)
@@ -141,7 +141,12 @@ class RequestLog:
     def __post_init__(self) -> None:
         self._last = self.request_id
 
-    def add(self, shown: dict[str, Any], answer: ParsedResponse | None, gate: Mapping[str, Any] | None = None) -> None:
+    def add(
+        self,
+        shown: dict[str, Any],
+        answer: ParsedResponse | ParsedText | None,
+        gate: Mapping[str, Any] | None = None,
+    ) -> None:
         """Logs a verdict, and puts the id under which it is logged into it.
 
         `shown`: the verdict as the caller gets it. `answer`: what it is of, None where that cannot be read. `gate`:
@@ -155,7 +160,7 @@ class RequestLog:
         if not self._write(self._last, shown, answer, gate, callers_id=theirs):
             shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
 
-    def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse) -> None:
+    def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse | ParsedText) -> None:
         """Logs what a checkpoint in the shadow says of the answer that was added last."""
         self._write(f"{self._last}:shadow", shown, answer, None, shadow_of=self._last)
 
@@ -163,14 +168,15 @@ class RequestLog:
         self,
         identity: str,
         shown: Mapping[str, Any],
-        answer: ParsedResponse | None,
+        answer: ParsedResponse | ParsedText | None,
         gate: Mapping[str, Any] | None,
         *,
         shadow_of: str = "",
         callers_id: str = "",
     ) -> bool:
         """Whether the log took the entry."""
-        tokens = len(answer.logprobs) if answer else gate["tokens"] if gate else None
+        logprobs = answer.logprobs if isinstance(answer, ParsedResponse) else None
+        tokens = len(logprobs) if logprobs is not None else gate["tokens"] if gate else None
         model = (answer.model if answer else gate["model"] if gate else "") or self.model
         settings = self.server.settings
         taken = self.server.log.write(
@@ -193,7 +199,7 @@ class RequestLog:
                 latency_s=time.perf_counter() - self._started,
                 shadow_of=shadow_of,
                 tags=self.tags,
-                logprobs=answer.logprobs if answer and settings.log_logprobs else None,  # type: ignore[arg-type]
+                logprobs=logprobs if settings.log_logprobs else None,  # type: ignore[arg-type]
                 question=self.question,
                 answer=answer.text if answer and settings.log_texts else None,
                 callers_id=callers_id,
@@ -213,7 +219,7 @@ class RequestLog:
         lengths.add(model, tokens)
         return None
 
-    def _cost_usd(self, answer: ParsedResponse) -> float | None:
+    def _cost_usd(self, answer: ParsedResponse | ParsedText) -> float | None:
         """The first of several answers bears the cost of them all."""
         cost = self.server.cost_usd(answer, self.model)
         if cost is None or not self.one_usage:

@@ -291,6 +291,40 @@ def _counters(bar: Any) -> tuple[Callable[[int], None], Callable[[int, int], Non
     return on_total, on_chunk
 
 
+@command(COMMANDS, "A decision model's probabilities for recorded answers.")
+def judge(
+    runs: OneStore,
+    llm: Annotated[str, Option("The judge: decisions:MODEL, or decisions:MODEL@http://host:port/v1.")],
+    questions: Annotated[Path, Option("JSON list of predicate, choice and score questions.", kind="file")],
+    out: Annotated[Path, Option("Run store for the judged runs; judging into it again resumes.", kind="folder")],
+    stage: Stage = None,
+    agent: Agent = None,
+    cache: Annotated[Path | None, Option("File of calls shared by judgings and collections.", kind="new file")] = None,
+    api: Annotated[tuple[str, ...], Option("KEY=VALUE, such as attempts=3 or revision=v2; repeatable.")] = (),
+    prices: Annotated[
+        Path | None, Option('{"MODEL": {"prompt": USD, "completion": USD}} for a million tokens each.', kind="file")
+    ] = None,
+    concurrency: Annotated[int, Option("Requests in flight.", low=1)] = 16,
+) -> None:
+    """Ask a decision model the same questions about every answer in RUNS.
+
+    Each question is {"type": "predicate", "name": "correct", "instructions": "The answer is right."}, or a "choice"
+    with "choices", or a "score" with "levels", as `client.decisions.create` of openai-python takes them. All questions
+    about one answer go in one request. Probabilities, refusals and missing levels are stored beside the labels.
+    """
+    from metaprobe.collecting.extract import ExtractionWatch
+    from metaprobe.collecting.judge import launch_judge
+
+    named: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
+    with progress_bar("judge", " runs", ends=True) as bar:
+        watch = ExtractionWatch(*_counters(bar))
+        report = launch_judge(runs, llm, out, questions, watch=watch, concurrency=concurrency, **named)
+    click.echo(json.dumps(dataclasses.asdict(report)))
+    if report.failed:
+        click.echo(f"{report.failed} runs are not judged, the first: {report.failure}", err=True)
+        sys.exit(1)
+
+
 @command(COMMANDS, "Labels by hand or by a judge, for answers that no program can check.")
 def label(runs: OneStore, file: Annotated[Path | None, Option(kind="file", argument=True)] = None) -> None:
     """List the answers in RUNS that nobody has judged; or take their labels from FILE.
