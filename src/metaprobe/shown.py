@@ -107,6 +107,19 @@ def promotion_table(decided: Line) -> Iterator[str]:
     yield from _notes(("reason", one) for one in reasons)
 
 
+def advice_table(advised: Line) -> Iterator[str]:
+    """What the log is, its labels, and for each signal whether it can be had, why, and the next commands."""
+    yield f"{advised['what']}: {advised['answers']:,} answers to {advised['questions']:,} questions"
+    labels = ", ".join(f"{name} {count:,}" for name, count in advised["labels"].items()) or "none"
+    yield f"labels: {labels}; {advised['right']:,} questions with a right answer, {advised['wrong']:,} with a wrong one"
+    if advised["left_out"]:
+        yield f"{advised['left_out']:,} more cannot be read: metaprobe import FILE --explain says why"
+    for one in advised["signals"]:
+        yield ""
+        yield from textwrap.wrap(f"{'yes' if one['supported'] else 'no ':3}  {one['signal']}: {one['why']}", WIDTH)
+        yield from (f"       {line}" for line in one["commands"])
+
+
 def check_table(checked: Line) -> Iterator[str]:
     """The result, each figure before and after with its interval and margin, and what to do."""
     yield f"{checked['status']}, compared with {checked['reference']}"
