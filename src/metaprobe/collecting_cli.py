@@ -16,7 +16,8 @@ from metaprobe.progress import live_collection, progress_bar, quiet_libraries, s
 from metaprobe.records.extras import require
 from metaprobe.records.importer import NAMES
 from metaprobe.records.types import POSITIONS
-from metaprobe.terminal import Stores, say_collected
+from metaprobe.shown import advice_table, show_result
+from metaprobe.terminal import AsJson, Stores, say_collected
 from metaprobe.training.options import Agent, Stage
 
 COMMANDS = click.Group()
@@ -187,6 +188,21 @@ OF_STATES = {
 }
 OF_LOGPROBS = {"out": "--out", "top_logprobs": "--top-logprobs"}
 """Parameters of `extract` that mean something for one of its two readings only -> their options."""
+
+
+@command(COMMANDS, "What a log can support: signals, labels, the next command.", name="advise")
+def advise_command(
+    file: Annotated[Path, Option(kind="path", argument=True)],
+    as_json: AsJson = False,
+) -> None:
+    """Which signals of answer quality FILE supports, how many labels it has, and the next command for each.
+
+    FILE is a run store, or any file that `import` reads. Nothing is stored, and no model is asked.
+    """
+    from metaprobe.collecting.advise import advise
+    from metaprobe.eval.results import plain
+
+    show_result(plain(advise(file)), as_json, advice_table)
 
 
 @command(COMMANDS, "Hidden states or log-probabilities of recorded calls, read again with a model.")
