@@ -4,7 +4,7 @@
      "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
 
 `correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
-`verbalized_confidence`.
+`verbalized_confidence`. Text alone may also come as `question` and `answer`, in place of messages and response.
 """
 
 import json
@@ -255,6 +255,11 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         record = {**own, "response": record}
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
         record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
+    if "response" not in record and isinstance(record.get("answer"), str):
+        asked = [{"role": "user", "content": string(record, "question")}] if record.get("question") else None
+        told = {"choices": [{"message": {"role": "assistant", "content": record["answer"]}}]}
+        record = {"messages": asked, **{k: v for k, v in record.items() if k not in ("question", "answer")}}
+        record["response"] = told
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
         # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
