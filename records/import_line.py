@@ -5,7 +5,8 @@
      "decisions": <a Decision of openai-python, or a list of them>}
 
 `correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
-`verbalized_confidence` or `decisions` about it.
+`verbalized_confidence` or `decisions` about it. Text alone may also come as `question` and `answer`, in place of
+messages and response.
 """
 
 import json
@@ -289,6 +290,11 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
     if "response" not in record and isinstance(record.get("answers"), list):  # a bare Decision, of whatever text
         own = {key: value for key, value in record.items() if key not in ("answers", "model", "usage")}
         record = {**own, "decisions": {"answers": record["answers"], "model": record.get("model")}}
+    if "response" not in record and isinstance(record.get("answer"), str):
+        asked = [{"role": "user", "content": string(record, "question")}] if record.get("question") else None
+        told = {"choices": [{"message": {"role": "assistant", "content": record["answer"]}}]}
+        record = {"messages": asked, **{k: v for k, v in record.items() if k not in ("question", "answer")}}
+        record["response"] = told
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
         # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.

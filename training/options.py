@@ -240,6 +240,25 @@ class PanelOptions(RunOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions):
+    """Options of `train_text`."""
+
+    target: Annotated[str, Option("Label to predict: 0 and 1, or whole levels of a rubric.")] = "correct"
+    read_by: Annotated[
+        str,
+        Option(
+            "Model whose states over the text are tried above the words: an embedded name, a folder or a hub id. "
+            "Needs the extra train, also to score.",
+            metavar="MODEL",
+        ),
+    ] = ""
+    layers: Layers = "every:5"  # of the reading model's
+
+    def __post_init__(self) -> None:
+        FlagOptions.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOptions(RunOptions, ReplaceOptions):
     """Options of `train_adapter`."""
 

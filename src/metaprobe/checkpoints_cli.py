@@ -132,20 +132,30 @@ def score(
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line. A travelling blend takes a
-    store only. A panel gives a line for each question: which of its answers to keep, and how sure it is.
+    store only. A panel gives a line for each question: which of its answers to keep, and how sure it is. A text reader
+    takes lines with question and answer, without log-probabilities.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_file import score_lines
+    from metaprobe.probes.score_file import score_lines, score_texts
 
     file = Path("/dev/stdin") if str(file) == "-" else file
-    if load_verified(checkpoint).manifest.kind == "panel":
+    kind = load_verified(checkpoint).manifest.kind
+    if kind == "panel":
         if flags.flags or run is not None:
             raise click.UsageError("flags and --run are for quality predictors: a panel says which answer to keep")
         from metaprobe.routing.panel import Panel
         from metaprobe.routing.panel_lines import panel_lines
 
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
+    elif kind == "text" and not file.is_dir():
+        if run is not None or stage is not None:
+            raise click.UsageError("--run and --stage are not for text readers: a text is read as it is")
+        from metaprobe.probes.text import TextReader
+
+        verdicts = lines_done(
+            "score", score_texts(TextReader.load(checkpoint, sha256=sha256, **flags.flags), file), file
+        )
     elif file.is_dir():
         verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags)
     elif stage is not None:
