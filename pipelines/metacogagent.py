@@ -13,8 +13,8 @@ Where the paper is silent:
   profiles stay; without cross-evaluation, the others' are. Otherwise nothing could be delegated to anybody in
   particular, and Table IV has delegation precisions for both.
 
-Variant `panel` has a panel in the place of both rules: it names who answers, one after another, and keeps an answer.
-Variant `panel-vote` has all agents answer, as `majority`, and the panel in the place of the vote.
+Variant `panel` has a panel in the place of both rules: it names who answers, one after another, and keeps an answer. A
+panel that stores no way of asking has all agents answer, and takes the place of the vote.
 
 A checkpoint in the place of the stated confidence that reads the prompt costs one token instead of an assessment. One
 that reads the answer makes every agent that is asked draft its answer first: such drafts count as executions, and the
@@ -41,7 +41,6 @@ from metaprobe.routing.profiles import DIMENSION, DISPATCHED, PROFILE, UNKNOWN, 
 AGENTS = ("alpha", "beta", "gamma")
 """Reasoning, retrieval, coding."""
 
-PANEL_VOTE = "panel-vote"
 CLASSIFY_TOKENS, ASSESS_TOKENS = 6, 16
 TALK_ROUNDS = Constant("talk_rounds", 2, "how often each agent may speak in the variant conversation")
 """The paper's AutoGen made 2.08 calls a task."""
@@ -263,22 +262,18 @@ async def majority(team: Team) -> str:
 
 
 async def panel(team: Team) -> str:
-    """The panel names who answers, one agent after another, and keeps an answer."""
-    session, drafts = team.session, list[Call]()
+    """The panel names who answers, one agent after another, and keeps an answer; else all answer."""
+    session, drafts, place = team.session, list[Call](), None
     await team.classify(team.next_in_turn)
-    while agent := session.next_agent(team.agents, drafts, team.dimension):
-        drafts.append(await team.draft(agent))
+    if session.panel.asks is None:
+        drafts += await asyncio.gather(*(team.draft(agent) for agent in team.agents))
+    else:
+        while (step := session.panel_step(team.agents, drafts, team.dimension)).agent is not None:
+            drafts.append(await team.draft(step.agent))
+        place = step.keep
     if not drafts:
         raise RecordError(f"the panel asks none of {', '.join(team.agents)}: train it on answers of these agents")
-    return extract(session.item, session.keep(drafts, team.dimension), session.variant)
-
-
-async def panel_vote(team: Team) -> str:
-    """All answer, and the panel keeps an answer."""
-    session = team.session
-    await team.classify(team.next_in_turn)
-    drafts = await asyncio.gather(*(team.draft(agent) for agent in team.agents))
-    return extract(session.item, session.keep(drafts, team.dimension), session.variant)
+    return extract(session.item, session.keep(drafts, team.dimension, place), session.variant)
 
 
 async def conversation(team: Team) -> str:
@@ -313,7 +308,6 @@ BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
     "keyword": keyword,
     "majority": majority,
     PANEL: panel,
-    PANEL_VOTE: panel_vote,
     "conversation": conversation,
 }
 
@@ -321,7 +315,7 @@ BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
 def calls(setup: Setup, variant: str) -> dict[str, int]:
     """How many calls a run makes at most, by stage."""
     agents = len(setup.agents or AGENTS)
-    if variant in (PANEL, PANEL_VOTE):
+    if variant == PANEL:
         return {"classify": 1, "answer": agents}
     answers = {"majority": agents, "conversation": agents * setup.options.value(TALK_ROUNDS)}
     if variant in BASELINES:
@@ -334,7 +328,7 @@ SYSTEM = System(
     run=metacogagent,
     prompts=("classify", "dimensions", "assess", "answer", "discuss", "keywords", "agent", *AGENTS),
     variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
-    panel_variants=(PANEL, PANEL_VOTE),
+    panel_variants=(PANEL,),
     stages=("classify", "assess", "answer"),
     signals={"confidence": "answer"},
     decides=("assess", "assign"),

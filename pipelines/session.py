@@ -25,7 +25,7 @@ from metaprobe.routing.profiles import Carried, Profiles
 
 if TYPE_CHECKING:
     from metaprobe.routing.panel import Panel
-    from metaprobe.routing.panel_answers import PanelVerdict
+    from metaprobe.routing.panel_answers import PanelStep, PanelVerdict
 
 PANEL = "panel"
 """Name of a variant in which a panel keeps one of several answers, and of the label with the kept answer's P(right)."""
@@ -234,25 +234,38 @@ class Session:
             dimension=item.dimension if dimension is None else dimension,
             question=item.question,
             choices=item.choices,
-            same=None if item.check == "none" else lambda text: canonical(item, text) or None,
+            same=self._same,
         )
 
-    def keep(self, answers: Sequence[Call], dimension: str | None = None) -> Call:
-        """Returns the answer that the panel keeps, with its P(right) as a label; the first where none can be read."""
-        verdict = self.judge(answers, dimension)
-        kept = answers[verdict.kept or 0]
-        if verdict.score is not None:
-            self.label(kept, PANEL, verdict.score, source=verdict.checkpoint)
-        return kept
+    def keep(self, answers: Sequence[Call], dimension: str | None = None, place: int | None = None) -> Call:
+        """Returns the answer that the panel keeps, with its P(right) as a label; the first where none can be read.
 
-    def next_agent(self, agents: Sequence[str], answers: Sequence[Call], dimension: str) -> str | None:
-        """Returns the agent that the panel asks after these answers, none of them twice; None to stop."""
-        item, asked = self.item, {call.agent for call in answers}
-        left = [name for name in agents if name not in asked]
-        prices = {name: math.inf for name in self.panel.agents.names if name not in left}
-        read = [read_call(item, call) for call in answers]
-        step = self.panel.next(item.question, dimension, read, None, prices or None, self.draw_id, choices=item.choices)
-        return step.agent if step.agent in left else None
+        `place`: of the answer to keep, where the panel's last step says it.
+        """
+        verdict = self.judge(answers, dimension)
+        at = verdict.kept if place is None else place
+        for one in verdict.classes:
+            if at in one.members:
+                self.label(answers[at], PANEL, one.probability, source=verdict.checkpoint)
+        return answers[at or 0]
+
+    def panel_step(self, agents: Sequence[str], answers: Sequence[Call], dimension: str) -> "PanelStep":
+        """Returns whom of these agents the panel asks after the answers, or which answer it keeps."""
+        item = self.item
+        return self.panel.next(
+            item.question,
+            dimension,
+            [read_call(item, call) for call in answers],
+            prices={name: math.inf for name in self.panel.agents.names if name not in agents},
+            request_id=self.draw_id,
+            choices=item.choices,
+            same=self._same,
+        )
+
+    @property
+    def _same(self) -> Callable[[str], str | None] | None:
+        """Returns a form in which equal answers to the item are equal; None where no program compares them."""
+        return None if self.item.check == "none" else lambda text: canonical(self.item, text) or None
 
     @property
     def draw_id(self) -> str:

@@ -37,6 +37,8 @@ class PanelAnswered:
 
     response: Any
     """The response to keep; None where none can be read."""
+    score: float | None
+    """Calibrated P(right) of that response; None where none is kept."""
     verdict: PanelVerdict | None
     """The panel's verdict on all answers; None where no answer came."""
     responses: tuple[Any, ...]
@@ -203,6 +205,7 @@ async def ask(
     kept = way.keep if way.keep is not None else verdict.kept if verdict else None
     return PanelAnswered(
         response=None if kept is None else loop.responses[kept],
+        score=next((one.probability for one in verdict.classes if kept in one.members), None) if verdict else None,
         verdict=verdict,
         responses=tuple(loop.responses),
         agents=tuple(loop.agents),

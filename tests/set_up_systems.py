@@ -56,7 +56,7 @@ def disagreeing(request: Request) -> str:
 def setup_of(name: str, options: Options, llm: ScriptedLLM) -> Setup:
     system = SYSTEMS[name]
     prompts = Prompts.load(system.folder or name, system.prompts, optional=system.agents)
-    panel: Any = CountingPanel(system.agents)
+    panel: Any = CountingPanel()
     return Setup(Models(llm), prompts, agents=system.agents, options=options, panel=panel)
 
 

@@ -1,5 +1,6 @@
 """The variant `panel` of the systems: a panel keeps one of their answers, and says when to stop and whom to ask."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from panel_worlds import biased_vote, topics
 from scripted import ScriptedLLM, run_once
+from test_panel_next import specialists
 
 from metaprobe.collecting.collect import run_id
 from metaprobe.collecting.launch import launch
@@ -17,9 +19,9 @@ from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelStep
 from metaprobe.routing.panel_stops import FIRST_TO, FIXED, Setting
 from metaprobe.training.options import PanelOptions
+from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.panel import train_panel
 
 ITEM = Item(id="i", question="What is 5 + 7?", gold=("12",), check="number", group="g")
@@ -34,6 +36,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Panel:
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Panel:
     return Panel(train_panel(topics(), PanelOptions(out=tmp_path_factory.mktemp("team") / "c")))
+
+
+@pytest.fixture(scope="module")
+def special(tmp_path_factory: pytest.TempPathFactory) -> Panel:
+    options = PanelOptions(out=tmp_path_factory.mktemp("special") / "c")
+    return Panel(train_panel(panels_of_outcomes(specialists()), options))
 
 
 class Sure(ScriptedLLM):
@@ -72,28 +80,25 @@ def test_the_panel_keeps_the_surer_answer_where_the_vote_keeps_the_mistake(
     assert kept == {"panel": "12", "vote": "7"}
 
 
+@pytest.mark.parametrize(
+    ("question", "first"), [("sum of the numbers 7", "maths"), ("year of the battle 7", "history")]
+)
 def test_metacogagent_asks_whom_the_panel_names_and_nobody_how_sure_it_is(
-    team: Panel, monkeypatch: pytest.MonkeyPatch
+    special: Panel, question: str, first: str
 ) -> None:
-    seen: list[Any] = []
+    agents = ("maths", "history")
+    llm = ScriptedLLM({"classify": "math", "answer": lambda request: f"{len(request.agent)}"})
+    item = dataclasses.replace(ITEM, question=question)
+    found = run_once(METACOG, item, llm, variant="panel", panel=special, agents=agents)
+    assert [request.agent for request in llm.asked][:2] == ["", first]
+    assert set(llm.stages) == {"classify", "answer"}
+    assert "dear" not in {request.agent for request in llm.asked}, "it is not of this team"
+    assert found.final_answer == str(len(first))
 
-    def named(
-        question: str, dimension: Any, answers: Any, price: Any, prices: Any, identity: str, **_: Any
-    ) -> PanelStep:
-        seen.append((dimension, [one.agent for one in answers], prices, identity))
-        return PanelStep(("maths", "maths")[len(answers)], {}, "")
 
-    monkeypatch.setattr(team, "next", named)
+def test_a_panel_that_stores_no_way_of_asking_has_all_agents_answer(team: Panel) -> None:
     llm = ScriptedLLM({"classify": "math", "maths:answer": "12", "*": "7"})
-    found = run_once(METACOG, ITEM, llm, variant="panel", panel=team, agents=("history", "maths"))
-    assert (llm.stages, found.final_answer) == (["classify", "answer"], "12")
-    assert [one[1] for one in seen] == [[], ["maths"]], "nobody is asked twice"
-    assert [set(one[2]) for one in seen] == [{"neither"}, {"neither", "maths"}]
-
-
-def test_the_vote_of_all_agents_is_the_panels(team: Panel) -> None:
-    llm = ScriptedLLM({"classify": "math", "maths:answer": "12", "*": "7"})
-    found = run_once(METACOG, ITEM, llm, variant="panel-vote", panel=team, agents=("history", "maths", "neither"))
+    found = run_once(METACOG, ITEM, llm, variant="panel", panel=team, agents=("history", "maths", "neither"))
     own = team.judge(["7", "12", "7"], agents=["history", "maths", "neither"], question=ITEM.question)
     assert sorted(llm.stages) == ["answer"] * 3 + ["classify"]
     assert found.final_answer == ["7", "12", "7"][own.kept or 0]

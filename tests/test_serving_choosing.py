@@ -36,6 +36,7 @@ def one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
         return PanelStep(agent, {"history": 0.2, "maths": 0.1}, f"on {dimension}")
 
     monkeypatch.setattr(Panel, "next", named)
+    monkeypatch.setattr(Panel, "ask_plan", lambda self, **_: None)
 
 
 class Speaks:
@@ -236,7 +237,7 @@ def test_samples_of_one_upstream_are_asked_until_the_panel_stops(
         ({"panel": "p", "upstreams": ("a=http://h/v1", "http://h/v1")}, "one without a name"),
         ({"panel": "p", "upstreams": ("a=http://h/v1", "a=http://g/v1")}, "two upstreams are called 'a'"),
         ({"panel": "p", "upstreams": ("a=ftp://h/v1",)}, "not a base URL"),
-        ({"upstream": "http://h/v1", "panel_price": 0.1}, "no upstreams to choose among"),
+        ({"upstream": "http://h/v1", "panel_price": 0.1}, "price or budget is given"),
     ],
 )
 def test_upstreams_that_do_not_fit_are_refused(given: dict[str, Any], match: str) -> None:

@@ -86,11 +86,16 @@ class Chooser:
                 f"the panel knows no agent {', '.join(strange)}; expected --upstream NAME=URL with names among "
                 f"{', '.join(panel.agents.names)}"
             )
-        if len(upstreams) > 1 or not panel.settings:
-            try:
-                panel.next("", None, [], settings.panel_price, None, "")
-            except RecordError as error:
-                raise SettingsError(str(error)) from error
+        several = len(upstreams) > 1 or not panel.settings
+        try:
+            if several:
+                panel.ask_plan(price=settings.panel_price, budget=settings.panel_budget)
+            elif settings.panel_budget is not None:
+                raise RecordError("a panel's budget is for several upstreams, and one is given: give a price")
+            else:
+                panel.plan(price=settings.panel_price)
+        except RecordError as error:
+            raise SettingsError(str(error)) from error
         table = None if settings.prices is None else read_prices(settings.prices)
         known = {name: price_of(one.model, one.host, table) for name, one in upstreams.items()}
         return cls(
@@ -160,6 +165,7 @@ class _Asking:
                 messages,
                 model=models,
                 price=chooser.settings.panel_price,
+                budget=chooser.settings.panel_budget,
                 prices=chooser.prices,
                 dimension=self.tags.get(DIMENSION, ""),
                 request_id=str(self.request.scope.get(SCOPE_CALLERS_ID) or ""),
@@ -280,7 +286,7 @@ def _account(answered: PanelAnswered) -> dict[str, Any]:
     """Returns what was asked and spent, and how sure the panel is, as the caller gets it."""
     verdict = answered.verdict
     return {
-        "score": None if verdict is None else verdict.score,
+        "score": answered.score,
         "none": None if verdict is None else verdict.none,
         "asked": list(answered.asked),
         "spent": answered.spent,

@@ -111,10 +111,16 @@ class Settings(FlagOptions):
     panel_price: Annotated[
         float | None,
         Option(
-            "Accuracy that a US dollar for 1,000 questions must bring, where a panel chooses among upstreams.", low=0
+            "Accuracy that a US dollar for 1,000 questions must bring, where the panel chooses among upstreams; of one"
+            " upstream, that one more answer must bring.",
+            low=0,
         ),
     ] = None
-    """None for the panel's default."""
+    panel_budget: Annotated[
+        float | None,
+        Option("In its place: mean US dollars that the panel may spend on 1,000 questions.", above=0),
+    ] = None
+    """None of both for the panel's default."""
     gate: Annotated[
         Path | str | None,
         Option("Streaming gate that may end streamed answers early.", kind="checkpoint", variable=True),
@@ -291,10 +297,8 @@ class Settings(FlagOptions):
             raise SettingsError("several upstreams came, one without a name; expected one URL, or NAME=URL for each")
         if self.named_upstreams and self.panel is None:
             raise SettingsError("several upstreams are given, and no panel that chooses among them: name one (--panel)")
-        if self.panel_price is not None and not self.named_upstreams:
-            raise SettingsError("a panel's price is given, and no upstreams to choose among: give --upstream NAME=URL")
-        if self.panel_price is not None and not self.panel_price >= 0:
-            raise SettingsError(f"panel_price is {self.panel_price}; expected at least 0")
+        if (self.panel_price, self.panel_budget) != (None, None) and not self.named_upstreams:
+            raise SettingsError("a panel's price or budget is given, and no --upstream NAME=URL to choose among")
         for url in [*unnamed, *(one.url for one in self.named_upstreams.values())]:
             _check_upstream(url)
         if unnamed:
