@@ -24,6 +24,7 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
+from metaprobe.serving.http.choosing import CHAT, Chooser
 from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.guard import Guard, caller_of, trial_id
@@ -55,32 +56,39 @@ def application(
 ) -> Starlette:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`. `load` gives the judges,
     and is called again for every reload."""
-    keys, office = Keys.of(settings), Office(load())
+    keys, office, named = Keys.of(settings), Office(load()), settings.named_upstreams
     reloader = Reloader(office, load, settings.pins, metrics)
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
     proxy = Proxy(settings, office, gates, client, metrics, log, panels)
+    chooser = Chooser.of(settings, office, panels.panel, keys, metrics, log) if panels and named else None
     desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
     own = OwnAnswers(settings, office, reloader, metrics, log, desk, panels)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
+            if named:
+                message = "several upstreams are chosen among for POST /v1/chat/completions only"
+                raise Refusal(404, "no_upstream", message)
             if not settings.upstream:
                 raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
             return await answer(request)
 
         return answered
 
+    chat = chooser.complete if chooser else to_upstream(proxy)
+    models = chooser.models if chooser else to_upstream(proxy.models)
     app = Starlette(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
             Route("/v1/panel", own.panel, methods=["POST"]),
             Route("/v1/decisions", own.decisions, methods=["POST"]),
-            *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED),
+            Route(f"/v1{CHAT}", chat, methods=["POST"]),
+            *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED if path != CHAT),
             Route("/v1/feedback", own.feedback, methods=["POST"]),
-            Route("/v1/models", to_upstream(proxy.models)),
-            Route("/v1/models/{model:path}", to_upstream(proxy.models)),
+            Route("/v1/models", models),
+            Route("/v1/models/{model:path}", models),
             Route("/metrics", own.counts),
             Route("/openapi.json", own.described),
             *dashboard_routes(log.log if log else None),
@@ -93,7 +101,7 @@ def application(
             Middleware(Leasing, memory=Memory.of(settings)),
         ],
         exception_handlers={HTTPException: _unknown},
-        lifespan=lambda _: _running(settings, reloader, client, log),
+        lifespan=lambda _: _running(settings, reloader, chooser or client, log),
     )
     # A redirect would send the caller to the address in `Host` by http, with the question and perhaps the key.
     app.router.redirect_slashes = False
@@ -102,7 +110,7 @@ def application(
 
 @asynccontextmanager
 async def _running(
-    settings: Settings, reloader: Reloader, client: UpstreamClient, log: ServerLog | None
+    settings: Settings, reloader: Reloader, client: UpstreamClient | Chooser, log: ServerLog | None
 ) -> AsyncIterator[None]:
     """Runs the work beside the answers for as long as the server runs, and closes what is open when it ends."""
     say_out_of_files_once(asyncio.get_running_loop())
@@ -170,7 +178,7 @@ class OwnAnswers:
     async def health(self, _: Request) -> Response:
         """That it is ready, and with which checkpoint."""
         judges = self.office.now
-        health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstream)}
+        health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
         if not judges.only or judges.texts:
             health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
         return _json(health | ({"reload_refused": True} if self.reloader.refused else {}))

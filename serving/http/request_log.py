@@ -104,7 +104,7 @@ class ServerLog:
         one response of the upstream, whose count of tokens is of them all.
         """
         if tags is None:
-            tags = read_tags(_in_header(request) or _in_metadata(question))
+            tags = tags_of(request, question)
         return RequestLog(
             self,
             request_id=str(request.scope.get(SCOPE_ID, "")),
@@ -133,7 +133,8 @@ class RequestLog:
     max_tokens: int | None
     one_usage: bool
     """Whether the count of tokens of one response is of all answers."""
-    _started: float = field(default_factory=lambda: time.perf_counter())
+    started: float = field(default_factory=time.perf_counter)
+    """When the answer was asked for, by `time.perf_counter`."""
     _answers: int = 0
     _cost_borne: bool = False
     _last: str = field(init=False)
@@ -196,7 +197,7 @@ class RequestLog:
                 tokens=tokens,
                 tokens_saved=None if shadow_of else self._tokens_saved(model, tokens, ended=gate is not None),
                 cost_usd=None if shadow_of or answer is None else self._cost_usd(answer),
-                latency_s=time.perf_counter() - self._started,
+                latency_s=time.perf_counter() - self.started,
                 shadow_of=shadow_of,
                 tags=self.tags,
                 logprobs=logprobs if settings.log_logprobs else None,  # type: ignore[arg-type]
@@ -256,6 +257,11 @@ def read_tags(given: str) -> dict[str, str]:
     if len(tags) > MAX_TAGS:
         raise Refusal(400, "invalid_tags", f"{TAGS_HEADER} holds {len(tags)} tags; at most {MAX_TAGS} are kept")
     return tags
+
+
+def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
+    """Returns the tags of a request, from its header or else its metadata. Raises `Refusal` (400) as `read_tags`."""
+    return read_tags(_in_header(request) or _in_metadata(question))
 
 
 def _in_header(request: Request) -> str:
