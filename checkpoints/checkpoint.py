@@ -222,6 +222,14 @@ def load_verified(
     return _verified_at(files_at(path), sha256=sha256, limits=limits)
 
 
+def kind_at(path: str | os.PathLike[str]) -> str:
+    """Returns the kind that a checkpoint's manifest states; nothing else is read or verified."""
+    files = files_at(path)
+    if isinstance(files, Folder) and not files.path.is_dir():
+        raise NotACheckpoint(f"{files.path} is not a folder; a checkpoint is a folder that holds {MANIFEST}")
+    return parse_manifest(files.read(MANIFEST, Limits().manifest_bytes)).kind
+
+
 def _verified_at(files: Folder | Repository, *, sha256: str | None, limits: Limits | None = None) -> Checkpoint:
     if isinstance(files, Folder) and not files.path.is_dir():
         raise NotACheckpoint(f"{files.path} is not a folder; a checkpoint is a folder that holds {MANIFEST}")

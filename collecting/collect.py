@@ -253,7 +253,8 @@ def run_id(system: System, variant: str, setup: Setup, item: Item) -> str:
     An item whose question or gold answer changed is another item, though it has the same id.
     """
     carried = [setup.carried.digest] if setup.carried and setup.carried.outcomes else []
-    told = [*setup.options.description, *carried]  # nothing by default
+    panel = [setup.panel.checkpoint.digest] if setup.panel and variant in system.panel_variants else []
+    told = [*setup.options.description, *carried, *panel]  # nothing by default
     asked = [item.question, item.choices, item.gold, item.check, item.fields]
     known = json.dumps([asked, repr(setup.policy), setup.signals.description, setup.seed, *told], sort_keys=True)
     digest = hashlib.sha256(known.encode()).hexdigest()[:8]
@@ -288,6 +289,7 @@ def settings_of(system: System, setup: Setup, *, text: bool) -> dict[str, Any]:
         "prompts": setup.prompts.digest,
         "policy": repr(setup.policy),
         "signals": setup.signals.description,
+        **({"panel": setup.panel.checkpoint.digest} if setup.panel else {}),
         "agents": list(setup.agents),
         "seed": setup.seed,
         "text": text,

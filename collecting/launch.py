@@ -34,13 +34,14 @@ from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.cache import CachedLLM, CallCache, OnCall
 from metaprobe.pipelines import Models, Prompts, Setup, System, load_system
-from metaprobe.pipelines.suitability import check
+from metaprobe.pipelines.suitability import check, check_panel
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError, Unwritable
 from metaprobe.records.plugins import load_plugin
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
+from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_policy import check_sources, load_policy
 from metaprobe.routing.paper import PaperRules, constants_of
 from metaprobe.routing.policy import Policy, learns
@@ -111,6 +112,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
     signals = SignalSource.load(plan.signal)
     check_sources(policy, signals, agents)
     check(system, plan.variant, signals, policy, agents=agents)
+    check_panel(system, plan.variant, plan.panel is not None)
     items = load_task(plan.task, seed=_items_seed(plan), limit=plan.limit, data=plan.data, split=plan.split)
     _check_items(system, items, plan.task)
     named = parse_models(plan.llm, plan.judge, system, agents)
@@ -140,6 +142,7 @@ def launch(plan: CollectionPlan, out: Path, watch: CollectionWatch = CollectionW
             agents=agents,
             seed=plan.seed,
             options=options,
+            panel=None if plan.panel is None else Panel.load(plan.panel),
         )
         if profiles is not None:
             setup = carry(setup, out, profiles)

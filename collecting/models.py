@@ -20,6 +20,9 @@ from metaprobe.records.types import Call, LogprobsMode, Message, Sampling
 JUDGE = "judge"
 API = "openai:"
 ENGINE = "vllm:"
+DECISIONS = "decisions:"
+REMOTE = (API, DECISIONS)
+"""How models begin that answer elsewhere, and so need no limit here."""
 
 _NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
 _POSITIVE: Callable[[Any], bool] = lambda value: isinstance(value, int | float) and value > 0  # noqa: E731
@@ -47,7 +50,7 @@ def parse_models(llms: Sequence[str], judge: str | None, system: System, agents:
     known = (*system.stages, *system.roles, *agents)
     models: dict[str, str] = {}
     for spec in (*llms, *([f"{JUDGE}={judge}"] if judge else [])):
-        match = None if Path(spec).exists() or spec.startswith(API) else _NAMED.fullmatch(spec)
+        match = None if Path(spec).exists() or spec.startswith(REMOTE) else _NAMED.fullmatch(spec)
         name, model = match.groups() if match else ("", spec)
         if name and name not in known:
             raise RecordError(
@@ -86,7 +89,7 @@ def load_models(
     needed: dict[str, set[int]] = {model: set() for model in named.values()}
     for stage, agent, replacement in read:
         needed[model_for(named, stage, agent)].update(replacement.layers)
-    if layers is not None and (remote := [model for model in needed if model.startswith((API, ENGINE))]):
+    if layers is not None and (remote := [model for model in needed if model.startswith((*REMOTE, ENGINE))]):
         raise RecordError(f"layers {layers!r}: {remote[0]} gives no hidden states; leave it out, or use a local model")
     loaded: dict[str, LLM] = {}
     for model, of_signals in needed.items():
@@ -95,6 +98,11 @@ def load_models(
             from metaprobe.llms.openai_client import OpenAILLM  # not above: a local collection needs no client
 
             loaded[model] = OpenAILLM.parse(model, top_logprobs=top_logprobs, concurrency=concurrency, **(api or {}))
+        elif model.startswith(DECISIONS):
+            require("openai", "api")
+            from metaprobe.llms.decisions import DecisionsLLM, decision_options
+
+            loaded[model] = DecisionsLLM.parse(model, concurrency=concurrency, **decision_options(api or {}))
         elif model.startswith(ENGINE):
             from metaprobe.llms.vllm_engine import EngineLLM  # not above: vLLM has an environment of its own
 
@@ -106,6 +114,13 @@ def load_models(
             loaded[model] = LocalLLM.load(
                 model, batch_size=batch_size, top_logprobs=top_logprobs, layers=_layers(layers, of_signals)
             )
+    if not loaded[named[""]].capabilities.text or any(
+        not loaded[model].capabilities.text for name, model in named.items() if name not in ("", JUDGE)
+    ):
+        raise RecordError(
+            f"{DECISIONS} models answer typed questions and write no text: give one as --judge only, and another model "
+            "for the other stages"
+        )
     models = Models(loaded[named[""]], {name: loaded[model] for name, model in named.items() if name})
     for stage, agent, replacement in read:
         _check_reading(models.of(stage, agent), replacement)
@@ -137,7 +152,7 @@ async def tokens_per_second(
         return call.usage.completion_tokens
 
     rates = []
-    for llm in models.all:
+    for llm in (model for model in models.all if model.capabilities.text):
         await ask(llm, at_once)  # the first call of all pays for what is set up once
         started = time.perf_counter()
         made = sum(await asyncio.gather(*(ask(llm, number) for number in range(at_once))))
@@ -268,7 +283,7 @@ def check_limits(options: Options, system: System, named: Mapping[str, str], age
     """
     for stage, limit in options.tokens.items():
         asked = {model_for(named, stage, agent) for agent in (*agents, *system.roles, "")}
-        if limit is None and (local := sorted(model for model in asked if not model.startswith(API))):
+        if limit is None and (local := sorted(model for model in asked if not model.startswith(REMOTE))):
             raise RecordError(
                 f"tokens {stage}={UNLIMITED}: {local[0]} runs on this machine and would generate without an end; give "
                 f"a number, or an endpoint (openai:MODEL@URL)"

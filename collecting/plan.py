@@ -58,6 +58,10 @@ class CollectionPlan:
             "or MODULE:NAME of your own."
         ),
     ] = "paper"
+    panel: Annotated[
+        Path | None,
+        Option("Panel that keeps one of several answers, for the variants called panel.", kind="checkpoint"),
+    ] = None
     epsilon: Annotated[float, Option("Share of decisions drawn evenly, to explore.", low=0, high=1)] = 0.0
     signal: Annotated[
         Sequence[str],

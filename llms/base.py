@@ -26,6 +26,8 @@ class Capabilities:
     """Whether requests that ask for hidden states get them."""
     stream: bool = False
     """Whether tokens come one after another."""
+    text: bool = True
+    """Whether it writes what it is asked for; a decision model only answers typed questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

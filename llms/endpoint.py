@@ -297,6 +297,17 @@ class Endpoint:
         return door
 
 
+def address_of(spec: str, scheme: str) -> tuple[str, str | None]:
+    """(model, address or None) of `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`. Raises `LLMError`.
+
+    `scheme`: with its colon.
+    """
+    model, at, url = spec.removeprefix(scheme).partition("@http")
+    if not spec.startswith(scheme) or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # without http://
+        raise LLMError(f"model {spec!r}: expected {scheme}MODEL or {scheme}MODEL@http://host:port/v1")
+    return model, f"http{url}" if at else None
+
+
 def public_address(url: str) -> tuple[str, str]:
     """An endpoint's address without what may be secret in it, and its host. Raises `LLMError` for one that is none."""
     try:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ import numpy as np
 import openai
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.endpoint import Endpoint, EndpointError, Sleep
+from metaprobe.llms.endpoint import Endpoint, EndpointError, Sleep, address_of
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
@@ -253,11 +252,8 @@ class OpenAILLM:
     @classmethod
     def parse(cls, spec: str, **options: Any) -> Self:
         """From `openai:MODEL`, or `openai:MODEL@http://host:port/v1`; `options` as in `OpenAILLM`."""
-        scheme, _, rest = spec.partition(":")
-        model, at, url = rest.partition("@http")
-        if scheme != "openai" or not model or re.search(r"@[\w.-]+(:\d|/)", model):  # an address without http://
-            raise LLMError(f"model {spec!r}: expected openai:MODEL or openai:MODEL@http://host:port/v1")
-        return cls(model, base_url=f"http{url}" if at else None, **options)
+        model, url = address_of(spec, "openai:")
+        return cls(model, base_url=url, **options)
 
     def __repr__(self) -> str:
         return f"OpenAILLM({self.name!r}, endpoint={self.endpoint!r})"

@@ -39,12 +39,21 @@ OPENAI_PRICES: Mapping[str, Price] = {
 """OpenAI's standard rates in the first half of 2026, of the models that give log-probabilities."""
 
 
-def price_of(model: str, host: str, prices: Mapping[str, Price] | None = None) -> Price | None:
+DECISION_PRICES: Mapping[str, Price] = {"gpt-6-luna": Price(0.1, 0.0)}
+"""OpenAI's rates for decisions in October 2026: what is read costs, answers do not."""
+
+
+def price_of(
+    model: str,
+    host: str,
+    prices: Mapping[str, Price] | None = None,
+    listed: Mapping[str, Price] = OPENAI_PRICES,
+) -> Price | None:
     """Returns the price of a model where it is known, else None. A dated snapshot costs what its model does.
 
-    Without `prices`, only OpenAI's own endpoint is known: the same name costs something else elsewhere.
+    Without `prices`, only OpenAI's own endpoint is known, by `listed`: the same name costs something else elsewhere.
     """
-    table = prices if prices is not None else OPENAI_PRICES if host == OPENAI_HOST else {}
+    table = prices if prices is not None else listed if host == OPENAI_HOST else {}
     return table.get(model) or table.get(_SNAPSHOT.sub("", model))
 
 

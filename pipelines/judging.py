@@ -3,6 +3,9 @@
 Early-token confidence paper, section 3.4 and figures 7 and 8: three dimensions from 1 to 3 and a flag for critical
 failures. What the judge writes follows a JSON schema. Output that does not, and reasons that cannot be read or are
 copied from what the judge was shown, are no judgement: they are asked for once more, then the judgement is missing.
+
+A decision model (`--judge decisions:MODEL@URL`) is asked the same as three scores and a predicate. Its labels are the
+likeliest levels and the likelier side of the flag; all its probabilities stay in the run beside them.
 """
 
 import json
@@ -41,6 +44,50 @@ _FIELDS = {
 }
 SCHEMA = json.dumps({"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False})
 """JSON Schema of a judgement, the fields in the paper's order: the scores come before the reasons."""
+
+
+_RESPONSE = "The last message is an agent's response in a debate about a student's essay. Judge this response only."
+_LEVELS = {
+    "instruction": (
+        "How well does the response follow its instructions?",
+        "breaks or ignores an important instruction, retells the essay, or argues for the other side",
+        "follows its instructions, with one small slip",
+        "keeps to its role throughout and does all it was told",
+    ),
+    "justification": (
+        "How well are the claims of the response explained?",
+        "vague, or claims without explanation",
+        "at least one claim with support, but shallow or repetitive",
+        "several claims, each with an explanation and what follows from it",
+    ),
+    "evidence": (
+        "How well does the response use the text of the essay?",
+        "no clear reference to the essay",
+        "one clear reference, the rest general",
+        "two or more exact references, quoted or retold in detail",
+    ),
+}
+QUESTIONS: list[dict[str, Any]] = [
+    *(
+        {
+            "type": "score",
+            "name": name,
+            "instructions": f"{_RESPONSE} {asked}",
+            "levels": [
+                {"label": label, "description": text}
+                for label, text in zip(("low", "medium", "high"), levels, strict=True)
+            ],
+        }
+        for name, (asked, *levels) in _LEVELS.items()
+    ),
+    {
+        "type": "predicate",
+        "name": "critical",
+        "instructions": f"{_RESPONSE} It cites something that is not in the essay, contradicts itself badly, breaks an "
+        "explicit instruction, or makes no sense.",
+    },
+]
+"""What a decision model is asked: the criteria of the prompt `judge`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +164,8 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
     It decodes greedily, so the second attempt is shown the first and what is wrong with it. The labels' source is
     `judge:MODEL`.
     """
+    if not session.setup.models.of(STAGE).capabilities.text:
+        return await _judge_by_questions(session, argument, role=role)
     agent = f"{STAGE}-{role}"  # not the role alone: that would ask the model which was given for the debater
     messages = session.messages(
         "judge",
@@ -143,7 +192,27 @@ async def judge(session: Session, argument: Call, *, role: str) -> Judgement | N
         messages = (*messages, *session.messages("judge_again", output=call.text))
     if judgement is None:
         return None
-    source = f"{STAGE}:{call.model}"
+    return _label(session, argument, judgement, f"{STAGE}:{call.model}")
+
+
+async def _judge_by_questions(session: Session, argument: Call, *, role: str) -> Judgement | None:
+    """The same by a decision model; None, and no label, where it refuses a question or leaves a level out."""
+    answers = await session.judge_by_questions(argument, QUESTIONS, stage=STAGE, agent=f"{STAGE}-{role}")
+    levels = [_likeliest(answer.probabilities) for answer in answers[:-1]]
+    flag = answers[-1].value
+    if flag is None or None in levels:
+        return None
+    instruction, justification, evidence = (1 + (level or 0) for level in levels)
+    judgement = Judgement(instruction, justification, evidence, flag >= 0.5)
+    return _label(session, argument, judgement, f"{STAGE}:{answers[-1].source.partition('@')[0]}")
+
+
+def _likeliest(probabilities: Sequence[float | None]) -> int | None:
+    known = [p for p in probabilities if p is not None]
+    return known.index(max(known)) if known and len(known) == len(probabilities) else None
+
+
+def _label(session: Session, argument: Call, judgement: Judgement, source: str) -> Judgement:
     for name in DIMENSIONS:
         session.label(argument, name, getattr(judgement, name), source=source)
     session.label(argument, "critical", judgement.critical, source=source)

@@ -13,6 +13,9 @@ Where the paper is silent:
   profiles stay; without cross-evaluation, the others' are. Otherwise nothing could be delegated to anybody in
   particular, and Table IV has delegation precisions for both.
 
+Variant `panel` has a panel in the place of both rules: it names who answers, one after another, and keeps an answer. A
+panel that stores no way of asking has all agents answer, and takes the place of the vote.
+
 A checkpoint in the place of the stated confidence that reads the prompt costs one token instead of an assessment. One
 that reads the answer makes every agent that is asked draft its answer first: such drafts count as executions, and the
 draft of the agent that is chosen is its answer, with no second call.
@@ -24,7 +27,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 
 from metaprobe.pipelines.self_report import CODE_TOKENS, DIRECT_TOKENS, extract_answer
-from metaprobe.pipelines.session import Session, Setup
+from metaprobe.pipelines.session import PANEL, Session, Setup
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.probes.signals import Signal, Signals
@@ -258,6 +261,21 @@ async def majority(team: Team) -> str:
     return votes[most_voted(team.session.item, votes)][0]
 
 
+async def panel(team: Team) -> str:
+    """The panel names who answers, one agent after another, and keeps an answer; else all answer."""
+    session, drafts, place = team.session, list[Call](), None
+    await team.classify(team.next_in_turn)
+    if session.panel.asks is None:
+        drafts += await asyncio.gather(*(team.draft(agent) for agent in team.agents))
+    else:
+        while (step := session.panel_step(team.agents, drafts, team.dimension)).agent is not None:
+            drafts.append(await team.draft(step.agent))
+        place = step.keep
+    if not drafts:
+        raise RecordError(f"the panel asks none of {', '.join(team.agents)}: train it on answers of these agents")
+    return extract(session.item, session.keep(drafts, team.dimension, place), session.variant)
+
+
 async def conversation(team: Team) -> str:
     """The agents speak in turn, seeing what was said, until one agrees with the one before it or all have spoken twice.
 
@@ -289,6 +307,7 @@ BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
     "random": random,
     "keyword": keyword,
     "majority": majority,
+    PANEL: panel,
     "conversation": conversation,
 }
 
@@ -296,6 +315,8 @@ BASELINES: dict[str, Callable[[Team], Awaitable[str]]] = {
 def calls(setup: Setup, variant: str) -> dict[str, int]:
     """How many calls a run makes at most, by stage."""
     agents = len(setup.agents or AGENTS)
+    if variant == PANEL:
+        return {"classify": 1, "answer": agents}
     answers = {"majority": agents, "conversation": agents * setup.options.value(TALK_ROUNDS)}
     if variant in BASELINES:
         return {"answer": answers.get(variant, 1)}
@@ -307,6 +328,7 @@ SYSTEM = System(
     run=metacogagent,
     prompts=("classify", "dimensions", "assess", "answer", "discuss", "keywords", "agent", *AGENTS),
     variants=("algorithm", "every-agent", *BASELINES, *ABLATIONS),
+    panel_variants=(PANEL,),
     stages=("classify", "assess", "answer"),
     signals={"confidence": "answer"},
     decides=("assess", "assign"),

@@ -5,13 +5,14 @@ rounds and greedy decoding, as in the published code of Liang et al. The affirma
 side objects, and both see the debate so far. The judge, one call here and two there, is shown each side's last word
 (there: its first). An unreadable verdict of the moderator counts as undecided. Where the judge gives no answer (there:
 the debate fails), the last answers of both sides and of the moderator are put to the vote.
-The directive of `raw-critique` goes to the two sides.
+The directive of `raw-critique` goes to the two sides. In variant `panel` the panel has the last word in place of the
+judge: it keeps the last answer of a side or of the moderator.
 """
 
 import re
 
 from metaprobe.pipelines.metacrit import answer_form, quote, yes_no
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import FOLDER, PLAIN, RAW_CRITIQUE, directive
@@ -50,6 +51,8 @@ async def multi_agent_debate(session: Session) -> Run:
         decided = session.state(moderator, "decided", yes_no(moderator.text, "decided"))
         if decided == 1 and _ANSWERED.search(moderator.text):
             return session.run(final_answer(item, moderator.text))
+    if session.variant == PANEL:
+        return session.run(final_answer(item, session.keep([affirmative, negative, moderator]).text))
     judge = await session.ask(
         "debate_judge",
         stage="judge",
@@ -98,14 +101,15 @@ SYSTEM = System(
         "debate_judge",
         "raw_critique",
     ),
-    variants=(PLAIN, RAW_CRITIQUE),
+    variants=(PLAIN, RAW_CRITIQUE, PANEL),
+    panel_variants=(PANEL,),
     stages=("answer", "moderator", "judge"),
     answer_stages=("answer", "moderator", "judge"),
     limits={"answer": SIDE_TOKENS, "moderator": MODERATOR_TOKENS, "judge": JUDGE_TOKENS},
     calls=lambda setup, variant: {
         "answer": 2 * setup.options.value(ROUNDS),
         "moderator": setup.options.value(ROUNDS),
-        "judge": 1,
+        "judge": int(variant != PANEL),
     },
     constants=(ROUNDS,),
 )

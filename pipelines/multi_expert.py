@@ -5,14 +5,15 @@ speaks of one call in table 8; the published code of Long et al. makes five. Thr
 first call does not name readably is replaced by a general one; the statement `experts` holds the share it did name.
 Variants `monitor` and `control` show the joining call what one more agent says: MetaCrit's monitor of the question,
 asked at the same time as the experts, or its critic of the experts' answers. The paper does not say where they are put
-in. The directive of `raw-critique` goes to the experts and to the joining call.
+in. The directive of `raw-critique` goes to the experts and to the joining call. In variant `panel` no call joins the
+answers: the panel keeps one of them.
 """
 
 import asyncio
 import re
 
 from metaprobe.pipelines.metacrit import CONTROL_TOKENS, MONITOR_TOKENS, answer_form, heard, quote, yes_no
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import (
@@ -50,6 +51,8 @@ async def multi_expert(session: Session) -> Run:
         answers, note = await asyncio.gather(answering, monitor(session))
     else:
         answers, note = await answering, None
+    if session.variant == PANEL:
+        return session.run(final_answer(session.item, session.keep(answers).text))
     said_by = "\n\n".join(f"{who}:\n{quote(call)}" for who, call in zip(experts, answers, strict=True))
     critique = await control(session, said_by) if session.variant == WITH_CONTROL else None
     merged = await session.ask(
@@ -106,7 +109,8 @@ SYSTEM = System(
         "heard_monitor",
         "heard_control",
     ),
-    variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL),
+    variants=(PLAIN, RAW_CRITIQUE, WITH_MONITOR, WITH_CONTROL, PANEL),
+    panel_variants=(PANEL,),
     stages=("experts", "answer", "monitor", "control", "merge"),
     answer_stages=("answer", "merge"),
     limits={
@@ -121,7 +125,7 @@ SYSTEM = System(
         "answer": setup.options.value(EXPERTS),
         "monitor": int(variant == WITH_MONITOR),
         "control": int(variant == WITH_CONTROL),
-        "merge": 1,
+        "merge": int(variant != PANEL),
     },
     constants=(EXPERTS,),
 )

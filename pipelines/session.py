@@ -5,20 +5,31 @@ themselves, asks a policy at named points, takes its numbers from a source of si
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from metaprobe.llms.base import LLM, LLMError, Request
 from metaprobe.pipelines.prompting import Prompts
 from metaprobe.pipelines.system_options import Constant, N, Options
 from metaprobe.probes.signals import Signal
 from metaprobe.probes.source import SignalSource
+from metaprobe.records.answers import canonical
+from metaprobe.records.decisions import answers_in, messages_about
 from metaprobe.records.errors import RecordError
-from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Statement
+from metaprobe.records.types import Call, Decision, DecisionAnswer, Item, Label, Message, Run, Sampling, Statement
+from metaprobe.routing.panel_lines import read_call
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import Policy, State
 from metaprobe.routing.profiles import Carried, Profiles
 
+if TYPE_CHECKING:
+    from metaprobe.routing.panel import Panel
+    from metaprobe.routing.panel_answers import PanelStep, PanelVerdict
+
+PANEL = "panel"
+"""Name of a variant in which a panel keeps one of several answers, and of the label with the kept answer's P(right)."""
 UNREAD = "unread:"
 """Prefix of the label of a call that a checkpoint should have read and could not."""
 READ = "read"
@@ -62,6 +73,8 @@ class Setup:
     options: Options = field(default_factory=Options)
     carried: Carried | None = None
     """Profiles from a file of earlier outcomes; None where there is no file."""
+    panel: "Panel | None" = None
+    """Panel of the variants that keep one of several answers by one; None where no such variant is run."""
 
 
 class Session:
@@ -80,6 +93,7 @@ class Session:
         self._statements: list[Statement] = []
         self._labels: list[Label] = []
         self._decisions: list[Decision] = []
+        self._decision_answers: list[DecisionAnswer] = []
 
     async def ask(
         self,
@@ -156,6 +170,18 @@ class Session:
         self._calls[request.id] = call
         return call
 
+    async def judge_by_questions(
+        self, judged: Call, questions: Sequence[Mapping[str, Any]], *, stage: str, agent: str = ""
+    ) -> tuple[DecisionAnswer, ...]:
+        """Ask the stage's decision model typed questions about a call's answer, and note what it answers.
+
+        The model sees the messages of the call, and then its answer. Raises `LLMError`.
+        """
+        call = await self.send(messages_about(judged, questions), Sampling(), stage=stage, agent=agent, parent=judged)
+        answers = answers_in(call)
+        self._decision_answers += answers
+        return answers
+
     async def loglikelihood(self, text: str, *, stage: str, agent: str = "", round: int = 0) -> Call:
         """A text as the model's own words, from their beginning, with its tokens' log-probabilities."""
         request = self._request(stage, agent, round, (), Sampling())
@@ -205,6 +231,61 @@ class Session:
         self._decisions.append(decision)
         return decision
 
+    @property
+    def panel(self) -> "Panel":
+        """The panel. Raises `RecordError` where the setup has none."""
+        if self.setup.panel is None:
+            raise RecordError(
+                f"{self.system} ({self.variant}) keeps an answer by a panel, and none is given: --panel C"
+            )
+        return self.setup.panel
+
+    def judge(self, answers: Sequence[Call], dimension: str | None = None) -> "PanelVerdict":
+        """Returns the panel's verdict on answers to the item. `dimension`: in place of the item's."""
+        item = self.item
+        return self.panel.judge(
+            [read_call(item, call) for call in answers],
+            dimension=item.dimension if dimension is None else dimension,
+            question=item.question,
+            choices=item.choices,
+            same=self._same,
+        )
+
+    def keep(self, answers: Sequence[Call], dimension: str | None = None, place: int | None = None) -> Call:
+        """Returns the answer that the panel keeps, with its P(right) as a label; the first where none can be read.
+
+        `place`: of the answer to keep, where the panel's last step says it.
+        """
+        verdict = self.judge(answers, dimension)
+        at = verdict.kept if place is None else place
+        for one in verdict.classes:
+            if at in one.members:
+                self.label(answers[at], PANEL, one.probability, source=verdict.checkpoint)
+        return answers[at or 0]
+
+    def panel_step(self, agents: Sequence[str], answers: Sequence[Call], dimension: str) -> "PanelStep":
+        """Returns whom of these agents the panel asks after the answers, or which answer it keeps."""
+        item = self.item
+        return self.panel.next(
+            item.question,
+            dimension,
+            [read_call(item, call) for call in answers],
+            prices={name: math.inf for name in self.panel.agents.names if name not in agents},
+            request_id=self.draw_id,
+            choices=item.choices,
+            same=self._same,
+        )
+
+    @property
+    def _same(self) -> Callable[[str], str | None] | None:
+        """Returns a form in which equal answers to the item are equal; None where no program compares them."""
+        return None if self.item.check == "none" else lambda text: canonical(self.item, text) or None
+
+    @property
+    def draw_id(self) -> str:
+        """Name by which the panel's settings are drawn: the same for the same item and seed."""
+        return f"{self.setup.seed}/{self.item.id}"
+
     def run(self, final_answer: str) -> Run:
         """Everything noted, as a run."""
         return Run(
@@ -216,6 +297,7 @@ class Session:
             statements=tuple(self._statements),
             labels=tuple(self._labels),
             decisions=tuple(self._decisions),
+            decision_answers=tuple(self._decision_answers),
             final_answer=final_answer,
         )
 

@@ -80,6 +80,19 @@ def check(
     _check_needed(policy, {key.partition("@")[0] for key in signals.description})
 
 
+def check_panel(system: System, variants: Sequence[str], given: bool) -> None:
+    """Raises `RecordError` where a variant keeps an answer by a panel and none is given, or the other way round."""
+    chosen = system.chosen(variants)
+    if needing := [variant for variant in chosen if variant in system.panel_variants]:
+        if not given:
+            raise RecordError(f"{system.name} ({_list(needing)}) keeps an answer by a panel: add --panel CHECKPOINT")
+    elif given:
+        others = f"only {_list(system.panel_variants)}" if system.panel_variants else "no variant of it does"
+        raise RecordError(
+            f"panel: {system.name} ({_list(chosen)}) keeps no answer by one, {others}: leave --panel away"
+        )
+
+
 def _check_name(system: System, key: str, everyone: Sequence[str]) -> None:
     """Raises where the system has no such number, or no such agent."""
     name, _, agent = key.partition("@")

@@ -26,6 +26,8 @@ class System:
     """Names of its prompt files, in `pipelines/prompts/<folder>/`; or name to the text that such a file would hold."""
     variants: tuple[str, ...] = ("plain",)
     """The first is the paper's own."""
+    panel_variants: tuple[str, ...] = ()
+    """Variants in which a panel keeps one of several answers; each needs a panel's checkpoint."""
     default_variants: tuple[str, ...] = ()
     """Variants that are collected where no variant is named; by default the first one."""
     stages: tuple[str, ...] = ("answer",)

@@ -4,6 +4,8 @@ Eight samples and a greedy choice, as in Chen et al.; the MetaCrit paper states 
 temperature is ours. Where the choice names no sample, or several, the samples' answers are put to the vote. The label
 `chosen` on the returned sample has the source `choice` or `vote`.
 Variant `vote` asks for no choice, whose prompt holds every sample: plain self-consistency (Wang et al. 2022).
+Variant `panel` samples one after another until the panel's own way to stop says so, and returns the answer that the
+panel keeps.
 """
 
 import asyncio
@@ -11,13 +13,14 @@ import re
 from collections.abc import Sequence
 
 from metaprobe.pipelines.metacrit import answer_form, quote
-from metaprobe.pipelines.session import Session
+from metaprobe.pipelines.session import PANEL, Session
 from metaprobe.pipelines.system import System
 from metaprobe.pipelines.system_options import Constant
 from metaprobe.pipelines.zero_shot_cot import ANSWER_TOKENS, FOLDER, PLAIN, RAW_CRITIQUE, directive
 from metaprobe.records.answers import final_answer, most_voted
 from metaprobe.records.spelling import read_int
 from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.panel_stops import draw_of
 
 SAMPLES = Constant("samples", 8, "answers to choose from")
 TEMPERATURE = Constant("temperature", 0.6, "at which they are drawn", low=0, high=2)
@@ -31,6 +34,8 @@ _ALONE = re.compile(r"^\W*(\d+)\W*$")
 async def universal_self_consistency(session: Session) -> Run:
     """Sample answers, let the model choose the most consistent one, or the vote in its variant, and return it."""
     count = session.constant(SAMPLES)
+    if session.variant == PANEL:
+        return session.run(final_answer(session.item, (await by_panel(session, count)).text))
     samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
     named = None if session.variant == VOTE else await choose(session, samples)
     returned = most_frequent(session.item, samples) if named is None else samples[named - 1]
@@ -51,6 +56,17 @@ async def sample(session: Session, number: int) -> Call:
         heard="",
         form=answer_form(session.item),
     )
+
+
+async def by_panel(session: Session, most: int) -> Call:
+    """Returns the answer that the panel keeps. Without a stored way to stop, as of several agents, all are drawn."""
+    panel, samples = session.panel, []
+    way = panel.plan().setting(draw_of(session.draw_id)) if panel.settings else None
+    for number in range(1, most + 1):
+        samples.append(await sample(session, number))
+        if way is not None and panel.stops(session.judge(samples), way, number, number):
+            break
+    return session.keep(samples)
 
 
 async def choose(session: Session, samples: Sequence[Call]) -> int | None:
@@ -86,9 +102,10 @@ SYSTEM = System(
     folder=FOLDER,
     run=universal_self_consistency,
     prompts=("zero_shot_cot", "consistency", "raw_critique"),
-    variants=(PLAIN, RAW_CRITIQUE, VOTE),
+    variants=(PLAIN, RAW_CRITIQUE, VOTE, PANEL),
+    panel_variants=(PANEL,),
     stages=("answer", "choice"),
     limits={"answer": ANSWER_TOKENS, "choice": CHOICE_TOKENS},
-    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES), "choice": int(variant != VOTE)},
+    calls=lambda setup, variant: {"answer": setup.options.value(SAMPLES), "choice": int(variant not in (VOTE, PANEL))},
     constants=(SAMPLES, TEMPERATURE),
 )

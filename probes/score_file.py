@@ -1,12 +1,14 @@
 """Scores a file of responses: a line out for each line in, whatever is in it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.text import TextReader
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.import_line import id_of_line, run_of_line
 from metaprobe.records.lines import iter_json_lines
@@ -23,14 +25,31 @@ def score_lines(predictor: QualityPredictor, path: Path, *, by_run: bool = True)
     same, and their reason is empty where all is well. Blank lines are passed over. Raises `ImportFileError` for a file
     that is one JSON document over many lines. `by_run`: whether a line is scored as of the run that it names.
     """
+
+    def judged(run: Run) -> dict[str, Any]:
+        [call] = run.calls
+        return verdict_or_reason((of_its_run(predictor, run, call) if by_run else predictor).predict, call)
+
+    return _each_line(path, judged, plain=False)
+
+
+def score_texts(reader: TextReader, path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the same objects by the texts alone: of lines with `question` and `answer`, or with messages and a
+    response, with log-probabilities or without."""
+    return _each_line(path, lambda run: verdict_or_reason(reader.read, run.calls[0]), plain=True)
+
+
+def _each_line(path: Path, judged: Callable[[Run], dict[str, Any]], *, plain: bool) -> Iterator[dict[str, Any]]:
     broken: list[ImportFileError] = []
     for number, record in iter_json_lines(path, on_error=broken.append):
         yield from _unreadable(broken)
-        yield _score(predictor, number, record, by_run=by_run)
+        yield _score(number, record, judged, plain=plain)
     yield from _unreadable(broken)
 
 
-def _score(predictor: QualityPredictor, number: int, record: dict[str, Any], *, by_run: bool) -> dict[str, Any]:
+def _score(
+    number: int, record: dict[str, Any], judged: Callable[[Run], dict[str, Any]], *, plain: bool
+) -> dict[str, Any]:
     try:
         if "response" in record and record["response"] is None:
             fault = error_message(record)
@@ -38,12 +57,10 @@ def _score(predictor: QualityPredictor, number: int, record: dict[str, Any], *, 
                 f'"response" is null{f", with the error {fault!r}" if fault else ""}; expected an answer: ask again, or'
                 " leave the line out"
             )
-        run = run_of_line(record, f"line-{number}")
+        run = run_of_line(record, f"line-{number}", plain=plain)
     except (ImportFileError, InvalidResponse) as error:
         return {"line": number, "id": id_of_line(record, f"line-{number}"), **_unknown(str(error))}
-    [call] = run.calls
-    verdict = verdict_or_reason(of_its_run(predictor, run, call) if by_run else predictor, call)
-    return {"line": number, "id": run.id, **verdict}
+    return {"line": number, "id": run.id, **judged(run)}
 
 
 def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPredictor:
@@ -52,10 +69,10 @@ def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPred
     return predictor.of_run(name) if run.item.task or name in predictor.runs else predictor
 
 
-def verdict_or_reason(predictor: QualityPredictor, call: Call) -> dict[str, Any]:
+def verdict_or_reason(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:
     """Returns the fields of the verdict by name; None and the reason where there is no verdict."""
     try:
-        verdict = predictor.predict(call)
+        verdict = predict(call)
     except (InvalidResponse, ContractMismatch) as error:
         return _unknown(str(error))
     return {name: getattr(verdict, name) for name in FIELDS}

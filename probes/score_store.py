@@ -27,7 +27,7 @@ def quality_lines(
     for name, run, call in _answers(_open(path), stage):
         if name not in predictors:
             predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
-        verdict = verdict_or_reason(predictors[name], call)
+        verdict = verdict_or_reason(predictors[name].predict, call)
         yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
 
 

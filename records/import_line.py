@@ -1,10 +1,12 @@
 """The one form that every file is brought into: an import line, checked and made a run; and rows of CSV as such lines.
 
     {"id", "group", "messages", "response": <chat completion with logprobs>, "labels": {"correct": 0|1, ...},
-     "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode"}
+     "verbalized_confidence": 0..1 or null, "model", "task", "stage", "agent", "run_id", "sampling", "logprobs_mode",
+     "decisions": <a Decision of openai-python, or a list of them>}
 
 `correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
-`verbalized_confidence`.
+`verbalized_confidence` or `decisions` about it. Text alone may also come as `question` and `answer`, in place of
+messages and response.
 """
 
 import json
@@ -15,14 +17,26 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from metaprobe.records.errors import ImportFileError, NoLogprobs
+from metaprobe.records.decisions import decision_answers
+from metaprobe.records.errors import ImportFileError, InvalidResponse, NoLogprobs
 from metaprobe.records.lines import OnBytes, OnError, at_line, hand_over, iter_csv, name_value
 from metaprobe.records.native_formats import as_completion, is_native, is_ollama_chunk
 from metaprobe.records.openai_format import content_text
 from metaprobe.records.parse import from_json, parse_response, parse_text
 from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.records.segments import check_segments, spoken_text
-from metaprobe.records.types import Call, Item, Label, LogprobsMode, Message, Run, Sampling, Segment, Statement
+from metaprobe.records.types import (
+    Call,
+    DecisionAnswer,
+    Item,
+    Label,
+    LogprobsMode,
+    Message,
+    Run,
+    Sampling,
+    Segment,
+    Statement,
+)
 
 LABEL_VALUES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("correct", "critical"), (0, 1)),
@@ -179,6 +193,22 @@ def mode_of(mode: object, unstated: LogprobsMode) -> LogprobsMode:
     raise ImportFileError(f'"logprobs_mode" is {name_value(mode)}; expected one of {", ".join(get_args(LogprobsMode))}')
 
 
+def decisions_of(record: dict[str, Any], call_id: str) -> tuple[DecisionAnswer, ...]:
+    """Returns the answers of the line's decisions; of one judge, every question has one answer."""
+    given = record.get("decisions")
+    held = () if given is None else given if isinstance(given, list) else [given]
+    try:
+        answers = tuple(answer for decision in held for answer in decision_answers(decision, call_id))
+    except InvalidResponse as error:
+        raise ImportFileError(f'"decisions": {error}') from error
+    asked = [(answer.source, answer.question) for answer in answers]
+    if twice := next((one for one in asked if asked.count(one) > 1), None):
+        raise ImportFileError(
+            f'"decisions": {twice[0] or "one judge"} answered {twice[1]!r} twice; expected one answer'
+        )
+    return answers
+
+
 KEYS = (
     "id",
     "group",
@@ -194,6 +224,7 @@ KEYS = (
     "verbalized_confidence",
     "sampling",
     "segments",
+    "decisions",
 )
 
 
@@ -243,6 +274,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         ),
         statements=statements_of(record, id),
         labels=labels,
+        decision_answers=decisions_of(record, id),
         final_answer=spoken_text(response.text),
         outcome=next((label.value for label in labels if label.name == "correct"), None),
     )
@@ -255,6 +287,14 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         record = {**own, "response": record}
     if "response" not in record and ("choices" in record or record.get("object") == "response"):
         record = {**{key: value for key, value in record.items() if key != "model"}, "response": record}
+    if "response" not in record and isinstance(record.get("answers"), list):  # a bare Decision, of whatever text
+        own = {key: value for key, value in record.items() if key not in ("answers", "model", "usage")}
+        record = {**own, "decisions": {"answers": record["answers"], "model": record.get("model")}}
+    if "response" not in record and isinstance(record.get("answer"), str):
+        asked = [{"role": "user", "content": string(record, "question")}] if record.get("question") else None
+        told = {"choices": [{"message": {"role": "assistant", "content": record["answer"]}}]}
+        record = {"messages": asked, **{k: v for k, v in record.items() if k not in ("question", "answer")}}
+        record["response"] = told
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
         # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
@@ -263,7 +303,7 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
         # A misspelt key would lose its data without a word; other keys are the user's own and are left alone.
         if near := get_close_matches(key, KEYS, 1, cutoff=0.85):
             raise ImportFileError(f"unknown key {key!r}; did you mean {near[0]!r}? rename it, or remove it")
-    if record.get("response") is None:
+    if record.get("response") is None and not record.get("decisions"):
         raise ImportFileError(
             f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
         )
@@ -280,13 +320,15 @@ def _of_batch(record: dict[str, Any]) -> bool:
 
 def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedText:
     """Reads the line's response; without log-probabilities only where that is allowed or a confidence is stated."""
+    if record.get("response") is None:  # decisions about a text that was not kept
+        return ParsedText("")
     try:
         return parse_response(record["response"])
     except NoLogprobs as error:
-        if record.get("verbalized_confidence") is None and not plain:
+        if record.get("verbalized_confidence") is None and not record.get("decisions") and not plain:
             bare = NoLogprobs(
-                f'{error}. With a "verbalized_confidence" the line is taken as it is, for that confidence alone; with'
-                " --plain, for another model to read (metaprobe extract --logprobs MODEL)"
+                f'{error}. With a "verbalized_confidence" or "decisions" the line is taken as it is, for these alone;'
+                " with --plain, for another model to read (metaprobe extract --logprobs MODEL)"
             )
             bare.placeholders = error.placeholders
             raise bare from error

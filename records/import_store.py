@@ -272,7 +272,11 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-_OF_RUN = {"labels": ("labels", "outcome"), "verbalized_confidence": ("statements",)}
+_OF_RUN = {
+    "labels": ("labels", "outcome"),
+    "verbalized_confidence": ("statements",),
+    "decisions": ("decision_answers",),
+}
 _OF_ITEM = {"group": ("group",), "task": ("task",), "messages": ("question",)}
 _OF_CALL = {key: (key,) for key in ("messages", "model", "stage", "agent", "sampling", "logprobs_mode")}
 """Fields that the keys of a line fill."""
@@ -313,9 +317,9 @@ def relabel(store: RunStore, lines: Sequence[Line], shards: Container[Path] | No
 
 def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:
     """Hidden states stay with the call, so a prompt may come late, but not change."""
-    if stored.system != told.system or len(stored.calls) != 1:
+    if stored.system != told.system:
         return False
-    (old,), (new,) = stored.calls, told.calls
+    old, (new,) = stored.calls[0], told.calls  # a judge's calls may follow
     if "messages" in keys and old.messages and old.messages != new.messages:
         return False
     if old.logprobs is None or new.logprobs is None:
@@ -326,7 +330,7 @@ def _same_answer(stored: Run, told: Run, keys: Container[str]) -> bool:
 
 def _updated(stored: Run, told: Run, keys: Container[str]) -> Run:
     """The stored run with what is told under these keys; itself where that is nothing new."""
-    (old,), (new,) = stored.calls, told.calls
+    (old, *judged), (new,) = stored.calls, told.calls
     of_run, of_item, of_call = (
         {
             field: getattr(now, field)
@@ -342,4 +346,4 @@ def _updated(stored: Run, told: Run, keys: Container[str]) -> Run:
     )
     if not (of_run or of_item or of_call):
         return stored
-    return replace(stored, item=replace(stored.item, **of_item), calls=(replace(old, **of_call),), **of_run)
+    return replace(stored, item=replace(stored.item, **of_item), calls=(replace(old, **of_call), *judged), **of_run)

@@ -14,7 +14,19 @@ from metaprobe.records.errors import InvalidResponse, RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.segments import check_segments
-from metaprobe.records.types import Call, Decision, Item, Label, Message, Run, Sampling, Segment, Statement, Usage
+from metaprobe.records.types import (
+    Call,
+    Decision,
+    DecisionAnswer,
+    Item,
+    Label,
+    Message,
+    Run,
+    Sampling,
+    Segment,
+    Statement,
+    Usage,
+)
 
 pa = require("pyarrow", "fit")
 
@@ -68,6 +80,13 @@ CALL = _struct(
 STATEMENT = _struct("call_id kind", value=_DOUBLE)
 LABEL = _struct("call_id name source", value=_DOUBLE)
 DECISION = _struct("id point action reason", scores=_VALUES, propensities=_VALUES)
+DECISION_ANSWER = _struct(
+    "call_id question source kind choice reason",
+    value=_DOUBLE,
+    options=_STRINGS,
+    probabilities=pa.list_(_DOUBLE),
+    confidence=_DOUBLE,
+)
 RUN = pa.schema(
     {
         "id": _STRING,
@@ -78,6 +97,7 @@ RUN = pa.schema(
         "statements": pa.list_(STATEMENT),
         "labels": pa.list_(LABEL),
         "decisions": pa.list_(DECISION),
+        "decision_answers": pa.list_(DECISION_ANSWER),
         "final_answer": _STRING,
         "outcome": _DOUBLE,
     },
@@ -90,6 +110,7 @@ _MAY_BE_NULL = frozenset(
         *("run.outcome", "run.statements[].value", "run.item.fields"),
         *(f"run.calls[].{name}" for name in (*_ARRAYS, "top_logprobs", "parent", "latency_ms", "cost_usd", "error")),
         *(f"run.calls[].{name}" for name in ("segments", "reader", "note")),
+        *(f"run.decision_answers{name}" for name in ("", "[].value", "[].probabilities[]", "[].confidence")),
         *(f"run.calls[].sampling.{name}" for name in ("seed", "max_tokens", "stop", "json_schema")),
     )
 )
@@ -179,6 +200,7 @@ def table_to_runs(table: Any) -> list[Run]:
             statements=tuple(Statement(**statement) for statement in row["statements"]),
             labels=tuple(Label(**label) for label in row["labels"]),
             decisions=tuple(_decision(decision) for decision in row["decisions"]),
+            decision_answers=tuple(_decision_answer(answer) for answer in row.get("decision_answers") or ()),
             final_answer=row["final_answer"],
             outcome=row["outcome"],
         )
@@ -279,3 +301,7 @@ def _sampling(row: dict[str, Any]) -> Sampling:
 def _decision(row: dict[str, Any]) -> Decision:
     values = {key: {pair["action"]: pair["value"] for pair in row[key]} for key in ("scores", "propensities")}
     return Decision(**{**row, **values})
+
+
+def _decision_answer(row: dict[str, Any]) -> DecisionAnswer:
+    return DecisionAnswer(**{**row, **{key: tuple(row[key]) for key in ("options", "probabilities")}})

@@ -1,5 +1,6 @@
 """The run store: a folder of Parquet shards with one row for each run, which DuckDB, Polars and `datasets` can read."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -441,6 +442,8 @@ def _digest(run: Run) -> bytes:
         facts.append([[[s.kind, s.start, s.end] for s in call.segments] for call in run.calls])
     if readers := [call.reader for call in run.calls if call.reader]:
         facts.append(readers)
+    if run.decision_answers:
+        facts.append([dataclasses.astuple(answer) for answer in run.decision_answers])
     content = json.dumps(facts).encode()
     digest = hashlib.sha256(len(content).to_bytes(8, "little") + content)
     for call in run.calls:

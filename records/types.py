@@ -13,6 +13,7 @@ FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.integer[Any]]
 
 LogprobsMode = Literal["raw", "processed", "unknown"]
+DecisionKind = Literal["predicate", "choice", "score", "refusal"]
 Check = Literal["exact", "choice", "number", "function", "none"]
 SegmentKind = Literal["thinking", "answer", "tool"]
 
@@ -169,6 +170,37 @@ class Label:
     """`program`, `human`, or the judge's name."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionAnswer:
+    """One answer of a decision API to a typed question about a response: probabilities where a label has one value.
+
+    It belongs to the call that was judged, as a label does. `metaprobe judge` and imported results make it, by
+    `metaprobe.records.decisions.decision_answers`; `metaprobe.probes.decisions` turns it into signals.
+    """
+
+    call_id: str
+    """The call whose response was judged."""
+    question: str
+    """Name of the question; `question N`, counted from 1, where it has none."""
+    source: str
+    """The model that answered, as `MODEL` or `MODEL@REVISION`."""
+    kind: DecisionKind
+    value: float | None = None
+    """Of a predicate the probability that it is true. Of a score the expected level, where the lowest level is 0. None
+    of a choice, of a refusal, and where the answer gave no such number."""
+    choice: str = ""
+    """The option that a choice answer names; empty for the other kinds."""
+    options: tuple[str, ...] = ()
+    """Options of a choice, or levels of a score from the lowest to the highest, in the question's order. A boolean
+    option is written `true` or `false`. Empty for predicates and refusals."""
+    probabilities: tuple[float | None, ...] = ()
+    """Probability of each option; None for an option that the answer left out."""
+    confidence: float | None = None
+    """The API's own number of how concentrated the probabilities are; it is no probability of being right."""
+    reason: str = ""
+    """Why a number is missing, as for a refusal; empty where nothing is."""
+
+
 def label_strength(label: Label) -> int:
     """Returns the rank of a label by its source: 0 for a person, 1 for a program, 2 for a judge and all others."""
     return {"human": 0, "program": 1}.get(label.source.partition(":")[0], 2)
@@ -200,6 +232,8 @@ class Run:
     statements: tuple[Statement, ...] = ()
     labels: tuple[Label, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    decision_answers: tuple[DecisionAnswer, ...] = ()
+    """Answers of decision APIs about the calls; `decisions` above are those of the system's own policy."""
     final_answer: str = ""
     outcome: float | None = None
     """1 where the final answer is correct, 0 where not; None where nothing can check it."""

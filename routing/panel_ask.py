@@ -37,6 +37,8 @@ class PanelAnswered:
 
     response: Any
     """The response to keep; None where none can be read."""
+    score: float | None
+    """Calibrated P(right) of that response; None where none is kept."""
     verdict: PanelVerdict | None
     """The panel's verdict on all answers; None where no answer came."""
     responses: tuple[Any, ...]
@@ -124,8 +126,8 @@ class _Loop:
         if not self.failed:
             return ""
         agent, why = self.failed[0]
-        of = f" of {agent[:80]}" if len(self.clients) > 1 else ""
-        return str(without_surrogates(f"{len(self.failed)} of {len(self.asked)} requests failed ({why}{of})"))
+        whose = f"{agent[:80]}: " if len(self.clients) > 1 else ""
+        return str(without_surrogates(f"{len(self.failed)} of {len(self.asked)} requests failed ({whose}{why})"))
 
 
 async def ask(
@@ -147,8 +149,8 @@ async def ask(
     request: Mapping[str, Any],
 ) -> PanelAnswered:
     """Asks one client or several, as `Panel.ask` says."""
-    several = isinstance(client, Mapping)
-    clients = dict(client) if several else {panel.agents.names[0]: client}
+    clients = dict(client) if isinstance(client, Mapping) else {panel.agents.names[0]: client}
+    several = isinstance(client, Mapping) and (len(clients) > 1 or not panel.settings)
     at_once = (1 if several else AT_ONCE) if at_once is None else at_once
     if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:
         raise RecordError(f"at_most={at_most!r}, at_once={at_once!r}; expected counts from 1 to {MOST_TOGETHER}")
@@ -157,7 +159,7 @@ async def ask(
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
     asked = {"messages": list(messages), "logprobs": True, **request}
-    if not model and not several and not _is_llm(client):
+    if not model and not isinstance(client, Mapping) and not _is_llm(client):
         raise RecordError("model is missing; expected the name that the client's API knows")
     models = _models(clients, model)
     identity = request_id or _identity({**asked, "model": models})
@@ -203,6 +205,7 @@ async def ask(
     kept = way.keep if way.keep is not None else verdict.kept if verdict else None
     return PanelAnswered(
         response=None if kept is None else loop.responses[kept],
+        score=next((one.probability for one in verdict.classes if kept in one.members), None) if verdict else None,
         verdict=verdict,
         responses=tuple(loop.responses),
         agents=tuple(loop.agents),

@@ -13,7 +13,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.import_line import with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Call, Item
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import (
     MOST_TOGETHER,
@@ -161,14 +161,15 @@ def questions_in_store(path: Path, stage: str | None = None) -> dict[str, AskedQ
             if stage == call.stage or (stage is None and (not labelled or call.stage in labelled)):
                 name = f"{item.task}/{item.id}".strip("/")
                 question = found.setdefault(name, AskedQuestion(item.question, item.choices, item.dimension))
-                question.add([(call.id, read_call(run, call))], run.label("correct", call.id))
+                question.add(
+                    [(call.id, read_call(item, call, run.stated("confidence", call.id)))], run.label("correct", call.id)
+                )
     return found
 
 
-def read_call(run: Run, call: Call) -> PanelAnswer:
-    """Returns an answer of a run store."""
-    text, stated = final_answer(run.item, call.text), run.stated("confidence", call.id)
-    return replace(answer_in_call(call), text=text, stated=stated)
+def read_call(item: Item, call: Call, stated: float | None = None) -> PanelAnswer:
+    """Returns the answer of a recorded call to an item. `stated`: the confidence that its agent stated."""
+    return replace(answer_in_call(call), text=final_answer(item, call.text), stated=stated)
 
 
 def _line(question: str, names: list[str], verdict: PanelVerdict) -> dict[str, Any]:

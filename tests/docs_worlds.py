@@ -168,7 +168,7 @@ def routing(folder: Path) -> Names:
 
 
 def several_answers(folder: Path) -> Names:
-    """A panel of samples, and a client whose choices say two different numbers."""
+    """A panel of samples, a client whose choices say two different numbers, and one of a server that chooses."""
     train_panel(biased_vote(), PanelOptions(out=folder / "out" / "panel"))
 
     def create(*, n: int = 1, logprobs: bool, **_: Any) -> dict[str, Any]:
@@ -176,7 +176,11 @@ def several_answers(folder: Path) -> Names:
         return completion(*["It is 12", "It is 7"][: n or 1] * max(1, n // 2), logprob=-0.03)
 
     client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
-    return {"client": client, "messages": [{"role": "user", "content": "What is 5 + 7?"}]}
+    account = {"agent": "large", "score": 0.9, "asked": ["small", "large"], "spent": {"small": 0.1, "large": None}}
+    answered = SimpleNamespace(model_extra={"metaprobe": {"panel": account}})
+    gateway = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=lambda **_: answered)))
+    messages = [{"role": "user", "content": "What is 5 + 7?"}]
+    return {"client": client, "gateway": gateway, "messages": messages}
 
 
 def loop(folder: Path) -> Names:
@@ -253,6 +257,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "monitoring": monitoring,
     "reasoning": lambda folder: {},
     "extract": lambda folder: {},
+    "decisions": lambda folder: {},
     "engines": lambda folder: {},
     "checkpoints": lambda folder: {},
     "probes": probes,

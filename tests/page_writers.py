@@ -148,6 +148,16 @@ WRITERS = (
         "main",
     ),
     Writer(
+        "research/engines/changes.py",
+        {"docs/drift.md#same-questions": number("MEASURED", "changes", "learned")},
+        "write_page",
+    ),
+    Writer(
+        "research/which_signal.py",
+        {"docs/which-signal.md#which-signal": number("MEASURED", "capture", "4 layers", "time")},
+        "main",
+    ),
+    Writer(
         "research/engines/other_eyes.py",
         {"docs/engines.md#other-eyes": number("MEASURED", "other_eyes", "qwen-coder-0.5b|places|smollm2-135m", "own")},
         "write_page",

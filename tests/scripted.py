@@ -1,13 +1,16 @@
 """A language model that says what a test tells it to say, and remembers what it was asked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from metaprobe.llms.base import LLM, Capabilities, LLMError, Request, Token
 from metaprobe.pipelines import Models, Prompts, Session, Setup, System
 from metaprobe.records.types import Call, Item, Run
+from metaprobe.routing.panel_answers import PanelAnswer, PanelVerdict
 
 Answer = str | list[str] | Callable[[Request], str]
 
@@ -75,9 +78,24 @@ class ScriptedLLM:
         )
 
 
+class CountingPanel:
+    """In the place of a trained panel: keeps the first answer of the largest class."""
+
+    settings = ()
+    asks = None
+    checkpoint = SimpleNamespace(digest="counting")
+
+    def judge(self, answers: Sequence[PanelAnswer], *, same: Any = None, **_: Any) -> PanelVerdict:
+        forms = [same(one.text) if same else one.text for one in answers]
+        kept = forms.index(max(forms, key=forms.count))
+        return PanelVerdict((), 0.0, kept, forms.count(forms[kept]) / len(forms), {}, self.checkpoint.digest)
+
+
 def run_once(system: System, item: Item, llm: LLM, *, variant: str = "", **setup: object) -> Run:
     """One run of a system over one item; `setup`: further fields of `Setup` (policy, signals, profiles, agents)."""
     prompts = Prompts.load(system.folder or system.name, system.prompts)
+    if variant in system.panel_variants:
+        setup = {"panel": CountingPanel(), **setup}
     given = Setup(**{"models": Models(llm), "prompts": prompts, "agents": system.agents, **setup})  # type: ignore[arg-type]
     session = Session(given, item, system=system.name, variant=variant or system.variants[0], run_id="r")
     return asyncio.run(system.run(session))

@@ -2,8 +2,9 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
-from scripted import ScriptedLLM
+from scripted import CountingPanel, ScriptedLLM
 
 from metaprobe.collecting.collect import collect
 from metaprobe.collecting.models import options_of
@@ -55,7 +56,8 @@ def disagreeing(request: Request) -> str:
 def setup_of(name: str, options: Options, llm: ScriptedLLM) -> Setup:
     system = SYSTEMS[name]
     prompts = Prompts.load(system.folder or name, system.prompts, optional=system.agents)
-    return Setup(Models(llm), prompts, agents=system.agents, options=options)
+    panel: Any = CountingPanel()
+    return Setup(Models(llm), prompts, agents=system.agents, options=options, panel=panel)
 
 
 def run_of(folder: Path, name: str, variant: str = "", *, tokens: tuple[str, ...] = (), constants: str = "") -> Run:

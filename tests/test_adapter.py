@@ -38,10 +38,10 @@ from metaprobe.training.recipes.lora import (
     adapter_roles,
     examples,
     fit_adapter,
-    load_adapter_data,
     log_odds,
     quantise,
 )
+from metaprobe.training.texts import load_texts
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -118,7 +118,7 @@ def test_planted_rules_are_learned_from_questions_and_better_from_answers(traine
 
 @pytest.mark.slow
 def test_the_figures_are_of_the_exported_graph_on_rows_it_never_saw(trained: Checkpoint, runs: Path) -> None:
-    data = load_adapter_data([runs])
+    data = load_texts([runs])
     roles = adapter_roles(data.table)
     scores = adapter_scores(trained.path, data, rows=roles.test)
     assert float(auroc(data.table.y[roles.test], scores)) == trained.manifest.metrics["after.auroc"].estimate
@@ -183,7 +183,7 @@ class Killed(Exception):
 
 
 def test_interrupted_and_resumed_gives_the_same_as_uninterrupted(runs: Path, tmp_path: Path) -> None:
-    data = load_adapter_data([runs])
+    data = load_texts([runs])
     roles = adapter_roles(data.table)
     texts = examples(data, ["after"], Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
     settings = AdapterSettings(epochs=2, batch_size=8, accumulate=2, lr=1e-2, rank=2, max_length=24, evaluations=3)

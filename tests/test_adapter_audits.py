@@ -9,18 +9,19 @@ from tiny_adapter import stored
 from metaprobe.eval.audits import AuditReport
 from metaprobe.eval.controls import REVERSED, TERMS
 from metaprobe.training.recipes.adapter import adapter_audits, control_scores
-from metaprobe.training.recipes.lora import AdapterData, adapter_roles, load_adapter_data
+from metaprobe.training.recipes.lora import adapter_roles
+from metaprobe.training.texts import TextData, load_texts
 
 AFTER = "adapter probe after the answer beats"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> AdapterData:
+def data(tmp_path_factory: pytest.TempPathFactory) -> TextData:
     """320 answers: "easy" in the question tells most and the answer itself all."""
-    return load_adapter_data([stored(tmp_path_factory.mktemp("runs"))])
+    return load_texts([stored(tmp_path_factory.mktemp("runs"))])
 
 
-def audited(data: AdapterData, *, noise: float = 0.3) -> AuditReport:
+def audited(data: TextData, *, noise: float = 0.3) -> AuditReport:
     """Audits a probe that knows the labels but for some noise."""
     roles = adapter_roles(data.table)
     y = data.table.y[roles.test]
@@ -28,7 +29,7 @@ def audited(data: AdapterData, *, noise: float = 0.3) -> AuditReport:
     return adapter_audits(data, roles, {"after": scores}, control_scores(data, roles, seed=0), seed=0)
 
 
-def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: AdapterData) -> None:
+def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: TextData) -> None:
     good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
     controls = {name.removeprefix(AFTER).removesuffix(REVERSED).strip() for name in good if name.startswith(AFTER)}
     free = {f"{which} log-probability" for which in ("mean", "minimum", "scaled", "first", "total")}
@@ -37,7 +38,7 @@ def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: Adapt
     assert not poor[f"{AFTER} prompt TF-IDF"]
 
 
-def test_two_sources_that_disagree_are_told(data: AdapterData) -> None:
+def test_two_sources_that_disagree_are_told(data: TextData) -> None:
     rng, y = np.random.default_rng(1), data.table.y.astype(np.float64)
     coins = rng.integers(0, 2, len(y)).astype(np.float64)
     report = audited(replace(data, evidence=replace(data.evidence, labels_by_source={"judge:a": y, "judge:b": coins})))
@@ -49,7 +50,7 @@ def test_two_sources_that_disagree_are_told(data: AdapterData) -> None:
     assert all(audit.passed for audit in alike.audits if "agree" in audit.name)
 
 
-def test_without_questions_what_reads_them_is_named_as_not_made(data: AdapterData) -> None:
+def test_without_questions_what_reads_them_is_named_as_not_made(data: TextData) -> None:
     table = replace(data.table, questions=np.full(len(data.table), ""))
     silent = replace(data, evidence=replace(data.evidence, table=table))
     report = audited(silent)
@@ -59,7 +60,7 @@ def test_without_questions_what_reads_them_is_named_as_not_made(data: AdapterDat
     assert any("splits share no group" in audit.name for audit in report.audits)
 
 
-def test_labels_of_the_stores_are_kept_by_source(data: AdapterData) -> None:
+def test_labels_of_the_stores_are_kept_by_source(data: TextData) -> None:
     assert {name: values.tolist() for name, values in data.evidence.labels_by_source.items()} == {
         "program": data.table.y.tolist()
     }

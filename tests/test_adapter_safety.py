@@ -25,9 +25,9 @@ from metaprobe.training.recipes.lora import (
     check_work,
     examples,
     fit_adapter,
-    load_adapter_data,
     remove_state,
 )
+from metaprobe.training.texts import load_texts
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(runs: Path, work: Path, network: LlamaForCausalLM, **settings: object) -> FittedAdapter:
-    data = load_adapter_data([runs])
+    data = load_texts([runs])
     texts = examples(data, ["after"], Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
     chosen = AdapterSettings(batch_size=16, max_length=24, **settings)  # type: ignore[arg-type]
     return fit_adapter(network.base_model, texts, data.table.y, adapter_roles(data.table), chosen, work=work)

@@ -119,6 +119,7 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "train_panel",
         "train_quality",
         "train_router",
+        "train_text",
         "watch",
     ]
     assert all(hasattr(metaprobe, name) for name in metaprobe.__all__)

@@ -18,7 +18,8 @@ from metaprobe.records.outcomes import write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.terminal import CHECKPOINT
-from metaprobe.training.promotion import FEWEST_GROUPS, load_reader, promote
+from metaprobe.training.check import FEWEST_GROUPS, load_reader
+from metaprobe.training.promotion import promote
 from metaprobe.training.router.train import write_router
 
 

@@ -52,6 +52,7 @@ def declared(name: str, variant: str, *, policy: object = None, agents: tuple[st
         ("expert-prompting", "", {"identity": 1, "answer": 1}),
         ("metacogagent", "algorithm", {"classify": 1, "assess": 3, "answer": 3}),
         ("metacogagent", "majority", {"answer": 3}),
+        ("metacogagent", "panel", {"classify": 1, "answer": 3}),
         ("metacogagent", "conversation", {"answer": 9}),
         ("metacogagent", "random", {"answer": 1}),
         ("metacrit", "", {"answer": 1, "monitor": 1, "control": 1, "synthesis": 1}),

@@ -6,6 +6,8 @@ import json
 import pytest
 from scripted import Answer, ScriptedLLM, run_once
 
+from metaprobe.llms.base import Capabilities, Request
+from metaprobe.pipelines import Models
 from metaprobe.pipelines.essay_debate import SYSTEM, extract_answer
 from metaprobe.pipelines.judging import Judgement, parse_judgement
 from metaprobe.probes.source import SignalSource
@@ -257,3 +259,40 @@ def test_an_argument_that_the_checkpoint_cannot_read_goes_to_the_judge() -> None
     assert [request.agent for request in llm.asked if request.stage == "judge"] == ["judge-advocate"]
     assert labels(run, "advocate", "checkpoint") == {"unread:quality": 1}
     assert labels(run, "advocate", "judge:scripted")["q"] == 8
+
+
+class DecidingLLM(ScriptedLLM):
+    """A decision model that finds every argument of the middle level, and critical as it was told."""
+
+    capabilities = Capabilities(text=False)
+
+    def _answer(self, request: Request) -> str:
+        shares = dict(enumerate((0.2, 0.5, 0.3)))
+        answers = []
+        for question in json.loads(request.messages[-1].content):
+            answer = {"name": question["name"], "type": question["type"]}
+            if question["type"] == "predicate":
+                answers.append(answer | {"probability": self.answers["critical"]})
+                continue
+            levels = [
+                {"value": i, "label": level["label"], "probability": shares[i]}
+                for i, level in enumerate(question["levels"])
+            ]
+            answers.append(answer | {"score": 1.1, "confidence": 0.5, "probabilities": levels})
+        return json.dumps({"answers": answers})
+
+
+def test_a_decision_model_judges_by_probabilities_that_stay_in_the_run() -> None:
+    judge = DecidingLLM({}, name="luna")
+    judge.answers = {"critical": 0.7}
+    llm = debate()
+    run = run_once(SYSTEM, ITEM, llm, models=Models(llm, {"judge": judge}))
+    assert labels(run, "advocate", "judge:luna") == {
+        **dict.fromkeys(("instruction", "justification", "evidence"), 2),
+        "critical": 1,
+        "q": 0,
+    }
+    advocate = argument(run, "advocate")
+    told = {answer.question: answer for answer in run.decision_answers if answer.call_id == advocate.id}
+    assert (told["critical"].value, told["evidence"].probabilities) == (0.7, (0.2, 0.5, 0.3))
+    assert judge.asked[0].messages[-2].content == advocate.text

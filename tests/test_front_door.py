@@ -32,6 +32,7 @@ PAIRS = {
     "train_gate": (("train", "gate"), options.GateOptions, "metaprobe.training.recipes.gate"),
     "train_panel": (("train", "panel"), options.PanelOptions, "metaprobe.training.recipes.panel"),
     "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.router.train"),
+    "train_text": (("train", "text"), options.TextOptions, "metaprobe.training.recipes.text"),
     "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.recipes.adapter"),
     "compare": (("compare",), options.CompareOptions, "metaprobe.training.comparison"),
 }

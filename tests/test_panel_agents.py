@@ -122,7 +122,7 @@ def test_a_client_that_fails_costs_its_answer_and_is_not_asked_again(team: Panel
     way = Naming("maths", "history")
     answered = ask(team, clients, way)
     assert (answered.asked, answered.agents) == (("maths", "history"), ("history",))
-    assert "1 of 2 requests failed (ConnectionError: down of maths)" in answered.reason
+    assert "1 of 2 requests failed (maths: ConnectionError: down)" in answered.reason
     answers, prices, _ = way.seen[1]
     assert [(one.agent, one.cut) for one in answers] == [("maths", True)]
     assert prices == {"maths": math.inf, "neither": math.inf}, "neither has no client"

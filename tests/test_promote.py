@@ -71,6 +71,7 @@ def test_recalibrated_probabilities_are_promoted_on_later_labels_and_taken_back(
     decided = json.loads(done.stdout)
     assert decided["digest"] == new.checkpoint.digest
     assert decided["brier_gain"]["low"] > 0
+    assert decided["check"]["digest"] == new.checkpoint.digest
     assert decided["brier_gain"]["n"] == 300, "it learned from the first week"
     back = run("promote", "--json", "--rollback", "--log", url, "--pins", pins)
     told = {"digest": old.checkpoint.digest, "path": str(running), "was": new.checkpoint.digest}

@@ -21,9 +21,10 @@ from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import POSITIONS, Call, Hidden, Item, Label, Run
+from metaprobe.training.check import load_reader
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
-from metaprobe.training.promotion import load_reader, promote
+from metaprobe.training.promotion import promote
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.states import ANYTHING, Held, Wanted, chosen_grid, chosen_reader
 from metaprobe.training.study import Study, crossfit, standard_methods

@@ -219,14 +219,14 @@ def an_adapter() -> dict[str, Any]:
         adapter_roles,
         examples,
         fit_adapter,
-        load_adapter_data,
         log_odds,
     )
+    from metaprobe.training.texts import load_texts
 
     rng = np.random.default_rng(0)
     with TemporaryDirectory() as folder:
         RunStore(Path(folder) / "runs").append([run_of(i, rng) for i in range(150)])
-        data = load_adapter_data([Path(folder) / "runs"])
+        data = load_texts([Path(folder) / "runs"])
         roles = adapter_roles(data.table, seed=SEED)
         texts = examples(data, ("before", "after"), Encoder(tiny_tokenizer().to_str().encode(), max_length=24))
         settings = AdapterSettings(epochs=2, batch_size=4, accumulate=2, lr=1e-2, seed=SEED)

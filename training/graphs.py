@@ -1,6 +1,6 @@
 """ONNX graphs, node by node: a value is the name that it has in the graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,11 +58,16 @@ class GraphBuilder:
 
     def model(self, input_name: str, width: int, outputs: Sequence[str]) -> bytes:
         """Returns the whole model: `input_name` (n, width) float32 in, each of `outputs` (n, 1) float32 out."""
+        return self.whole({input_name: (np.float32, width)}, outputs)
+
+    def whole(self, inputs: Mapping[str, tuple[Any, int | None]], outputs: Sequence[str]) -> bytes:
+        """Returns the whole model. `inputs` maps a name to type and width (None for any); each is (n, width)."""
         helper, number = self.onnx.helper, self.onnx.TensorProto.FLOAT
+        types = {name: helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for name, (dtype, _) in inputs.items()}
         graph = helper.make_graph(
             self.nodes,
             "metaprobe",
-            [helper.make_tensor_value_info(input_name, number, [None, width])],
+            [helper.make_tensor_value_info(name, types[name], [None, width]) for name, (_, width) in inputs.items()],
             [helper.make_tensor_value_info(name, number, [None, 1]) for name in outputs],
             initializer=self.initializers(),
         )

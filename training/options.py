@@ -109,6 +109,10 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
     target: Annotated[str | Sequence[str], Option("Label to predict; repeatable.")] = "correct"
     label_source: Annotated[str | None, Option('Only labels of this source: "program", "judge", "judge:MODEL".')] = None
+    questions: Annotated[
+        Sequence[str],
+        Option("TARGET=TEXT: a question that this head answers in `serve`'s decisions; repeatable.", name="question"),
+    ] = ()
     raw_graph: Annotated[bool, Option("Also write raw.onnx, which takes log-probabilities.")] = False
     new_tasks: Annotated[bool, Option("For models and tasks the runs do not hold: a free number, no thresholds.")] = (
         False  # base rates and thresholds belong to these runs
@@ -117,6 +121,8 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
+        if strangers := sorted(self.question_texts.keys() - set(self.targets)):
+            raise WrongOptions(f"a question is for {strangers[0]!r}; expected TARGET=TEXT of {', '.join(self.targets)}")
         if self.new_tasks and self.flags:
             raise WrongOptions(
                 f"new_tasks stores no threshold, for one of these runs says nothing about other tasks: leave out "
@@ -131,6 +137,15 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     def targets(self) -> tuple[str, ...]:
         """The labels to predict."""
         return (self.target,) if isinstance(self.target, str) else tuple(self.target)
+
+    @property
+    def question_texts(self) -> dict[str, list[str]]:
+        """The questions' texts by the head that answers them."""
+        texts: dict[str, list[str]] = {}
+        for written in self.questions:
+            head, _, text = written.partition("=")
+            texts.setdefault(head if text.strip() else written, []).append(text)
+        return texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +235,25 @@ class PanelOptions(RunOptions, ReplaceOptions):
         Literal["number", "choice", "exact", "overlap"] | None,
         Option("For lines: what two equal answers share.  [default: more than half of their words]"),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions):
+    """Options of `train_text`."""
+
+    target: Annotated[str, Option("Label to predict: 0 and 1, or whole levels of a rubric.")] = "correct"
+    read_by: Annotated[
+        str,
+        Option(
+            "Model whose states over the text are tried above the words: an embedded name, a folder or a hub id. "
+            "Needs the extra train, also to score.",
+            metavar="MODEL",
+        ),
+    ] = ""
+    layers: Layers = "every:5"  # of the reading model's
+
+    def __post_init__(self) -> None:
+        FlagOptions.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

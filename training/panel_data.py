@@ -297,7 +297,7 @@ class _Row:
 
 def _answer_of(item: Item, run: Run, call: Call) -> _Answer:
     """Returns an answer of a run. One that did not end by itself cannot be read."""
-    read = read_call(run, call)
+    read = read_call(item, call, run.stated("confidence", call.id))
     return _Answer(
         agent=read.agent,
         form=None if read.cut else canonical(item, read.text) or None,

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import ContractMismatch
-from metaprobe.checkpoints.checkpoint import load_verified
+from metaprobe.checkpoints.flagging import FLAG
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier
 from metaprobe.eval.metrics.discrimination import auroc
@@ -29,29 +28,31 @@ from metaprobe.eval.table import answer_table
 from metaprobe.monitoring.labelled import LabelledScores, labelled_of_log, thin
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.sampling import RETRAINED
-from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call
 from metaprobe.records.writing import OneWriter, atomic_write
 from metaprobe.routing.panel import Panel
 from metaprobe.serving.http.settings import split_name
+from metaprobe.training.check import (
+    FEWEST_GROUPS,
+    Check,
+    CheckedAnswers,
+    Reader,
+    check_scores,
+    check_unseen,
+    main_head,
+    probabilities,
+)
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.panel_asks import by_agent
 from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.panel_evaluate import expected_at
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
-from metaprobe.training.states import Wanted, load_states
 
 MARGIN = 0.01
 """Loss of AUROC, and of the Brier score, that is still accepted where a version need only be no worse."""
-FEWEST_GROUPS = 30
-"""A bootstrap over fewer groups than this promises more than it keeps."""
-
-Reader = QualityPredictor | HiddenProbe
-READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {"quality": QualityPredictor, "hidden": HiddenProbe}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,8 @@ class Promotion:
     """Digest of the version that should run from now on."""
     reasons: tuple[str, ...]
     """Why not; empty where it was promoted."""
-
-
-def load_reader(location: str | os.PathLike[str]) -> Reader:
-    """The predictor or probe in a checkpoint, by its kind."""
-    kind = load_verified(location).manifest.kind
-    if kind not in READERS:
-        raise ContractMismatch(f"{location} is a checkpoint of kind {kind!r}; expected one of {', '.join(READERS)}")
-    return READERS[kind].load(location)
+    check: Check | None = None
+    """Whether the new version's own held-out figures and threshold hold on these answers; None where it stores none."""
 
 
 def promote(
@@ -102,33 +97,40 @@ def promote(
     if margin < 0:
         raise ValueError(f"margin is {margin:g}; expected at least 0")
     runs = load_runs([Path(store) for store in stores])
-    _check_unseen(fingerprint(runs), (new, running))
+    check_unseen(runs, (new, running))
     table = answer_table(runs, target=target, stage=stage, agent=agent)
     by_id = {call.id: call for run in runs for call in run.calls}
     calls = [by_id[call_id] for call_id in table.call_ids.tolist()]
-    scores = [_probabilities(reader, target, calls, stores) for reader in (new, running)]
-    weights = cluster_weights(table.groups, seed=seed)
+    scores = [probabilities(reader, target, calls, stores) for reader in (new, running)]
     order = -margin if not_worse else 0.0
-    return _decide(new, running, table.y, scores[0], scores[1], weights, order=order, probabilities=-margin)
+    scored = CheckedAnswers(table.y, scores[0], table.groups)
+    return _decide(new, running, target, scored, scores[1], order=order, brier_above=-margin, seed=seed)
 
 
 def _decide(
     new: Reader,
     running: Reader,
-    y: NDArray[np.int64],
-    of_new: NDArray[np.float64],
+    target: str,
+    scored: CheckedAnswers,
     of_running: NDArray[np.float64],
-    weights: NDArray[np.integer],
     *,
     order: float,
-    probabilities: float,
+    brier_above: float,
+    seed: int,
 ) -> Promotion:
-    """Returns the decision by both versions' scores (n,), whose gains must surely be above these."""
-    gained = paired_difference(auroc, y, of_new, of_running, weights)
-    sharper = paired_difference(brier, y, of_running, of_new, weights)
-    reasons = tuple(find_reasons(gained, sharper, order=order, probabilities=probabilities))
+    """Returns the decision by the answers with the new version's scores, and the running one's scores (n,).
+
+    The gains must surely be above `order` and `brier_above`.
+    """
+    weights = cluster_weights(scored.groups.tolist(), seed=seed)
+    gained = paired_difference(auroc, scored.y, scored.score, of_running, weights)
+    sharper = paired_difference(brier, scored.y, of_running, scored.score, weights)
+    reasons = tuple(find_reasons(gained, sharper, order=order, probabilities=brier_above))
     digest = (running if reasons else new).checkpoint.digest
-    return Promotion(not reasons, gained, sharper, digest, reasons)
+    checked, threshold = None, new.checkpoint.manifest.thresholds.get(FLAG)
+    with suppress(RecordError):  # a version without held-out figures has nothing that could hold
+        checked = check_scores(new, scored, target=target, threshold=threshold, seed=seed)
+    return Promotion(not reasons, gained, sharper, digest, reasons, checked)
 
 
 def find_reasons(gained: Interval, sharper: Interval, *, order: float, probabilities: float) -> list[str]:
@@ -145,37 +147,6 @@ def find_reasons(gained: Interval, sharper: Interval, *, order: float, probabili
 
 def _text(gain: Interval) -> str:
     return f"{gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] on {gain.n} answers in {gain.groups} groups"
-
-
-def _check_unseen(data: str, readers: Sequence[Reader]) -> None:
-    for reader in readers:
-        training = reader.checkpoint.manifest.training
-        if training is not None and training.fingerprint == data:
-            raise RecordError(f"{reader.checkpoint.path} was trained on these runs; give held-out ones")
-
-
-def _probabilities(
-    reader: Reader, target: str, calls: Sequence[Call], stores: Sequence[str | os.PathLike[str]]
-) -> NDArray[np.float64]:
-    """P(target) of each call, (n,)."""
-    manifest = reader.checkpoint.manifest
-    heads = [output.name for output in manifest.outputs]
-    if target not in heads or target in manifest.contract.get("scales", {}):
-        raise ContractMismatch(f"{reader.checkpoint.path} gives no probability of {target!r}; its heads are {heads}")
-    if isinstance(reader, QualityPredictor):
-        return np.array([verdict.heads[target] for verdict in reader.predict_many(calls)])
-    wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
-    opened = [RunStore(Path(store)) for store in stores]
-    states, without = load_states(opened, [call.id for call in calls], wanted=wanted)
-    if states is None:
-        raise RecordError(f"{without} of {len(calls)} answers have no stored hidden states: run `metaprobe extract`")
-    if states.model and not reader.reader:
-        raise RecordError(
-            f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
-            "model's own: run `metaprobe extract` with the model that answered"
-        )
-    read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
-    return reader.probability(read).astype(np.float64)
 
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
@@ -213,12 +184,14 @@ def promote_scored(
     paired = pair_scores(new, running, log)
     kept = thin(paired.labelled.propensity, seed=seed)
     labelled, scores = paired.labelled.rows(kept), paired.new[kept]
-    weights = cluster_weights(labelled.group.tolist(), seed=seed)
     if sharper is None:
         sharper = new.checkpoint.manifest.contract.get("adapted_from") == running.checkpoint.digest
     by_order = 0.0 if not (not_worse or sharper) else -margin
     by_brier = 0.0 if sharper and not not_worse else -margin
-    return _decide(new, running, labelled.y, scores, labelled.score, weights, order=by_order, probabilities=by_brier)
+    scored = CheckedAnswers(labelled.y, scores, labelled.group)
+    return _decide(
+        new, running, main_head(new), scored, labelled.score, order=by_order, brier_above=by_brier, seed=seed
+    )
 
 
 def promote_in_log(

@@ -6,6 +6,9 @@ Repeats of a test, and other prompts and providers for it, share a group: what w
 promptfoo's own `pass` also covers what no answer is wrong for, such as its latency. Here an assertion counts by its
 type: some judge the content, some a part of it, some are known to judge something else, and of all others nothing is
 known.
+
+The output of its decision provider (`openai:decisions`) holds no answer but a judgement of the prompt: the prompt is
+then the text that is stored, and the decisions stand beside it.
 """
 
 import json
@@ -17,7 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metaprobe.records.errors import ImportFileError
+from metaprobe.records.decisions import decision_answers
+from metaprobe.records.errors import ImportFileError, InvalidResponse
 from metaprobe.records.label_state import why_no_label
 from metaprobe.records.lines import name_value, records_of
 from metaprobe.records.logs.sample import (
@@ -232,6 +236,7 @@ _OLD = 2
 """The version of promptfoo's results that name neither themselves nor their test."""
 _THINKING = "Thinking: "
 """Text that promptfoo writes before the reasoning, which it puts before the answer unless `showThinking` is false."""
+OF_JUDGE = "no label: a decision provider judged the prompt, and assertions on it grade the judge"
 THOUGHT = "the model thought first, and nothing says which log-probabilities are of the answer"
 
 
@@ -279,12 +284,19 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
     places = [held.get("testIdx"), held.get("promptIdx")]
     if not isinstance(held.get("id"), str) and not all(type(place) is int for place in places):
         raise ImportFileError(f'the result has the places {name_value(places)}; expected an "id", or whole numbers')
-    labels, taken = _labels(held, options)
     filled = held.get("vars") or mapping(held.get("testCase"), '"testCase"').get("vars")
-    line = {
+    line: dict[str, Any] = {
         "id": words(held.get("id")) or "test-{}-prompt-{}".format(*places),
         "group": short_name(filled or prompt),
         "run_id": evaluation,
+    }
+    if (answers := _decided(text)) is not None:
+        served = words(mapping(response.get("metadata"), '"metadata"').get("model"))
+        line |= {"response": completion(prompt, None), "decisions": {"answers": answers, "model": served or model}}
+        yield Sample(place, line, number=number, taken=OF_JUDGE)
+        return
+    labels, taken = _labels(held, options)
+    line |= {
         "model": model,
         "messages": _prompt(prompt),
         "labels": labels,
@@ -297,6 +309,18 @@ def _samples(place: str, number: int | None, evaluation: str, result: object, op
         ),
     }
     yield Sample(place, line, number=number, taken=taken)
+
+
+def _decided(text: str) -> list[Any] | None:
+    """The answers of a decision provider's output, which is about the prompt; None for any other output."""
+    if not text.startswith('{"answers"'):
+        return None
+    try:
+        answers = json.loads(text)["answers"]
+        decision_answers(answers, "")
+    except (ValueError, RecursionError, InvalidResponse):
+        return None  # a model may write such JSON too
+    return answers  # type: ignore[no-any-return]
 
 
 def _labels(held: Mapping[str, Any], options: LogOptions) -> tuple[dict[str, float], str]:

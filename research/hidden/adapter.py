@@ -22,7 +22,8 @@ from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, BEFORE, HiddenProbeMethod
 from metaprobe.training.options import AdapterOptions
 from metaprobe.training.recipes.adapter import adapter_scores, write_adapter
-from metaprobe.training.recipes.lora import AdapterSettings, adapter_roles, load_adapter_data
+from metaprobe.training.recipes.lora import AdapterSettings, adapter_roles
+from metaprobe.training.texts import load_texts
 from research.blocks import markdown, write
 from research.hidden.controls import shown
 from research.hidden.measure import FIGURES, MODELS, PAGE, TASKS, packed
@@ -66,7 +67,7 @@ def measured(store: Path, llm: str, settings: AdapterSettings, checkpoint: Path)
     made = write_adapter([store], options, settings)
     assert made is not None
     minutes = (time.monotonic() - started) / 60
-    data, evidence = load_adapter_data([store]), load_evidence([store])
+    data, evidence = load_texts([store]), load_evidence([store])
     assert data.table.call_ids.tolist() == evidence.table.call_ids.tolist()
     roles = adapter_roles(data.table, seed=settings.seed)
     table = data.table.rows(roles.test)

@@ -24,6 +24,8 @@ from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel
 from metaprobe.serving.dashboard.routes import dashboard_routes
 from metaprobe.serving.http.bodies import REQUESTS, Leasing, Memory, Scoring, aside, read_json_body
+from metaprobe.serving.http.choosing import CHAT, Chooser
+from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.feedback import FeedbackDesk
 from metaprobe.serving.http.guard import Guard, caller_of, trial_id
 from metaprobe.serving.http.judges import Allowance, Judges, Office, Reloader
@@ -39,9 +41,9 @@ from metaprobe.serving.http.upstream import UpstreamClient
 from metaprobe.serving.http.wire import batch, model_of
 
 THERE = (
-    "POST /v1/score, POST /v1/panel, POST /v1/chat/completions, POST /v1/completions, POST /v1/responses,"
-    " POST /v1/embeddings, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL, GET /metrics, GET /openapi.json,"
-    " GET /healthz, GET /livez, GET /readyz, GET /dashboard"
+    "POST /v1/score, POST /v1/panel, POST /v1/decisions, POST /v1/chat/completions, POST /v1/completions,"
+    " POST /v1/responses, POST /v1/embeddings, POST /v1/feedback, GET /v1/models, GET /v1/models/MODEL,"
+    " GET /metrics, GET /openapi.json, GET /healthz, GET /livez, GET /readyz, GET /dashboard"
 )
 
 logger = logging.getLogger(__name__)
@@ -54,31 +56,39 @@ def application(
 ) -> Starlette:
     """The application with everything it needs; see `metaprobe.serving.http.app.create_app`. `load` gives the judges,
     and is called again for every reload."""
-    keys, office = Keys.of(settings), Office(load())
+    keys, office, named = Keys.of(settings), Office(load()), settings.named_upstreams
     reloader = Reloader(office, load, settings.pins, metrics)
     client = UpstreamClient(settings, keys)
     log = ServerLog.open(settings, metrics, gated=gates is not None) if settings.log else None
     panels = None if settings.panel is None else PanelDesk(Panel.load(settings.panel))
     proxy = Proxy(settings, office, gates, client, metrics, log, panels)
+    chooser = Chooser.of(settings, office, panels.panel, keys, metrics, log) if panels and named else None
     desk = FeedbackDesk(log.log, most=settings.max_batch) if log else None
     own = OwnAnswers(settings, office, reloader, metrics, log, desk, panels)
 
     def to_upstream(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
+            if named:
+                message = "several upstreams are chosen among for POST /v1/chat/completions only"
+                raise Refusal(404, "no_upstream", message)
             if not settings.upstream:
                 raise Refusal(404, "no_upstream", "this server has no upstream; it was started for scoring only")
             return await answer(request)
 
         return answered
 
+    chat = chooser.complete if chooser else to_upstream(proxy)
+    models = chooser.models if chooser else to_upstream(proxy.models)
     app = Starlette(
         routes=[
             Route("/v1/score", own.score, methods=["POST"]),
             Route("/v1/panel", own.panel, methods=["POST"]),
-            *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED),
+            Route("/v1/decisions", own.decisions, methods=["POST"]),
+            Route(f"/v1{CHAT}", chat, methods=["POST"]),
+            *(Route(f"/v1{path}", to_upstream(proxy), methods=["POST"]) for path in FORWARDED if path != CHAT),
             Route("/v1/feedback", own.feedback, methods=["POST"]),
-            Route("/v1/models", to_upstream(proxy.models)),
-            Route("/v1/models/{model:path}", to_upstream(proxy.models)),
+            Route("/v1/models", models),
+            Route("/v1/models/{model:path}", models),
             Route("/metrics", own.counts),
             Route("/openapi.json", own.described),
             *dashboard_routes(log.log if log else None),
@@ -91,7 +101,7 @@ def application(
             Middleware(Leasing, memory=Memory.of(settings)),
         ],
         exception_handlers={HTTPException: _unknown},
-        lifespan=lambda _: _running(settings, reloader, client, log),
+        lifespan=lambda _: _running(settings, reloader, chooser or client, log),
     )
     # A redirect would send the caller to the address in `Host` by http, with the question and perhaps the key.
     app.router.redirect_slashes = False
@@ -100,7 +110,7 @@ def application(
 
 @asynccontextmanager
 async def _running(
-    settings: Settings, reloader: Reloader, client: UpstreamClient, log: ServerLog | None
+    settings: Settings, reloader: Reloader, client: UpstreamClient | Chooser, log: ServerLog | None
 ) -> AsyncIterator[None]:
     """Runs the work beside the answers for as long as the server runs, and closes what is open when it ends."""
     say_out_of_files_once(asyncio.get_running_loop())
@@ -141,6 +151,13 @@ class OwnAnswers:
         body = await read_json_body(request, self.settings)
         return _json(await self.scoring.of(len(body), partial(self.panels.judge, body)))
 
+    async def decisions(self, request: Request) -> Response:
+        """Answers typed questions about an answer, and refuses those that no checkpoint here answers."""
+        judges = self.office.now
+        body = await read_json_body(request, self.settings)
+        desk = DecisionDesk(self.settings, judges, self.log, self.scoring)
+        return _json(await desk.answer(body, request))
+
     async def feedback(self, request: Request) -> Response:
         """Stores a label for an answer, or several."""
         if self.desk is None:
@@ -161,8 +178,8 @@ class OwnAnswers:
     async def health(self, _: Request) -> Response:
         """That it is ready, and with which checkpoint."""
         judges = self.office.now
-        health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstream)}
-        if not judges.only:
+        health = {"status": "ok", "checkpoint": judges.default.digest, "upstream": bool(self.settings.upstreams)}
+        if not judges.only or judges.texts:
             health["checkpoints"] = {name: digest for name, digest in judges.digests().items() if name}
         return _json(health | ({"reload_refused": True} if self.reloader.refused else {}))
 

@@ -53,8 +53,8 @@ KEY_HEADER = "x-metaprobe-key"
 """A caller's key for this server, where `Authorization` is meant for the upstream."""
 REQUEST_ID = "metaprobe-request-id"
 ENDPOINTS = (
-    *(f"/v1/{name}" for name in "score chat/completions completions responses embeddings models feedback".split()),
-    *(f"/{name}" for name in "metrics healthz livez readyz openapi.json".split()),
+    *(f"/v1/{name}" for name in "score panel decisions chat/completions completions responses embeddings".split()),
+    *(f"/{name}" for name in "v1/models v1/feedback metrics healthz livez readyz openapi.json".split()),
     *("/dashboard", "/dashboard/data", "/dashboard/queue"),
 )
 OPEN = ("/healthz", "/livez", "/readyz", "/dashboard")

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints import CheckpointError, ContractMismatch
+from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch
+from metaprobe.checkpoints.checkpoint import kind_at
 from metaprobe.probes.contract import OnMismatch
-from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.quality import DEFAULT, QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
@@ -25,6 +26,7 @@ from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
 from metaprobe.serving.http.request_log import RequestLog
 from metaprobe.serving.http.settings import Settings, SettingsError, split_name
+from metaprobe.serving.http.text_readers import TEXT_KINDS, TextAnswer, TextPredictor
 from metaprobe.serving.scored import OnVerdict, Scored, evaluation_events
 
 logger = logging.getLogger(__name__)
@@ -49,12 +51,44 @@ class Allowance:
             raise InvalidResponse(f"{self.asked} tokens to score, and at most {self.most} are scored in one request")
 
 
+@dataclass(frozen=True, slots=True)
+class HeadQuestions:
+    """The questions that a checkpoint answers: its heads, their scales, and their texts."""
+
+    heads: tuple[str, ...]
+    scales: Mapping[str, tuple[float, float]]
+    """Lowest and highest level of each head that is no probability."""
+    texts: Mapping[str, frozenset[str]]
+    """Head -> the questions' texts that the contract lists, as `plain_text` writes them."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, heads: tuple[str, ...] | None) -> "HeadQuestions":
+        """`heads`: by default the checkpoint's outputs. Raises `ContractMismatch` for an unreadable contract."""
+        manifest = checkpoint.manifest
+        names = heads or tuple(output.name for output in manifest.outputs)
+        contract = manifest.contract
+        scales, listed = contract.get("scales", {}), contract.get("questions", {})
+        try:
+            read = {name: (float(low), float(high)) for name, (low, high) in scales.items() if name in names}
+            texts = {name: frozenset(map(plain_text, questions)) for name, questions in listed.items() if name in names}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ContractMismatch(
+                f"{checkpoint.path}: the contract's scales or questions cannot be read ({error}); train it again"
+            ) from error
+        return cls(names, read, texts)
+
+
+def plain_text(question: str) -> str:
+    """Returns a question's text by which equal ones are known: single spaces, no capital letters."""
+    return " ".join(question.split()).casefold()
+
+
 class Scorer:
     """A predictor that counts what it says, and never loses an answer to what it cannot say."""
 
     def __init__(
         self,
-        predictor: QualityPredictor,
+        predictor: QualityPredictor | TextPredictor,
         metrics: Metrics,
         *,
         max_tokens: int = 1 << 20,
@@ -72,8 +106,12 @@ class Scorer:
         self._max_tokens = max_tokens
         self._request: RequestLog | None = None
         self.digest = predictor.checkpoint.digest
-        self.uses_top: bool = predictor.schema.uses_top or (shadow is not None and shadow.uses_top)
+        self.reads_text = isinstance(predictor, TextPredictor)
+        """Whether it judges texts; else it reads log-probabilities."""
+        top = isinstance(predictor, QualityPredictor) and predictor.schema.uses_top
+        self.uses_top: bool = top or (shadow is not None and shadow.uses_top)
         """Whether alternatives are read, here or in the shadow."""
+        self.asked = HeadQuestions.of(predictor.checkpoint, (predictor.target,) if self.reads_text else None)
 
     def of(self, request: RequestLog | None) -> "Scorer":
         """Returns this scorer, with each of its verdicts logged as one on an answer to this request."""
@@ -96,8 +134,9 @@ class Scorer:
         try:
             parsed = self._parse(response)
             granted = allowance or self.allowance()
-            granted.take(len(parsed.logprobs))
-            verdict = self._predictor.predict(parsed)
+            if isinstance(parsed, ParsedResponse):
+                granted.take(len(parsed.logprobs))
+            verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # `_parse` gives what it reads
         except (InvalidResponse, ContractMismatch) as error:
             verdict = self._no_verdict(str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
@@ -125,10 +164,10 @@ class Scorer:
     def _no_verdict(self, reason: str) -> Verdict:
         return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
 
-    def _follow(self, given: Verdict, parsed: ParsedResponse, request: RequestLog | None) -> None:
+    def _follow(self, given: Verdict, parsed: ParsedResponse | TextAnswer, request: RequestLog | None) -> None:
         """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
         try:
-            verdict = self._predictor.predict(parsed)
+            verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # the shadow reads the same
         except Exception as error:
             log_unexpected(logger, "scoring in the shadow", error)
             self._metrics.errors.labels("shadow").inc()
@@ -140,7 +179,7 @@ class Scorer:
             request.add_shadow(_shown(verdict), parsed)
 
     def _counted(
-        self, verdict: Verdict, parsed: ParsedResponse | None, gate: Mapping[str, Any] | None = None
+        self, verdict: Verdict, parsed: ParsedResponse | TextAnswer | None, gate: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """The verdict as JSON, in the metrics, and in the log where there is one."""
         self._metrics.verdicts.labels(self._role).inc()
@@ -157,7 +196,10 @@ class Scorer:
             self._request.add(shown, parsed, gate)
         return shown
 
-    def _parse(self, response: object) -> ParsedResponse:
+    def _parse(self, response: object) -> ParsedResponse | TextAnswer:
+        if self.reads_text:
+            assert isinstance(response, TextAnswer)
+            return response
         if isinstance(response, (str, bytes, bytearray)):
             return parse_body(response, top=self.uses_top)
         return parse_response(response, top=self.uses_top)
@@ -190,6 +232,8 @@ class Judges:
     """Seats by the name of the model that answers; the empty name is for all other models."""
     share: float = 0.0
     """Share of the requests that the canary judges."""
+    texts: Mapping[str, Seat] = field(default_factory=dict)
+    """Text readers by the head that they give; they answer decisions where a request brings no log-probabilities."""
 
     def pick(self, model: str, request_id: str) -> Scorer:
         """Returns the scorer of this model's answer to this request."""
@@ -211,8 +255,9 @@ class Judges:
         return any(scorer.uses_top for seat in self.seats.values() for scorer in (seat.judge, seat.canary) if scorer)
 
     def digests(self) -> dict[str, str]:
-        """The digest of each model's judge, by the model's name."""
-        return {name: seat.judge.digest for name, seat in self.seats.items()}
+        """The digest of each model's judge, by the model's name, and of each text reader, by `text:HEAD`."""
+        seats = {**self.seats, **{f"text:{head}": seat for head, seat in self.texts.items()}}
+        return {name: seat.judge.digest for name, seat in seats.items()}
 
 
 @dataclass(slots=True)
@@ -242,29 +287,35 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
 
     Raises a `CheckpointError` for one that does not verify and `SettingsError` where it is not clear who judges whom.
     """
-    named = _Named()
+    named, texts = _Named(), _Texts(settings, metrics)
     for written, sha256 in _pinned(settings.pins):
-        named.add(written, sha256, default=True)
+        if not texts.take(written, sha256, pinned=True):
+            named.add(written, sha256, default=True)
     taken = set(named.places)
-    if "" not in taken and split_name(str(settings.checkpoint))[0] not in taken:
+    if not texts.take(str(settings.checkpoint), settings.sha256) and (
+        "" not in taken and split_name(str(settings.checkpoint))[0] not in taken
+    ):
         named.add(str(settings.checkpoint), settings.sha256, default=True)
     for written in settings.more_checkpoints:
-        if split_name(written)[0] not in taken or not split_name(written)[0]:
+        if not texts.take(written, None) and (split_name(written)[0] not in taken or not split_name(written)[0]):
             named.add(written, None)
+    if not named.places:  # only text readers are named
+        named.add(DEFAULT, None, default=True)
     if "" not in named.places:  # one that is named judges the others too where it is the first
         first = next(iter(named.places))
         named.places[""] = named.places[first]
     asked = {name: (*place, settings.run_by_model.get(name)) for name, place in named.places.items()}
     loaded = {place: load_judge(settings, *place) for place in dict.fromkeys(asked.values())}
     judges = _seated({name: loaded[place] for name, place in asked.items()})
-    shadows, canaries = _once(settings.shadows, "in the shadow"), _once(settings.canaries, "on trial")
+    shadows = _once([one for one in settings.shadows if not texts.beside("shadow", one)], "in the shadow")
+    canaries = _once([one for one in settings.canaries if not texts.beside("canary", one)], "on trial")
     if unknown := (shadows.keys() | canaries.keys() | settings.run_by_model.keys()) - judges.keys():
         raise SettingsError(
             f"no checkpoint judges {min(unknown)!r}, so it can have no run, and none can be in its shadow or on trial"
             f" beside it; expected one of {', '.join(sorted(filter(None, judges)))}, or no name"
         )
 
-    events = evaluation_events(on_span=True) if settings.otel else None
+    events = texts.events
 
     def beside(checkpoints: Mapping[str, str], name: str) -> QualityPredictor | None:
         run = settings.run_by_model.get(name)
@@ -281,7 +332,64 @@ def load_judges(settings: Settings, metrics: Metrics) -> Judges:
     for name, predictor in judges.items():
         trial = beside(canaries, name)
         seats[name] = Seat(scorer(predictor, name, "judge"), scorer(trial, name, "canary") if trial else None)
-    return Judges(seats, settings.canary_share)
+    return Judges(seats, settings.canary_share, texts.seats())
+
+
+class _Texts:
+    """Gathers the text readers among the checkpoints of a server."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self.events = evaluation_events(on_span=True) if settings.otel else None
+        self._metrics = metrics
+        self._pinned: set[str] = set()
+        self._readers: dict[str, dict[str, TextPredictor]] = {"judge": {}, "shadow": {}, "canary": {}}
+        """Role -> head -> reader."""
+
+    def take(self, written: str, sha256: str | None, *, pinned: bool = False) -> bool:
+        """Whether the checkpoint is a text reader, which then judges. A pinned one goes before another of its head.
+
+        Raises `SettingsError` for two readers of one head, and for a reader with a model's name.
+        """
+        reader = self._load(written, sha256)
+        if reader is None or reader.target in self._pinned - ({reader.target} if pinned else set()):
+            return reader is not None
+        self._pinned |= {reader.target} if pinned else set()
+        return self._seat("judge", written, reader)
+
+    def beside(self, role: str, written: str) -> bool:
+        """Whether the checkpoint is a text reader, which is then in the shadow or on trial of its head's."""
+        reader = self._load(written, None)
+        return reader is not None and self._seat(role, written, reader)
+
+    def seats(self) -> dict[str, Seat]:
+        """Returns the seats by head. Raises `SettingsError` for a shadow or canary of a head that nobody judges."""
+        judges, shadows, canaries = (self._readers[role] for role in ("judge", "shadow", "canary"))
+        if unknown := (shadows.keys() | canaries.keys()) - judges.keys():
+            raise SettingsError(f"no text reader gives {min(unknown)!r}, so none can be in its shadow or on trial")
+        seats = {}
+        for head, reader in judges.items():
+            shadow = self._scorer(shadows[head], "shadow") if head in shadows else None
+            canary = self._scorer(canaries[head], "canary") if head in canaries else None
+            seats[head] = Seat(self._scorer(reader, "judge", shadow), canary)
+        return seats
+
+    def _load(self, written: str, sha256: str | None) -> TextPredictor | None:
+        name, location = split_name(written)
+        if kind_at(location) not in TEXT_KINDS:
+            return None
+        if name:
+            raise SettingsError(f"{written}: a text reader judges every model's texts; leave {name}= out")
+        return TextPredictor.load(location, sha256)
+
+    def _seat(self, role: str, written: str, reader: TextPredictor) -> bool:
+        if reader.target in self._readers[role]:
+            raise SettingsError(f"{written}: two text readers give {reader.target!r} as {role}; give one")
+        self._readers[role][reader.target] = reader
+        return True
+
+    def _scorer(self, reader: TextPredictor, role: str, shadow: Scorer | None = None) -> Scorer:
+        events = self.events if role != "shadow" else None
+        return Scorer(reader, self._metrics, role=role, shadow=shadow, events=events)
 
 
 def _once(written: Sequence[str], where: str) -> dict[str, str]:

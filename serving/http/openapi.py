@@ -34,7 +34,9 @@ _PASSED = "The upstream's answer as it came"
 _POSTS = {
     "/v1/score": "The verdict on one response, or on each of {'responses': [...]}.",
     "/v1/panel": "Which of {'responses': [...]} to keep, or of the choices of one response, and how sure it is.",
-    "/v1/chat/completions": f"{_PASSED}, with the verdict under `metaprobe`; streamed too.",
+    "/v1/decisions": "Predicates and scores about an answer, in the form of openai-python's decisions.create.",
+    "/v1/chat/completions": f"{_PASSED}, or the one of several that a panel keeps, with the verdict under `metaprobe`;"
+    " streamed too.",
     "/v1/completions": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
     "/v1/responses": f"{_PASSED}, with the verdict under `metaprobe` where log-probabilities were asked for.",
     "/v1/embeddings": f"{_PASSED}.",

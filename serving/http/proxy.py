@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.bodies import REQUESTS, aside, read_json_body
+from metaprobe.serving.http.choosing import CHAT
 from metaprobe.serving.http.exchange import Declined, Question, UpstreamExchange
 from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Office
@@ -26,7 +27,7 @@ from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.upstream import UpstreamClient, redirect, to_caller
 from metaprobe.serving.http.wire import asked, model_of
 
-CHAT, EMBEDDINGS = "/chat/completions", "/embeddings"
+EMBEDDINGS = "/embeddings"
 FORWARDED = (CHAT, "/completions", "/responses", EMBEDDINGS)
 """Below the upstream's base address."""
 _ODD = re.compile(r"[;%\ufffd\x00-\x1f]")

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.monitoring.entry import MAX_NOTE, Entry
-from metaprobe.records.response import ParsedResponse
+from metaprobe.records.response import ParsedResponse, ParsedText
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
@@ -78,7 +78,7 @@ class ServerLog:
         lengths = AnswerLengths.of_log(log.tables) if gated else None
         return cls(log, settings, metrics, prices, lengths, urlsplit(settings.upstream).hostname or "")
 
-    def cost_usd(self, answer: ParsedResponse, asked_model: str) -> float | None:
+    def cost_usd(self, answer: ParsedResponse | ParsedText, asked_model: str) -> float | None:
         """Returns the cost of the tokens that the upstream counted; None without a price or a count."""
         counted = answer.usage
         price = price_of(answer.model, self.host, self.prices) or price_of(asked_model, self.host, self.prices)
@@ -104,7 +104,7 @@ class ServerLog:
         one response of the upstream, whose count of tokens is of them all.
         """
         if tags is None:
-            tags = read_tags(_in_header(request) or _in_metadata(question))
+            tags = tags_of(request, question)
         return RequestLog(
             self,
             request_id=str(request.scope.get(SCOPE_ID, "")),
@@ -133,7 +133,8 @@ class RequestLog:
     max_tokens: int | None
     one_usage: bool
     """Whether the count of tokens of one response is of all answers."""
-    _started: float = field(default_factory=lambda: time.perf_counter())
+    started: float = field(default_factory=time.perf_counter)
+    """When the answer was asked for, by `time.perf_counter`."""
     _answers: int = 0
     _cost_borne: bool = False
     _last: str = field(init=False)
@@ -141,7 +142,12 @@ class RequestLog:
     def __post_init__(self) -> None:
         self._last = self.request_id
 
-    def add(self, shown: dict[str, Any], answer: ParsedResponse | None, gate: Mapping[str, Any] | None = None) -> None:
+    def add(
+        self,
+        shown: dict[str, Any],
+        answer: ParsedResponse | ParsedText | None,
+        gate: Mapping[str, Any] | None = None,
+    ) -> None:
         """Logs a verdict, and puts the id under which it is logged into it.
 
         `shown`: the verdict as the caller gets it. `answer`: what it is of, None where that cannot be read. `gate`:
@@ -155,7 +161,7 @@ class RequestLog:
         if not self._write(self._last, shown, answer, gate, callers_id=theirs):
             shown["reason"] = "; ".join(filter(None, [shown["reason"], NOT_LOGGED]))
 
-    def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse) -> None:
+    def add_shadow(self, shown: Mapping[str, Any], answer: ParsedResponse | ParsedText) -> None:
         """Logs what a checkpoint in the shadow says of the answer that was added last."""
         self._write(f"{self._last}:shadow", shown, answer, None, shadow_of=self._last)
 
@@ -163,14 +169,15 @@ class RequestLog:
         self,
         identity: str,
         shown: Mapping[str, Any],
-        answer: ParsedResponse | None,
+        answer: ParsedResponse | ParsedText | None,
         gate: Mapping[str, Any] | None,
         *,
         shadow_of: str = "",
         callers_id: str = "",
     ) -> bool:
         """Whether the log took the entry."""
-        tokens = len(answer.logprobs) if answer else gate["tokens"] if gate else None
+        logprobs = answer.logprobs if isinstance(answer, ParsedResponse) else None
+        tokens = len(logprobs) if logprobs is not None else gate["tokens"] if gate else None
         model = (answer.model if answer else gate["model"] if gate else "") or self.model
         settings = self.server.settings
         taken = self.server.log.write(
@@ -190,10 +197,10 @@ class RequestLog:
                 tokens=tokens,
                 tokens_saved=None if shadow_of else self._tokens_saved(model, tokens, ended=gate is not None),
                 cost_usd=None if shadow_of or answer is None else self._cost_usd(answer),
-                latency_s=time.perf_counter() - self._started,
+                latency_s=time.perf_counter() - self.started,
                 shadow_of=shadow_of,
                 tags=self.tags,
-                logprobs=answer.logprobs if answer and settings.log_logprobs else None,  # type: ignore[arg-type]
+                logprobs=logprobs if settings.log_logprobs else None,  # type: ignore[arg-type]
                 question=self.question,
                 answer=answer.text if answer and settings.log_texts else None,
                 callers_id=callers_id,
@@ -213,7 +220,7 @@ class RequestLog:
         lengths.add(model, tokens)
         return None
 
-    def _cost_usd(self, answer: ParsedResponse) -> float | None:
+    def _cost_usd(self, answer: ParsedResponse | ParsedText) -> float | None:
         """The first of several answers bears the cost of them all."""
         cost = self.server.cost_usd(answer, self.model)
         if cost is None or not self.one_usage:
@@ -250,6 +257,11 @@ def read_tags(given: str) -> dict[str, str]:
     if len(tags) > MAX_TAGS:
         raise Refusal(400, "invalid_tags", f"{TAGS_HEADER} holds {len(tags)} tags; at most {MAX_TAGS} are kept")
     return tags
+
+
+def tags_of(request: Request, question: ChatRequest | None) -> dict[str, str]:
+    """Returns the tags of a request, from its header or else its metadata. Raises `Refusal` (400) as `read_tags`."""
+    return read_tags(_in_header(request) or _in_metadata(question))
 
 
 def _in_header(request: Request) -> str:

@@ -30,6 +30,21 @@ class SettingsError(RecordError):
     """The server would not be what was meant, or not be safe."""
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamOf:
+    """One of several upstreams: that of one agent."""
+
+    name: str
+    url: str
+    model: str
+    """The model's name there."""
+
+    @property
+    def host(self) -> str:
+        """The host, by which prices are known."""
+        return urlsplit(self.url).hostname or ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(FlagOptions):
     """Everything about one server; which answers its checkpoints flag is said as in `FlagOptions`.
@@ -81,8 +96,31 @@ class Settings(FlagOptions):
             variable=True,
         ),
     ] = ()
-    upstream: Annotated[str, Option("Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")] = ""
-    """Without one, only `/v1/score` works."""
+    upstream: str = ""
+    """Base URL of the one upstream. Without any, only `/v1/score` and `/v1/panel` work."""
+    upstreams: Annotated[
+        tuple[str, ...],
+        Option(
+            "Base URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1. With --panel, NAME=URL for each"
+            " of its agents, and it chooses among them; NAME=URL#MODEL where the API calls the model otherwise;"
+            " repeatable.",
+            name="upstream",
+            metavar="[NAME=]URL",
+        ),
+    ] = ()
+    panel_price: Annotated[
+        float | None,
+        Option(
+            "Accuracy that a US dollar for 1,000 questions must bring, where the panel chooses among upstreams; of one"
+            " upstream, that one more answer must bring.",
+            low=0,
+        ),
+    ] = None
+    panel_budget: Annotated[
+        float | None,
+        Option("In its place: mean US dollars that the panel may spend on 1,000 questions.", above=0),
+    ] = None
+    """None of both for the panel's default."""
     gate: Annotated[
         Path | str | None,
         Option("Streaming gate that may end streamed answers early.", kind="checkpoint", variable=True),
@@ -245,18 +283,43 @@ class Settings(FlagOptions):
         for name in self.forward_headers:
             if name.lower() in NEVER_FORWARDED or not HEADER_NAME.fullmatch(name):
                 raise SettingsError(f"header {name!r} is not one that may be handed on to the upstream")
+        self._check_upstreams()
         if self.gate is not None and not self.upstream:
             raise SettingsError(
                 "a gate ends answers of an upstream, and no upstream is given: name one, or leave the gate out"
             )
-        if self.upstream:
-            _check_upstream(self.upstream)
         self._check_log()
 
+    def _check_upstreams(self) -> None:
+        """Checks the addresses, and keeps the one without a name in `upstream`."""
+        unnamed = [self.upstream] * bool(self.upstream) + [one for one in self.upstreams if not _upstream_name(one)]
+        if len(dict.fromkeys(unnamed)) > 1 or (unnamed and self.named_upstreams):
+            raise SettingsError("several upstreams came, one without a name; expected one URL, or NAME=URL for each")
+        if self.named_upstreams and self.panel is None:
+            raise SettingsError("several upstreams are given, and no panel that chooses among them: name one (--panel)")
+        if (self.panel_price, self.panel_budget) != (None, None) and not self.named_upstreams:
+            raise SettingsError("a panel's price or budget is given, and no --upstream NAME=URL to choose among")
+        for url in [*unnamed, *(one.url for one in self.named_upstreams.values())]:
+            _check_upstream(url)
+        if unnamed:
+            object.__setattr__(self, "upstream", unnamed[0])
+            object.__setattr__(self, "upstreams", (unnamed[0],))
+
+    @property
+    def named_upstreams(self) -> dict[str, UpstreamOf]:
+        """The upstreams among which the panel chooses, by the agent's name."""
+        upstreams: dict[str, UpstreamOf] = {}
+        for written in self.upstreams:
+            if name := _upstream_name(written):
+                if name in upstreams:
+                    raise SettingsError(f"two upstreams are called {name!r}; give each agent one")
+                url, _, model = written.partition("=")[2].partition("#")
+                upstreams[name] = UpstreamOf(name, url, model or name)
+        return upstreams
+
     def _check_log(self) -> None:
-        if not self.log and (
-            self.log_texts or self.log_logprobs or self.log_days is not None or self.prices or self.log_spool
-        ):
+        only_logged = self.log_texts or self.log_logprobs or self.log_days is not None or self.log_spool
+        if not self.log and (only_logged or (self.prices and not self.named_upstreams)):
             raise SettingsError("something is to be logged, and no log is given: name one (--log scores.sqlite)")
         if self.log_days is not None and not self.log_days > 0:
             raise SettingsError(f"log_days is {self.log_days}; expected more than 0")
@@ -279,11 +342,16 @@ class Settings(FlagOptions):
             runs[key] = run if named else written
         return runs
 
-    def upstream_key(self) -> str:
-        """The key for the upstream, from the environment; empty where the caller's own is forwarded."""
-        key = os.environ.get(self.upstream_key_env, "").strip()
+    def upstream_key(self, name: str = "") -> str:
+        """The key for the upstream, from the environment; empty where the caller's own is forwarded.
+
+        `name`: of one of several upstreams, whose own variable has its name behind (`METAPROBE_UPSTREAM_KEY_SMALL`).
+        """
+        own = f"{self.upstream_key_env}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
+        variable = own if name and own in os.environ else self.upstream_key_env
+        key = os.environ.get(variable, "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise SettingsError(f"{self.upstream_key_env} holds characters that no header can carry")
+            raise SettingsError(f"{variable} holds characters that no header can carry")
         return key
 
 
@@ -291,6 +359,12 @@ def split_name(written: str) -> tuple[str, str]:
     """`NAME=CHECKPOINT` as (name, checkpoint); the name is empty where there is none."""
     name, equals, location = written.partition("=")
     return (name, location) if equals and name and location and not Path(written).exists() else ("", written)
+
+
+def _upstream_name(written: str) -> str:
+    """Returns the name in NAME=URL; empty where there is none."""
+    name, equals, _ = written.partition("=")
+    return name if equals and "://" not in name else ""
 
 
 def is_loopback(host: str) -> bool:

@@ -40,7 +40,7 @@ def bounds_of(settings: Settings) -> Bounds:
     most, files = settings.max_connections, _most_files()
     if files is not None:
         left = max(files - OTHER_FILES, 2)
-        most = min(most, left - (min(settings.max_concurrency, left // 2) if settings.upstream else 0))
+        most = min(most, left - (min(settings.max_concurrency, left // 2) if settings.upstreams else 0))
     if most < settings.max_connections:
         logger.warning(
             "%d files may be open, which leaves room for %d connections, not the %d asked for; raise the limit with"

@@ -13,7 +13,7 @@ from yarl import URL
 
 from metaprobe.serving.http.keys import MIN_KEY_LENGTH, Keys
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.settings import HEADER_NAME, Settings
+from metaprobe.serving.http.settings import HEADER_NAME, Settings, UpstreamOf
 
 logger = logging.getLogger(__name__)
 
@@ -114,13 +114,16 @@ class UpstreamAnswer:
 
 
 class UpstreamClient:
-    """Connections to the upstream. No redirect is followed, no cookie kept, nothing taken from the environment."""
+    """Connections to one upstream. No redirect is followed, no cookie kept, nothing taken from the environment."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
+    def __init__(self, settings: Settings, keys: Keys, *, only: UpstreamOf | None = None) -> None:
+        """`only`: one of several upstreams. It never gets the caller's own key, which may be of another upstream, nor
+        the caller's idempotency key, which would hold for several answers."""
         self._settings = settings
         self._keys = keys
-        self._base = settings.upstream.rstrip("/")
-        self._upstream_key = settings.upstream_key()
+        self._one_of_several = only is not None
+        self._base = (settings.upstream if only is None else only.url).rstrip("/")
+        self._upstream_key = settings.upstream_key("" if only is None else only.name)
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
@@ -141,6 +144,10 @@ class UpstreamClient:
             own_keys=self._keys,
             more=self._settings.forward_headers,
         )
+        if self._one_of_several:
+            headers.pop("idempotency-key", None)
+            if not self._upstream_key:
+                headers.pop("authorization", None)
         data = io.BytesIO(body) if body is not None and len(body) > LARGE_BYTES else body
         answer = None
         try:

@@ -87,6 +87,12 @@ def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
     return ChatRequest(body, sent, several, wants_logprobs, wants_top, fields)
 
 
+def for_one(body: bytes, model: str) -> bytes:
+    """Returns the request for one whole answer of this model, all else as it came."""
+    fields = {name: value for name, value in _object.decode(body).items() if name not in ("stream", "stream_options")}
+    return _encode({**fields, "model": model})
+
+
 def model_of(body: bytes) -> str:
     """The model that a request names; empty where it names none."""
     try:

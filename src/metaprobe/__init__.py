@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         train_panel,
         train_quality,
         train_router,
+        train_text,
     )
 
 __version__ = version("metaprobe")
@@ -66,6 +67,7 @@ __all__ = [
     "train_panel",
     "train_quality",
     "train_router",
+    "train_text",
     "watch",
 ]
 _LATER = {
@@ -92,6 +94,7 @@ _LATER = {
     "train_panel": "metaprobe.train",
     "train_quality": "metaprobe.train",
     "train_router": "metaprobe.train",
+    "train_text": "metaprobe.train",
     "watch": "metaprobe.serving.watch_stream",
 }
 """Where each name is; it is imported when it is asked for, so that nobody waits for what he does not use."""
@@ -101,6 +104,7 @@ DONE_IN.update(
         "adapt a predictor": ("metaprobe.training.rescale", "fit"),
         "fit a probe": ("metaprobe.training.recipes.hidden", "train"),
         "read a text": ("metaprobe.llms.hidden_capture", "train"),
+        "read texts": ("metaprobe.llms.text_pairs", "train"),
     }
 )
 

@@ -14,7 +14,15 @@ from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import command
 from metaprobe.progress import lines_done, steps
-from metaprobe.shown import asking_table, panel_table, promotion_table, rollback_table, show_lines, show_result
+from metaprobe.shown import (
+    asking_table,
+    check_table,
+    panel_table,
+    promotion_table,
+    rollback_table,
+    show_lines,
+    show_result,
+)
 from metaprobe.terminal import AsJson, Digest, OneCheckpoint, is_store, opened_log
 from metaprobe.training.options import Agent, Seed, Stage
 
@@ -124,20 +132,30 @@ def score(
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line. A travelling blend takes a
-    store only. A panel gives a line for each question: which of its answers to keep, and how sure it is.
+    store only. A panel gives a line for each question: which of its answers to keep, and how sure it is. A text reader
+    takes lines with question and answer, without log-probabilities.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.probes.quality import QualityPredictor
-    from metaprobe.probes.score_file import score_lines
+    from metaprobe.probes.score_file import score_lines, score_texts
 
     file = Path("/dev/stdin") if str(file) == "-" else file
-    if load_verified(checkpoint).manifest.kind == "panel":
+    kind = load_verified(checkpoint).manifest.kind
+    if kind == "panel":
         if flags.flags or run is not None:
             raise click.UsageError("flags and --run are for quality predictors: a panel says which answer to keep")
         from metaprobe.routing.panel import Panel
         from metaprobe.routing.panel_lines import panel_lines
 
         verdicts = panel_lines(Panel.load(checkpoint, sha256=sha256), file, stage=stage)
+    elif kind == "text" and not file.is_dir():
+        if run is not None or stage is not None:
+            raise click.UsageError("--run and --stage are not for text readers: a text is read as it is")
+        from metaprobe.probes.text import TextReader
+
+        verdicts = lines_done(
+            "score", score_texts(TextReader.load(checkpoint, sha256=sha256, **flags.flags), file), file
+        )
     elif file.is_dir():
         verdicts = _score_store(checkpoint, file, sha256, on_mismatch, run, stage, flags)
     elif stage is not None:
@@ -392,10 +410,73 @@ def promote(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
             "(quality, hidden), or two panels"
         )
-    show_result(asdict(decided), as_json, promotion_table)
+    from metaprobe.eval.results import plain
+
+    show_result(plain(asdict(decided)), as_json, promotion_table)
     if not decided.promoted:
         sys.exit(1)
     return None
+
+
+CHECKED = {"PASS": 0, "THRESHOLD STALE": 3, "SCORER DEGRADED": 4, "INCONCLUSIVE": 5}
+"""Exit code of `check` by its result; 1 and 2 are errors."""
+
+
+@command(COMMANDS, "Whether a checkpoint holds after a change of engine or prompt.", name="check")
+def check_command(
+    checkpoint: OneCheckpoint,
+    after: Annotated[tuple[Path, ...], Option(kind="path", argument=True)],
+    flags: FlagOptions,
+    before: Annotated[
+        tuple[Path, ...],
+        Option("Labelled answers of before to the same questions; repeatable.  [default: stored figures]", kind="path"),
+    ] = (),
+    margin: Annotated[
+        float, Option("Change of AUROC, and of a share of the answers, that is still none.", above=0, below=1)
+    ] = 0.05,
+    run: Annotated[
+        str | None,
+        Option(
+            "The checkpoint's run that the answers were before; by default that of their task and way of asking.",
+            metavar="MODEL|TASK|VARIANT",
+        ),
+    ] = None,
+    target: Annotated[str | None, Option("Label that the head predicts.  [default: the score's head]")] = None,
+    stage: Stage = None,
+    agent: Agent = None,
+    seed: Seed = 0,
+    sha256: Digest = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether CHECKPOINT holds for AFTER: labelled answers of another engine, quantisation, number format or prompt.
+
+    AFTER are run stores, or files of OpenAI-format lines with labels, that it has not learned from. The order of the
+    scores, the share that is flagged, the share of wrong answers among the others and the mean score must each be shown
+    to have changed by less than the margin; that no difference was found is not enough.
+
+    Exit code 0: PASS. 3: THRESHOLD STALE, the scores still order the answers, but a share or the mean is surely off:
+    adapt. 4: SCORER DEGRADED, their order is surely worse: train again. 5: INCONCLUSIVE, with how many more labels
+    would tell.
+    """
+    from metaprobe.eval.results import plain
+    from metaprobe.training.check import check
+
+    with steps("scoring and comparing"):
+        checked = check(
+            checkpoint,
+            after,
+            before=before,
+            sha256=sha256,
+            target=target,
+            stage=stage,
+            agent=agent,
+            run=run,
+            flags=flags,
+            margin=margin,
+            seed=seed,
+        )
+    show_result(plain(asdict(checked)), as_json, check_table)
+    sys.exit(CHECKED[checked.status])
 
 
 _TYPED = click.core.ParameterSource.COMMANDLINE
@@ -409,7 +490,8 @@ def _refuse(options: set[str], whom: str) -> None:
 
 
 def _promote_reader(new: str, running: str, data: tuple[Path, ...], **options: Any) -> Any:
-    from metaprobe.training.promotion import load_reader, promote
+    from metaprobe.training.check import load_reader
+    from metaprobe.training.promotion import promote
 
     if files := [str(path) for path in data if path.is_file()]:
         raise click.UsageError(f"{files[0]} is a file; predictors and probes are judged on run stores")

@@ -16,7 +16,8 @@ from metaprobe.progress import live_collection, progress_bar, quiet_libraries, s
 from metaprobe.records.extras import require
 from metaprobe.records.importer import NAMES
 from metaprobe.records.types import POSITIONS
-from metaprobe.terminal import Stores, say_collected
+from metaprobe.shown import advice_table, show_result
+from metaprobe.terminal import AsJson, Stores, say_collected
 from metaprobe.training.options import Agent, Stage
 
 COMMANDS = click.Group()
@@ -189,6 +190,21 @@ OF_LOGPROBS = {"out": "--out", "top_logprobs": "--top-logprobs"}
 """Parameters of `extract` that mean something for one of its two readings only -> their options."""
 
 
+@command(COMMANDS, "What a log can support: signals, labels, the next command.", name="advise")
+def advise_command(
+    file: Annotated[Path, Option(kind="path", argument=True)],
+    as_json: AsJson = False,
+) -> None:
+    """Which signals of answer quality FILE supports, how many labels it has, and the next command for each.
+
+    FILE is a run store, or any file that `import` reads. Nothing is stored, and no model is asked.
+    """
+    from metaprobe.collecting.advise import advise
+    from metaprobe.eval.results import plain
+
+    show_result(plain(advise(file)), as_json, advice_table)
+
+
 @command(COMMANDS, "Hidden states or log-probabilities of recorded calls, read again with a model.")
 def extract(
     runs: OneStore,
@@ -289,6 +305,40 @@ def _counters(bar: Any) -> tuple[Callable[[int], None], Callable[[int, int], Non
         bar.update(done)
 
     return on_total, on_chunk
+
+
+@command(COMMANDS, "A decision model's probabilities for recorded answers.")
+def judge(
+    runs: OneStore,
+    llm: Annotated[str, Option("The judge: decisions:MODEL, or decisions:MODEL@http://host:port/v1.")],
+    questions: Annotated[Path, Option("JSON list of predicate, choice and score questions.", kind="file")],
+    out: Annotated[Path, Option("Run store for the judged runs; judging into it again resumes.", kind="folder")],
+    stage: Stage = None,
+    agent: Agent = None,
+    cache: Annotated[Path | None, Option("File of calls shared by judgings and collections.", kind="new file")] = None,
+    api: Annotated[tuple[str, ...], Option("KEY=VALUE, such as attempts=3 or revision=v2; repeatable.")] = (),
+    prices: Annotated[
+        Path | None, Option('{"MODEL": {"prompt": USD, "completion": USD}} for a million tokens each.', kind="file")
+    ] = None,
+    concurrency: Annotated[int, Option("Requests in flight.", low=1)] = 16,
+) -> None:
+    """Ask a decision model the same questions about every answer in RUNS.
+
+    Each question is {"type": "predicate", "name": "correct", "instructions": "The answer is right."}, or a "choice"
+    with "choices", or a "score" with "levels", as `client.decisions.create` of openai-python takes them. All questions
+    about one answer go in one request. Probabilities, refusals and missing levels are stored beside the labels.
+    """
+    from metaprobe.collecting.extract import ExtractionWatch
+    from metaprobe.collecting.judge import launch_judge
+
+    named: dict[str, Any] = {"stage": stage, "agent": agent, "cache": cache, "api": api, "prices": prices}
+    with progress_bar("judge", " runs", ends=True) as bar:
+        watch = ExtractionWatch(*_counters(bar))
+        report = launch_judge(runs, llm, out, questions, watch=watch, concurrency=concurrency, **named)
+    click.echo(json.dumps(dataclasses.asdict(report)))
+    if report.failed:
+        click.echo(f"{report.failed} runs are not judged, the first: {report.failure}", err=True)
+        sys.exit(1)
 
 
 @command(COMMANDS, "Labels by hand or by a judge, for answers that no program can check.")

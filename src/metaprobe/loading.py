@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from metaprobe.probes.blend import TravellingBlend
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
     from metaprobe.probes.quality import QualityPredictor
+    from metaprobe.probes.text import TextReader
     from metaprobe.probes.text_classes import TextClassifier
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.panel import Panel
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         | TravellingBlend
         | AdapterProbe
         | Panel
+        | TextReader
         | TextClassifier
     )
 
@@ -67,6 +69,12 @@ def _panel(checkpoint: Checkpoint) -> "Panel":
     return Panel(checkpoint)
 
 
+def _text(checkpoint: Checkpoint, **flag: Unpack[FlagKeywords]) -> "TextReader":
+    from metaprobe.probes.text import TextReader
+
+    return TextReader(checkpoint, **flag)
+
+
 def _text_classes(checkpoint: Checkpoint) -> "TextClassifier":
     from metaprobe.probes.text_classes import TextClassifier
 
@@ -80,6 +88,7 @@ BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
     "blend": _blend,
     "adapter": _adapter,
     "panel": _panel,
+    "text": _text,
     "text-classes": _text_classes,
 }
 """Kind of a checkpoint -> what is made of it, imported only then. A probe is made by the position that it reads."""
@@ -129,6 +138,8 @@ def load(
     checkpoint = load_checkpoint(path, sha256=sha256)
     kind = checkpoint.manifest.kind
     flags = FlagOptions(**flag).flags
+    if flags and run is None and kind == "text":
+        return _text(checkpoint, **flag)
     if flags or run is not None:
         if kind != "quality":
             given = next(iter(flags), "run")

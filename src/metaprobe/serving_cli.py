@@ -21,8 +21,8 @@ COMMANDS = click.Group()
 
 @command(COMMANDS, "Score over HTTP, and stand in front of an OpenAI-compatible API.")
 def serve(
-    checkpoint: Annotated[tuple[str, ...], Option(kind="named checkpoint", argument=True)],
     settings: Annotated[dict[str, Any], Fields(Settings)],
+    checkpoint: Annotated[tuple[str, ...], Option(kind="named checkpoint", argument=True)] = (),
 ) -> None:
     """Score answers over HTTP with a quality predictor, and stand in front of an OpenAI-compatible API.
 
@@ -31,6 +31,10 @@ def serve(
     /v1/models is the upstream's list, GET /metrics is for Prometheus, GET /readyz says that it is ready, and GET
     /openapi.json names all. With --log, POST /v1/feedback takes labels for what was answered.
 
+    With --panel C --upstream NAME=URL --upstream NAME=URL, the panel chooses among the upstreams for each chat
+    completion, asks on while another answer is worth its price, and "metaprobe.panel" says what was asked and spent.
+    Without a CHECKPOINT, bundled:quality then scores what is logged.
+
     Several CHECKPOINTS judge the answers of one model each: NAME=CHECKPOINT, or those that it was trained on. The first
     judges all others as well. SIGHUP takes in what their places hold now.
 
@@ -38,7 +42,10 @@ def serve(
     """
     from metaprobe.serving.http.run_server import serve as run
 
-    run(Settings(**settings | {"checkpoint": checkpoint[0], "more_checkpoints": checkpoint[1:]}))
+    if not checkpoint and settings["panel"] is None:
+        raise click.UsageError("no checkpoint is given; expected a quality predictor, or --panel with --upstream")
+    first, *more = checkpoint or ("bundled:quality",)
+    run(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(more)}))
 
 
 @command(COMMANDS, "What an endpoint gives, drops or fakes of log-probabilities.")

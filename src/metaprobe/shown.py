@@ -93,8 +93,58 @@ def promotion_table(decided: Line) -> Iterator[str]:
     yield "promoted" if decided["promoted"] else "refused"
     yield from _aligned(rows)
     yield f"run       {decided['digest']}"
+    if checked := decided.get("check"):
+        yield from _notes(
+            [
+                (
+                    "check",
+                    f"{checked['status']} beside the new version's own held-out figures"
+                    f"{': ' * bool(checked['reasons'])}{'; '.join(checked['reasons'])}",
+                )
+            ]
+        )
     reasons = decided.get("reasons") or [decided.get("reason")]
     yield from _notes(("reason", one) for one in reasons)
+
+
+def advice_table(advised: Line) -> Iterator[str]:
+    """What the log is, its labels, and for each signal whether it can be had, why, and the next commands."""
+    yield f"{advised['what']}: {advised['answers']:,} answers to {advised['questions']:,} questions"
+    labels = ", ".join(f"{name} {count:,}" for name, count in advised["labels"].items()) or "none"
+    yield f"labels: {labels}; {advised['right']:,} questions with a right answer, {advised['wrong']:,} with a wrong one"
+    if advised["left_out"]:
+        yield f"{advised['left_out']:,} more cannot be read: metaprobe import FILE --explain says why"
+    for one in advised["signals"]:
+        yield ""
+        yield from textwrap.wrap(f"{'yes' if one['supported'] else 'no ':3}  {one['signal']}: {one['why']}", WIDTH)
+        yield from (f"       {line}" for line in one["commands"])
+
+
+def check_table(checked: Line) -> Iterator[str]:
+    """The result, each figure before and after with its interval and margin, and what to do."""
+    yield f"{checked['status']}, compared with {checked['reference']}"
+    rows = [["figure", "before", "after", "change", "95 % interval", "accepted", ""]]
+    for one in checked["criteria"]:
+        accepted = [
+            f"{'from' if end == 'low' else 'to'} {one[end]:+g}" for end in ("low", "high") if one[end] is not None
+        ]
+        change = one["change"]
+        values = [_number(one["before"]), _number(one["after"]["estimate"]), _number(change["estimate"], sign=True)]
+        rows.append([one["name"], *values, _interval(change, sign=True), " ".join(accepted), one["verdict"]])
+    yield from _aligned(rows)
+    yield f"{checked['criteria'][0]['after']['n']} answers in {checked['criteria'][0]['after']['groups']} groups"
+    yield from _notes(("note", one) for one in checked["reasons"])
+    if checked["status"] in CURES:
+        yield from _notes([("next", CURES[checked["status"]])])
+    elif checked["more"]:
+        yield from _notes([("next", f"label about {checked['more']:,} more answers")])
+
+
+CURES = {
+    "THRESHOLD STALE": "metaprobe adapt CHECKPOINT RUNS --out NEW, with the answers after the change",
+    "SCORER DEGRADED": "metaprobe train quality RUNS --out NEW, with the answers after the change; then promote",
+}
+"""Result of a check -> what mends it."""
 
 
 def rollback_table(restored: Line) -> Iterator[str]:

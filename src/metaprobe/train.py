@@ -20,6 +20,7 @@ from metaprobe.training.options import (
     PanelOptions,
     QualityOptions,
     RouterOptions,
+    TextOptions,
 )
 
 if TYPE_CHECKING:
@@ -156,6 +157,23 @@ def train_panel(answers: str | Path, options: PanelOptions) -> Checkpoint:
     from metaprobe.training.recipes.panel import train_panel
 
     return train_panel(answers, options)
+
+
+@takes(TextOptions)
+def train_text(data: Stores, options: TextOptions) -> Checkpoint:
+    """Trains a reader of question and answer as text, without log-probabilities, and returns its checkpoint.
+
+    `data` is a file of lines with `question`, `answer` and `labels`, a file of OpenAI-format lines, a run store, or
+    several of these. `metaprobe.load(checkpoint.path)` gives the `TextReader`. Raises `RecordError` where the texts do
+    not suffice, `MissingExtra` without the extra `fit`, or `train` with `read_by`.
+
+        >>> checkpoint = train_text("runs", folds=2, out="out/text")
+        >>> checkpoint.manifest.contract["target"]
+        'correct'
+    """
+    from metaprobe.training.recipes.text import train_text
+
+    return train_text(_list(data), options)
 
 
 @takes(AdapterOptions)

@@ -35,6 +35,7 @@ from metaprobe.training.options import (
     RouterOptions,
     RunOptions,
     Seed,
+    TextOptions,
 )
 
 COMMANDS = click.Group()
@@ -42,7 +43,7 @@ COMMANDS = click.Group()
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, adapter, panel, router."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, text, adapter, panel, router."""
     wait_without_spinning()
 
 
@@ -119,6 +120,21 @@ def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=Tr
     from metaprobe.training.recipes.panel import train_panel
 
     _write(train_panel, answers, options)
+
+
+@command(train, "On question and answer as text: words, no log-probabilities.", name="text")
+def train_text_command(
+    data: Annotated[tuple[Path, ...], Option(kind="path", argument=True)], options: TextOptions
+) -> None:
+    """A reader of question and answer alone: P(right), or the level of a rubric.
+
+    DATA are files of lines with question, answer and labels, files of OpenAI-format lines, or run stores. It reads
+    words, which needs no extra to score. With --read-by a local model reads the texts too, where held-out groups show
+    that this helps; the card says what it gained.
+    """
+    from metaprobe.training.recipes.text import train_text
+
+    _write(train_text, data, options)
 
 
 @command(train, "On prompt and answer as text: a small language model.", name="adapter")

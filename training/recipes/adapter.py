@@ -34,7 +34,6 @@ from metaprobe.training.evidence import Scores
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.options import AdapterOptions
 from metaprobe.training.recipes.lora import (
-    AdapterData,
     AdapterSettings,
     Examples,
     FittedAdapter,
@@ -43,11 +42,11 @@ from metaprobe.training.recipes.lora import (
     check_work,
     examples,
     fit_adapter,
-    load_adapter_data,
     log_odds,
     quantise,
     remove_state,
 )
+from metaprobe.training.texts import TextData, load_texts
 
 ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
@@ -75,7 +74,7 @@ NOT_MADE = {
 """Audit, by its name in `AuditReport.skipped`, and why no adapter has it."""
 
 
-def control_scores(data: AdapterData, roles: Roles, *, seed: int) -> dict[str, Scores]:
+def control_scores(data: TextData, roles: Roles, *, seed: int) -> dict[str, Scores]:
     """Returns the controls, fitted in the adapter's roles: name -> held-out scores of the test rows."""
     return {
         method.name: method.fit(data.evidence, roles, seed=seed).score(roles.test)
@@ -85,7 +84,7 @@ def control_scores(data: AdapterData, roles: Roles, *, seed: int) -> dict[str, S
 
 
 def adapter_audits(
-    data: AdapterData, roles: Roles, scores: Mapping[When, Scores], controls: Mapping[str, Scores], *, seed: int
+    data: TextData, roles: Roles, scores: Mapping[When, Scores], controls: Mapping[str, Scores], *, seed: int
 ) -> AuditReport:
     """The audits of scores of the test rows, by controls fitted in the same roles; the data are audited whole."""
     table, tested = data.table, data.table.rows(roles.test)
@@ -168,7 +167,9 @@ def write_adapter(
     settings = settings or AdapterSettings.of(options)
     work, target, say = _work_folder(options.out, options.work), options.target, options.on_step
     when: tuple[When, ...] = ("before", "after") if options.when == "both" else (options.when,)
-    data = load_adapter_data(stores, target=target, stage=options.stage, agent=options.agent)
+    data = load_texts(stores, target=target, stage=options.stage, agent=options.agent)
+    if data.steps:
+        raise RecordError(f"label {target} has levels; an adapter takes labels of 0 and 1: see `metaprobe train text`")
     roles = adapter_roles(data.table, seed=settings.seed)
     say("fit the plain controls")  # before the training, so that data they cannot be fitted to is refused at once
     controls = control_scores(data, roles, seed=settings.seed)
@@ -248,7 +249,7 @@ class _Exported:
 def _export(
     fitted: FittedAdapter,
     texts: Examples,
-    data: AdapterData,
+    data: TextData,
     roles: Roles,
     when: Sequence[When],
     settings: AdapterSettings,
@@ -304,7 +305,7 @@ def _probability(
 
 
 def _loss_of_int8(
-    name: str, data: AdapterData, roles: Roles, whole: NDArray[np.float64], int8: NDArray[np.float64]
+    name: str, data: TextData, roles: Roles, whole: NDArray[np.float64], int8: NDArray[np.float64]
 ) -> str:
     table = data.table.rows(roles.test)
     gain = auroc_gain(
@@ -316,7 +317,7 @@ def _loss_of_int8(
     )
 
 
-def _measure(data: AdapterData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Interval]:
+def _measure(data: TextData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Interval]:
     """Figures of the test rows, beside the mean log-probability, which needs no selection."""
     table = data.table.rows(roles.test)
     mean = np.array([np.mean(values) for values in table.logprobs])
@@ -336,7 +337,7 @@ def _check_room(base: Base, settings: AdapterSettings) -> None:
 
 
 def adapter_scores(
-    probe: AdapterProbe | str | Path, data: AdapterData, *, when: When = "after", rows: Rows | None = None
+    probe: AdapterProbe | str | Path, data: TextData, *, when: When = "after", rows: Rows | None = None
 ) -> NDArray[np.float64]:
     """The exported probe's P(right) of these rows of the table (of all by default), (n,).
 

@@ -1,6 +1,5 @@
 """The model of the adapter recipe: texts of labelled answers, LoRA on a language model, its state, its ONNX graph."""
 
-import hashlib
 import logging
 import math
 import pickle
@@ -16,39 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from metaprobe.eval.audits_of_data import labels_by_source
-from metaprobe.eval.table import AnswerTable, answer_table, usable_groups
-from metaprobe.probes.adapter import IDS, MASK, Encoder, When, batches, layout, prompt_of
+from metaprobe.eval.table import AnswerTable, usable_groups
+from metaprobe.probes.adapter import IDS, MASK, Encoder, When, batches, layout
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.store import fingerprint
 from metaprobe.training.calibration import Platt
-from metaprobe.training.evidence import Evidence, generator_of, load_runs
-from metaprobe.training.folds import Roles, Rows, join_table, outer_folds
+from metaprobe.training.folds import Roles, Rows, outer_folds
 from metaprobe.training.options import AdapterOptions, OnStep, quiet
+from metaprobe.training.texts import TextData
 
 FOLDS = 5
 """The test part is one of so many outer folds: training one language model a fold would take too long."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AdapterData:
-    """n labelled answers with their texts. Entry i of each field is of row i of the table."""
-
-    evidence: Evidence
-    """The table of the answers, without features."""
-    prompts: tuple[str, ...]
-    answers: tuple[str, ...]
-
-    @property
-    def table(self) -> AnswerTable:
-        return self.evidence.table
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of everything that training depends on."""
-        rows = zip(self.table.call_ids, self.table.groups, self.table.y, self.prompts, self.answers, strict=True)
-        return hashlib.sha256(repr([(str(c), str(g), int(y), p, a) for c, g, y, p, a in rows]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,36 +44,6 @@ class Examples:
         return np.flatnonzero(chosen if when is None else chosen & (self.when == when))
 
 
-def load_adapter_data(
-    stores: Sequence[str | Path], *, target: str = "correct", stage: str | None = None, agent: str | None = None
-) -> AdapterData:
-    """Every labelled answer of the stores with its texts.
-
-    Raises `RecordError` where no answer is labelled, where a store was kept without texts, and the store's own errors.
-    """
-    runs = load_runs(stores)
-    table, regrouped = join_table(answer_table(runs, target=target, stage=stage, agent=agent))
-    calls = {call.id: call for run in runs for call in run.calls}
-    chosen = [calls[call_id] for call_id in table.call_ids.tolist()]
-    prompts = [prompt_of(call.messages) for call in chosen]
-    if bare := [call.id for call, prompt in zip(chosen, prompts, strict=True) if prompt is None]:
-        raise RecordError(
-            f"{len(bare)} of {len(chosen)} answers have no text of a user message, such as {bare[:3]}: the adapter "
-            f"reads texts; collect without --no-text"
-        )
-    evidence = Evidence(
-        table,
-        np.empty((len(table), 0), dtype=np.float32),  # an adapter reads texts, and its controls read no features
-        feature_names=(),
-        schema="",
-        generator=generator_of(chosen),
-        fingerprint=fingerprint(runs),
-        labels_by_source=labels_by_source(runs, table.call_ids.tolist(), target),
-        regrouped=regrouped,
-    )
-    return AdapterData(evidence, tuple(prompt or "" for prompt in prompts), tuple(call.text for call in chosen))
-
-
 def adapter_roles(table: AnswerTable, *, seed: int = 0) -> Roles:
     """Train, selection, calibration and test rows, disjoint by group: the first of five outer folds.
 
@@ -108,7 +55,7 @@ def adapter_roles(table: AnswerTable, *, seed: int = 0) -> Roles:
     return next(outer_folds(groups, table.y, folds=FOLDS, seed=seed))
 
 
-def examples(data: AdapterData, whens: Sequence[When], encoder: Encoder) -> Examples:
+def examples(data: TextData, whens: Sequence[When], encoder: Encoder) -> Examples:
     """Every answer as text, `before` without and `after` with the answer itself."""
     n = len(data.table)
     texts = [

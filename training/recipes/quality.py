@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -294,7 +295,8 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
         studies = head_studies(stores, options)
         options.on_step("audit and export")
         command = options.recorded("train_quality")
-        return write_quality(options.out, studies, command=command, raw=options.raw_graph, flags=options.as_flags())
+        told: dict[str, Any] = {"raw": options.raw_graph, "questions": options.question_texts}
+        return write_quality(options.out, studies, command=command, flags=options.as_flags(), **told)
 
 
 def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[str, Study | GradedStudy]:
@@ -328,13 +330,14 @@ def write_quality(
     command: str,
     raw: bool = False,
     flags: FlagOptions = USUAL_FLAGS,
+    questions: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Checkpoint:
     """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
     There is one study a target; that of `critical` must have `y` turned round, as `head_studies` makes it. `flags`:
-    what the stored threshold flags. `raw` adds `raw.onnx`, the graph that takes log-probabilities themselves. Nothing
-    is said of whether an answer is like the training data: ranges and densities of the features were the wrong way
-    round on models left out (docs/research/travel.md).
+    what the stored threshold flags. `questions`: head -> texts of the questions that it answers. `raw` adds `raw.onnx`,
+    the graph that takes log-probabilities themselves. Nothing is said of whether an answer is like the training data:
+    ranges and densities of the features were the wrong way round on models left out (docs/research/travel.md).
     """
     heads = _Heads(flags, several=len(studies) > 1)
     for target, study in studies.items():
@@ -371,6 +374,7 @@ def write_quality(
                 "kinds": {name: head.kind for name, head in heads.fitted.items()},
                 "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
                 **heads.base_rates(),
+                **({"questions": dict(questions)} if questions else {}),
             },
             **{**origin, "generator": _shared_generator([study.evidence for study in studies.values()])},
             logprobs_reader=evidence.logprobs_reader,

@@ -1,0 +1,223 @@
+"""Says which signals of answer quality a log can support, how many labels it has, and which command comes next.
+
+docs/which-signal.md has a row for each of `SIGNALS`, with what the signal costs and what it was worth here.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+
+from metaprobe.probes.verbalized import parse_named_confidence
+from metaprobe.records.errors import RecordError
+from metaprobe.records.importer import LINES, format_of, read_log
+from metaprobe.records.logs.sample import LogOptions
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+
+TARGET = "correct"
+FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
+"""Labelled answers, and right and wrong ones among them, that `adapt` takes (`training.rescale`)."""
+FEWEST_TO_TRAIN = 10
+"""Questions with a right answer, and with a wrong one, that training takes for its folds."""
+IMPORTED, OUT = "out/runs", "out"
+"""Where the commands put what they make."""
+
+SIGNALS = {
+    "log-probabilities": "log-probabilities of the answers",
+    "stated": "a confidence that the model states",
+    "samples": "several answers to one question",
+    "weights": "the model's weights, or its stored hidden states",
+    "text": "the text alone",
+    "decisions": "a decision API",
+}
+"""Key of a signal -> what one has of it, as the page names it."""
+
+
+@dataclass(slots=True)
+class Contents:
+    """Counts of what the answers of a log hold."""
+
+    answers: int = 0
+    with_logprobs: int = 0
+    with_stated: int = 0
+    with_texts: int = 0
+    with_prompts: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    right: set[str] = field(default_factory=set)
+    """Questions with an answer that a label calls right."""
+    wrong: set[str] = field(default_factory=set)
+    models: Counter[str] = field(default_factory=Counter)
+    by_question: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    by_stage: Counter[str] = field(default_factory=Counter)
+    """Stages of labelled answers."""
+    states: int = 0
+    """Answers with stored hidden states."""
+
+    def add(self, run: Run, question: str) -> None:
+        """Counts the labelled answers of a run; all of its answers where it has no label."""
+        labelled = {label.call_id for label in run.labels if label.name == TARGET}
+        for call in run.calls:
+            if labelled and call.id not in labelled:
+                continue
+            self.answers += 1
+            self.with_logprobs += call.logprobs is not None and len(call.logprobs) > 0
+            self.with_texts += bool(call.text)
+            self.with_prompts += bool(call.messages)
+            self.models[call.model] += bool(call.model)
+            self.by_question[question] += 1
+            self.by_stage[call.stage] += call.id in labelled
+        self.with_stated += run.stated("confidence") is not None
+        for label in run.labels:
+            self.labels[label.name] += 1
+            if label.name == TARGET:
+                (self.right if label.value else self.wrong).add(question)
+
+    @property
+    def repeated(self) -> int:
+        """Questions with two answers or more."""
+        return sum(count > 1 for count in self.by_question.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Whether a log supports one signal, and what comes next."""
+
+    signal: str
+    """Key of `SIGNALS`."""
+    supported: bool
+    why: str
+    commands: tuple[str, ...]
+    """The next commands, in order; empty where there is nothing to do with this log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """What a log can support."""
+
+    what: str
+    """Format of the log."""
+    answers: int
+    questions: int
+    labels: dict[str, int]
+    """Label -> answers that have it."""
+    right: int
+    """Questions with a right answer."""
+    wrong: int
+    left_out: int
+    """Lines that cannot be read; `metaprobe import FILE --explain` says why."""
+    signals: tuple[Advice, ...]
+
+
+def advise(path: Path) -> Advised:
+    """Returns what the log at `path` supports: a run store, or any file that `import` reads.
+
+    Raises `RecordError` where the log holds no answers, and the reader's own errors.
+    """
+    left_out: list[str] = []
+    if path.is_dir() and any(path.glob("runs-*.parquet")):
+        store, what, lines = RunStore(path, damaged="skip"), "run store", False
+        contents = _counted((run, f"{run.item.task}/{run.item.id}") for run in store.runs(hidden=False))
+        contents.states = sum(len(file.call_ids) for file in (*store.activation_files(), *store.token_files()))
+        first, runs = (), quote(str(path))
+    else:
+        form = format_of(path, "auto")
+        what, lines = form.what, form is LINES
+        # Without numbers an answer is still a text; a bad line is no reason to say nothing of the others.
+        options = LogOptions(on_error=lambda error: left_out.append(str(error)), plain=True)
+        read = read_log(
+            path,
+            form,
+            options,
+            stated=parse_named_confidence,
+            on_left_out=lambda sample, reason: left_out.append(reason),
+        )
+        contents = _counted((line.run, _question(line.run)) for line in read)
+        plain = "" if contents.with_logprobs == contents.answers else " --plain"
+        first, runs = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{plain}",), IMPORTED
+    if not contents.answers:
+        raise RecordError(
+            f"{path} holds no answers{f' that can be read ({left_out[0]})' if left_out else ''}; expected a run store, "
+            "or a file that `metaprobe import` reads"
+        )
+    return Advised(
+        what,
+        contents.answers,
+        len(contents.by_question),
+        dict(contents.labels.most_common()),
+        len(contents.right),
+        len(contents.wrong),
+        len(left_out),
+        tuple(_signals(contents, first, runs, str(path) if lines else "")),
+    )
+
+
+def _counted(runs: Iterable[tuple[Run, str]]) -> Contents:
+    contents = Contents()
+    for run, question in runs:
+        contents.add(run, question)
+    return contents
+
+
+def _question(run: Run) -> str:
+    """Returns the name of a line's question, as panels have it: its group, or else itself."""
+    return f"{run.item.task}/{run.item.group or run.item.id}"
+
+
+def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Iterator[Advice]:
+    """Yields the advice for each signal. `first`: what makes the run store `runs`; `lines`: the file, if it is one."""
+    labelled, fewer = it.labels[TARGET], min(len(it.right), len(it.wrong))
+    label = () if labelled else (f"metaprobe label {runs}",)
+    n, model = it.with_logprobs, next(iter(it.models), "MODEL")
+    score = f"metaprobe score bundled:quality {quote(lines) if lines else runs}"
+    if not n:
+        yield Advice("log-probabilities", False, "no answer has any: ask the server for `logprobs`", ())
+    elif fewer >= FEWEST_TO_TRAIN:
+        commands = (*first, f"metaprobe train quality {runs} --out {OUT}/quality")
+        yield Advice("log-probabilities", True, f"{n:,} answers have them, enough are labelled to train", commands)
+    elif labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
+        commands = (*first, f"metaprobe adapt bundled:quality {runs} --out {OUT}/quality")
+        yield Advice("log-probabilities", True, f"{n:,} answers have them, enough are labelled to adapt", commands)
+    else:
+        commands = (score, *first, *label) if lines else (*first, score, *label)
+        yield Advice("log-probabilities", True, f"{n:,} answers have them; {_lacking(it)} to adapt", commands)
+    stated = it.with_stated
+    trains = fewer >= FEWEST_TO_TRAIN
+    compare = (*first, f"metaprobe compare {runs} --out {OUT}/report") if trains else (*first, *label)
+    why = f"{stated:,} answers state one" if stated else "no answer states one: ask for it, or leave it"
+    yield Advice("stated", bool(stated), why, compare if stated else ())
+    if not it.repeated:
+        yield Advice("samples", False, "no question has two answers: sample each a few times", ())
+    else:
+        stage = it.by_stage.most_common(1)[0][0] if it.by_stage else ""
+        sampled = f" --sampled {quote(stage)}" if stage and not lines else ""
+        panel = f"metaprobe train panel {quote(lines) if lines else runs}{sampled} --out {OUT}/panel"
+        commands = ((panel,) if lines else (*first, panel)) if trains else (*first, *label)
+        yield Advice("samples", True, f"{it.repeated:,} questions have several answers", commands)
+    readable = min(it.with_texts, it.with_prompts)
+    extract = () if it.states else (f"metaprobe extract {runs} --llm {quote(model)}",)
+    train = (f"metaprobe train hidden {runs} --when after --out {OUT}/probe",) if trains and n else label
+    if it.states:
+        yield Advice("weights", True, f"{it.states:,} answers have stored hidden states", (*first, *train))
+    elif readable:
+        why = f"{readable:,} answers have prompt and text, from which {model} itself can read its states"
+        yield Advice("weights", True, why, (*first, *extract, *train))
+    else:
+        yield Advice("weights", False, "prompts or texts are not kept, so that states cannot be read again", ())
+    if not it.with_texts:
+        yield Advice("text", False, "no answer has its text", ())
+    else:
+        why = f"{it.with_texts:,} answers have texts, which a small model of yours can read"
+        read = f"metaprobe extract {runs} --logprobs smollm2-135m --out {OUT}/read"
+        then = (f"metaprobe train quality {OUT}/read --out {OUT}/quality-read",) if trains else label
+        yield Advice("text", True, why, (*first, read, *then))
+    yield Advice("decisions", False, "a log does not show whether you can ask one", ())
+
+
+def _lacking(it: Contents) -> str:
+    """Returns which labels are missing, as a clause."""
+    return (
+        f"{it.labels[TARGET]} labels `{TARGET}`, of {FEWEST_LABELS} with {FEWEST_OF_A_KIND} right and "
+        f"{FEWEST_OF_A_KIND} wrong ones that it takes"
+    )

@@ -1,0 +1,153 @@
+"""A decision API as a model that judges: `client.decisions.create` of openai-python, of any server that has it.
+
+A request ends with the message of `records.decisions.questions_message`. The call that answers has the answers as its
+text, JSON in the server's own form, so that it is kept, cached and replayed as any other call.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self
+
+from metaprobe.llms.base import Capabilities, LLMError, Request, Token
+from metaprobe.llms.endpoint import Endpoint, Sleep, address_of
+from metaprobe.llms.pricing import DECISION_PRICES, Price, price_of
+from metaprobe.records.decisions import QUESTIONS, decision_answers, read_questions
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.types import Call, Message, Usage
+
+SCHEME = "decisions:"
+DECISIONS = "/decisions"
+ROLES = ("user", "system", "developer", "assistant")
+LONG_PROMPT = 272_000
+"""Tokens above which OpenAI asks another price than the listed one; the cost of such a call is not estimated."""
+
+
+class DecisionsLLM:
+    """Asks typed questions about the messages of a request, all in one HTTP request.
+
+    Errors, waiting and asking again are those of `OpenAILLM`. An answer that does not fit its question counts as no
+    readable answer, and is asked for again. The options mean the same as in `OpenAILLM`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        revision: str = "unknown",
+        prices: Mapping[str, Price] | None = None,
+        concurrency: int = 16,
+        timeout_s: float = 120.0,
+        attempts: int = 6,
+        max_wait_s: float = 60.0,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """Raises `LLMError` for an empty name, and for an address that is none."""
+        if not model:
+            raise LLMError("the decision model has no name; expected decisions:MODEL or decisions:MODEL@URL")
+        self.name = model
+        self.revision = revision
+        self._endpoint = Endpoint(
+            base_url,
+            concurrency=concurrency,
+            timeout_s=timeout_s,
+            attempts=attempts,
+            max_wait_s=max_wait_s,
+            sleep=sleep,
+        )
+        self._price = price_of(model, self._endpoint.host, prices, DECISION_PRICES)
+
+    @classmethod
+    def parse(cls, spec: str, **options: Any) -> Self:
+        """From `decisions:MODEL`, or `decisions:MODEL@http://host:port/v1`; `options` as in the constructor."""
+        model, url = address_of(spec, SCHEME)
+        return cls(model, base_url=url, **options)
+
+    def __repr__(self) -> str:
+        return f"DecisionsLLM({self.name!r}, endpoint={self._endpoint.address!r})"
+
+    @property
+    def asked_how(self) -> str:
+        """The address, on which answers depend; nothing secret."""
+        return f"{SCHEME}{self._endpoint.address}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(text=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections that this event loop has opened."""
+        await self._endpoint.aclose()
+
+    async def complete(self, request: Request) -> Call:
+        """The call whose text is `{"answers": [...]}`. Raises `LLMError`, also for a request without questions."""
+        name = f"request {request.id}"
+        try:
+            *shown, last = request.messages
+            if last.role != QUESTIONS:
+                raise ValueError(f"its last message is of role {last.role!r}")
+            asked = json.loads(last.content)
+            questions = read_questions(asked)
+            body = {"model": self.name, "input": [_item(message) for message in shown], "questions": asked}
+        except (ValueError, InvalidResponse) as error:
+            raise LLMError(
+                f"{name} is no request to the decision model {self.name}: {error}; expected messages of user, system, "
+                f"developer or assistant, and then the questions (`questions_message`)"
+            ) from error
+        async with self._endpoint.slot() as client:
+
+            async def ask() -> Call:
+                started = time.perf_counter()
+                decision = await client.post(DECISIONS, body=body, cast_to=object)
+                latency_ms = (time.perf_counter() - started) * 1000
+                if not isinstance(decision, Mapping):
+                    raise InvalidResponse(f"a decision is {type(decision).__name__}; expected an object with answers")
+                decision_answers(decision, "", questions=questions)  # what does not fit is no answer
+                return self._call(request, decision, latency_ms)
+
+            return await self._endpoint.ask(ask, name)
+
+    async def stream(self, request: Request) -> AsyncIterator[Token | Call]:
+        """The finished call alone: decisions come all at once."""
+        yield await self.complete(request)
+
+    async def loglikelihood(self, request: Request, continuation: str) -> Call:
+        """Raises `LLMError`: a decision model gives no log-probabilities."""
+        raise LLMError(f"request {request.id}: {self.name} decides, and gives no log-likelihood of a text")
+
+    def _call(self, request: Request, decision: Mapping[str, Any], latency_ms: float) -> Call:
+        used = decision.get("usage")
+        counts = [used.get(key) if isinstance(used, Mapping) else None for key in ("input_tokens", "output_tokens")]
+        usage = Usage(*(count if type(count) is int and count >= 0 else 0 for count in counts))
+        price = self._price if 0 < usage.prompt_tokens <= LONG_PROMPT else None
+        served = decision.get("model")
+        return request.call(
+            model=self.name,
+            model_revision=served if isinstance(served, str) and served not in ("", self.name) else self.revision,
+            text=json.dumps({"answers": decision["answers"]}, ensure_ascii=False),
+            finish_reason="stop",
+            usage=usage,
+            latency_ms=latency_ms,
+            cost_usd=price.cost_usd(usage) if price else None,
+        )
+
+
+def decision_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a command's options for endpoints that mean something here; the others are about texts."""
+    return {
+        name: options[name] for name in ("revision", "timeout_s", "max_wait_s", "attempts", "prices") if name in options
+    }
+
+
+def _item(message: Message) -> dict[str, str]:
+    if message.role not in ROLES:
+        raise ValueError(f"a message is of role {message.role!r}")
+    return {"role": message.role, "content": message.content}

@@ -1,0 +1,134 @@
+"""A reader of texts, from a checkpoint: P(right), or a level of a rubric, from question and answer alone.
+
+Words are hashed here, and everything else is in the graph: weights of the words, and a few numbers of the text's shape.
+A checkpoint that also reads hidden states needs the model of these states, and so the extra `train`.
+"""
+
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
+from metaprobe.checkpoints.checkpoint import check_kind
+from metaprobe.checkpoints.flagging import FlagKeywords, FlagOptions, threshold_of
+from metaprobe.probes.adapter import prompt_of
+from metaprobe.probes.elsewhere import module_to
+from metaprobe.probes.verdict import Verdict
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.types import HIDDEN, Call
+
+KIND = "text"
+TERMS, COUNTS, SHAPE = "terms", "counts", "shape"
+"""Inputs of the graph: hashed words (n, K), their damped counts (n, K), and `SHAPES` (n, 5)."""
+BUCKETS = 1 << 16
+"""Places for the words of the answer; those of the question have as many of their own behind them."""
+MOST = 2000
+"""Words that are read of a question, and of an answer: the first ones."""
+SHAPES = ("log of the answer's words", "share copied", "share distinct", "asks", "share of numbers")
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def text_rows(questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Returns the inputs of the graph for n questions and answers: words and pairs of neighbours, padded by counts of
+    0, and the shape of the text."""
+    rows = [_row(question, answer) for question, answer in zip(questions, answers, strict=True)]
+    most = max((len(counts) for counts, _ in rows), default=0) or 1
+    terms, counts = np.zeros((len(rows), most), dtype=np.int64), np.zeros((len(rows), most), dtype=np.float32)
+    for i, (found, _) in enumerate(rows):
+        terms[i, : len(found)] = list(found)
+        counts[i, : len(found)] = 1 + np.log(np.fromiter(found.values(), dtype=np.float64, count=len(found)))
+    shape = np.array([shape for _, shape in rows], dtype=np.float32).reshape(-1, len(SHAPES))
+    return {TERMS: terms, COUNTS: counts, SHAPE: shape}
+
+
+def _row(question: str, answer: str) -> tuple[Counter[int], tuple[float, ...]]:
+    asked, answered = (_WORD.findall(text.lower())[:MOST] for text in (question, answer))
+    counts = Counter(_hashed(answered, 0))
+    counts.update(_hashed(asked, BUCKETS))
+    known, n = set(asked), max(len(answered), 1)
+    copied, numbers = sum(word in known for word in answered), sum(word.isdigit() for word in answered)
+    shape = (np.log1p(len(answered)), copied / n, len(set(answered)) / n, float("?" in answer), numbers / n)
+    return counts, shape
+
+
+def _hashed(words: Sequence[str], first: int) -> Iterator[int]:
+    for term in (*words, *(f"{a} {b}" for a, b in pairwise(words))):
+        yield first + zlib.crc32(term.encode("utf-8", "replace")) % BUCKETS
+
+
+class TextReader(Pretrained):
+    """Judges answers by their text. Several threads may share one reader.
+
+    `metaprobe train text` makes the checkpoint. Nothing but numpy and onnxruntime is needed where it reads words.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, **flag: Unpack[FlagKeywords]) -> None:
+        """At most one of `flag_rate`, `flag_below`, `catch` and `risk` says which answers are flagged; by default those
+        below the stored threshold. Raises `ContractMismatch` for a checkpoint of another kind or another way to read
+        words, and for an option that the checkpoint does not store."""
+        manifest = checkpoint.manifest
+        check_kind(checkpoint.path, manifest.kind, KIND)
+        contract = manifest.contract
+        target, scale, reads = contract.get("target"), contract.get("scale"), contract.get("buckets")
+        if not isinstance(target, str) or reads != BUCKETS or not (scale is None or len(scale) == 2):
+            raise ContractMismatch(
+                f"{checkpoint.path}: the contract needs a target, {BUCKETS} buckets and for levels a scale, and says "
+                f"{dict(contract)}: train the reader again with this version"
+            )
+        self.checkpoint, self.target = checkpoint, target
+        self.scale = None if scale is None else (float(scale[0]), float(scale[1]))
+        self.threshold = threshold_of(manifest, FlagOptions(**flag))
+        self._model: Any = None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None, **flag: Unpack[FlagKeywords]) -> Self:
+        """Returns the reader in a checkpoint folder, verified. `sha256`: the digest that its author gave you."""
+        return cls(load_checkpoint(path, sha256=sha256), **flag)
+
+    @property
+    def states_of(self) -> dict[str, Any]:
+        """Model, revision, layer and position of the states that the reader needs; empty where it reads words alone."""
+        return dict(self.checkpoint.manifest.contract.get("states", {}))
+
+    def values(self, questions: Sequence[str], answers: Sequence[str]) -> NDArray[np.float64]:
+        """Returns (n,): calibrated probabilities of the target, or expected levels.
+
+        Raises `InvalidResponse` for an answer without words, and `MissingExtra` where states are read without the extra
+        `train`.
+        """
+        if isinstance(questions, str) or isinstance(answers, str) or len(questions) != len(answers):
+            raise InvalidResponse("expected a list of questions and a list of as many answers: [question], [answer]")
+        if not all(answer.strip() for answer in answers):
+            raise InvalidResponse("an answer is empty: there is no text to judge")
+        inputs = text_rows(questions, answers)
+        if wanted := self.states_of:
+            self._model = self._model or module_to("read texts").PairReader.load(wanted)
+            states, _ = self._model.states(questions, answers, str(wanted["layer"]), [wanted["position"]])
+            inputs[HIDDEN] = states[:, 0, 0].astype(np.float32)
+        return self.checkpoint.run(inputs)[self.target][:, 0].astype(np.float64)
+
+    def predict_many(self, questions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
+        """Returns a verdict on each answer; raises as `values`. A level's score is its place on its scale."""
+        low, high = self.scale or (0.0, 1.0)
+        verdicts = []
+        for value in self.values(questions, answers).tolist():
+            score = min(max((value - low) / (high - low), 0.0), 1.0)
+            flagged = None if self.threshold is None else score < self.threshold
+            verdicts.append(Verdict(score, {self.target: value}, None, flagged, self.checkpoint.digest))
+        return verdicts
+
+    def predict(self, question: str, answer: str) -> Verdict:
+        """Returns the verdict on one answer; raises as `values`."""
+        return self.predict_many([question], [answer])[0]
+
+    def read(self, call: Call) -> Verdict:
+        """Returns the verdict on a recorded call, from its text and its last user message."""
+        return self.predict(prompt_of(call.messages) or "", call.text)

@@ -1,0 +1,279 @@
+"""Typed questions about a text and their answers, in the wire format of `client.decisions.create` of openai-python.
+
+A question is a predicate (is this true?), a choice (which option?) or a score (which of these ordered levels?). An
+answer holds probabilities; a refusal holds none. Levels are counted from 0, and a score is the mean level.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard, get_args
+
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.types import Call, DecisionAnswer, DecisionKind, Message
+
+QUESTIONS = "questions"
+"""Role of the message that holds a request's questions, as JSON. It is the last message of the call that asks them."""
+MOST_QUESTIONS = 400
+OPTIONS = {"choice": (2, 255, "choices", "value"), "score": (2, 10, "levels", "label")}
+"""Kind -> fewest and most options of a question, the field that lists them, and the key of an option's name."""
+ROUNDING = 0.01 + 1e-9
+"""How far probabilities may be from adding up to 1, and a score (as a share of its scale) from its mean level: servers
+round what they send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One typed question."""
+
+    kind: DecisionKind
+    """Never `refusal`."""
+    instructions: str
+    """The statement or question. Parts are joined by line breaks, and JSON parts are written as JSON."""
+    name: str | None = None
+    options: tuple[str | bool, ...] = ()
+    """Values of a choice, labels of a score's levels from the lowest to the highest; empty for a predicate."""
+    unread: str = ""
+    """What the question holds beside text, such as `an image`; empty for nothing."""
+
+
+def read_questions(given: object) -> list[Question]:
+    """Returns the questions of a request. Raises `InvalidResponse`, naming the one that the format forbids."""
+    if not isinstance(given, (list, tuple)) or not 1 <= len(given) <= MOST_QUESTIONS:
+        got = f"{len(given)} of them" if isinstance(given, (list, tuple)) else _shown(given)
+        raise InvalidResponse(f"questions: got {got}; expected a list of 1 to {MOST_QUESTIONS}")
+    questions = [_question(one, f"questions[{number}]") for number, one in enumerate(given)]
+    names = [question.name for question in questions if question.name is not None]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidResponse(f"questions: {twice!r} names two questions; expected different names")
+    return questions
+
+
+def _question(given: object, place: str) -> Question:
+    if not isinstance(given, Mapping):
+        raise InvalidResponse(f"{place} is {_shown(given)}; expected an object")
+    kind, name = given.get("type"), given.get("name")
+    if kind not in ("predicate", *OPTIONS):
+        raise InvalidResponse(f"{place}.type is {_shown(kind)}; expected predicate, choice or score")
+    if name is not None and not isinstance(name, str):
+        raise InvalidResponse(f"{place}.name is {_shown(name)}; expected a string")
+    instructions, unread = read_parts(given.get("instructions"), f"{place}.instructions")
+    if not instructions.strip() and not unread:
+        raise InvalidResponse(f"{place}.instructions is empty; expected a text")
+    options: tuple[str | bool, ...] = ()
+    if kind in OPTIONS:
+        least, most, field, key = OPTIONS[kind]
+        listed = given.get(field)
+        if not isinstance(listed, (list, tuple)) or not least <= len(listed) <= most:
+            raise InvalidResponse(f"{place}.{field} is {_shown(listed)}; expected a list of {least} to {most}")
+        options = tuple(_option(one, key, kind, f"{place}.{field}[{number}]") for number, one in enumerate(listed))
+        if len({(type(option), option) for option in options}) < len(options):
+            raise InvalidResponse(f"{place}.{field} holds one {key} twice; expected different ones")
+    return Question(kind, instructions, name, options, unread)
+
+
+def _option(given: object, key: str, kind: str, place: str) -> str | bool:
+    value = given.get(key) if isinstance(given, Mapping) else None
+    if not isinstance(value, (str, bool) if kind == "choice" else str):
+        raise InvalidResponse(f"{place}.{key} is {_shown(value)}; expected a string")
+    description = given.get("description") if isinstance(given, Mapping) else None
+    if description is not None and not isinstance(description, str):
+        raise InvalidResponse(f"{place}.description is {_shown(description)}; expected a string")
+    return value
+
+
+def read_parts(given: object, place: str, *, kinds: Sequence[str] = ("input_text",)) -> tuple[str, str]:
+    """(text, what else there is) of a content that is a string or a list of parts of text, images and JSON.
+
+    `kinds`: types of the parts that hold text. Raises `InvalidResponse` for anything else.
+    """
+    if isinstance(given, str):
+        return given, ""
+    if not isinstance(given, (list, tuple)):
+        raise InvalidResponse(f"{place} is {_shown(given)}; expected a string or a list of parts")
+    texts, unread = [], ""
+    for number, part in enumerate(given):
+        held = part if isinstance(part, Mapping) else {}
+        kind = held.get("type")
+        if kind in kinds and isinstance(held.get("text"), str):
+            texts.append(held["text"])
+        elif kind == "input_json" and isinstance(held.get("data"), (Mapping, list)):
+            texts.append(json.dumps(held["data"], ensure_ascii=False))
+        elif kind == "input_image" and isinstance(held.get("image_url"), str):
+            unread = "an image"
+        else:
+            raise InvalidResponse(f"{place}[{number}] is {_shown(part)}; expected a part of {', '.join(kinds)}")
+    return "\n".join(texts), unread
+
+
+def questions_message(questions: Sequence[Mapping[str, Any]]) -> Message:
+    """Returns the message by which a request carries its questions. Raises `InvalidResponse` as `read_questions`."""
+    read_questions(questions)
+    return Message(QUESTIONS, json.dumps(list(questions), ensure_ascii=False))
+
+
+def messages_about(call: Call, questions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """Returns the messages that ask about a call's answer: what it answers, the answer, and the questions."""
+    return (*call.messages, Message("assistant", call.text), questions_message(questions))
+
+
+def asks_questions(call: Call) -> bool:
+    """Whether the call asks questions about another call, and so is no answer to be judged."""
+    return bool(call.messages) and call.messages[-1].role == QUESTIONS
+
+
+def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
+    """Returns what a call that asks questions says of the call that it is about, its parent."""
+    questions = read_questions(json.loads(call.messages[-1].content))
+    source = f"{call.model}@{call.model_revision}"
+    return decision_answers(call.text, call.parent or "", source=source, questions=questions)
+
+
+def decision_answers(
+    decision: object, call_id: str, *, source: str = "", questions: Sequence[Question] | None = None
+) -> tuple[DecisionAnswer, ...]:
+    """Returns the answers of a decision about one call, in the questions' order.
+
+    `decision`: openai's `Decision`, the same as a dictionary or JSON text, or its list of answers. `source`: by default
+    the model that the decision names. With `questions`, each answer is held against its question: another name, kind,
+    number of answers or option is an error, and an option without a probability is named in the reason. Raises
+    `InvalidResponse`.
+    """
+    held = _plain(decision)
+    listed = held.get("answers") if isinstance(held, Mapping) else held
+    if not isinstance(listed, list):
+        raise InvalidResponse(f"a decision has no list of answers but {_shown(listed)}; expected answers")
+    if questions is not None and len(questions) != len(listed):
+        raise InvalidResponse(f"{len(listed)} answers came to {len(questions)} questions; expected one for each")
+    if not source and isinstance(held, Mapping):
+        source = held["model"] if isinstance(held.get("model"), str) else ""
+    answers = [
+        _answer(one, number, call_id, source, None if questions is None else questions[number])
+        for number, one in enumerate(listed)
+    ]
+    named = [answer.question for answer in answers]
+    if len(set(named)) < len(named):
+        raise InvalidResponse("two answers of a decision have one name; expected different names")
+    return tuple(answers)
+
+
+def _plain(decision: object) -> Any:
+    if isinstance(decision, (str, bytes)):
+        try:
+            return json.loads(decision)
+        except (ValueError, RecursionError) as error:
+            raise InvalidResponse(f"a decision is no JSON ({type(error).__name__}); expected answers") from error
+    dump = getattr(decision, "model_dump", None)
+    return dump() if dump is not None else decision
+
+
+def _answer(given: object, number: int, call_id: str, source: str, question: Question | None) -> DecisionAnswer:
+    place = f"answers[{number}]"
+    held = given if isinstance(given, Mapping) else {}
+    kind, name = str(held.get("type")), held.get("name")
+    if kind not in get_args(DecisionKind) or (name is not None and not isinstance(name, str)):
+        raise InvalidResponse(f"{place} is {_shown(given)}; expected a predicate, choice, score or refusal")
+    if question is not None and (name != question.name or kind not in (question.kind, "refusal")):
+        raise InvalidResponse(
+            f"{place} is a {kind} named {name!r}; expected a {question.kind} named {question.name!r}, or its refusal"
+        )
+    about: dict[str, Any] = {"call_id": call_id, "question": name or f"question {number + 1}", "source": source}
+    about["kind"] = kind
+    if kind == "refusal":
+        return DecisionAnswer(**about, reason=f"{source or 'the judge'} refused to answer")
+    if kind == "predicate":
+        return DecisionAnswer(**about, value=_share(held.get("probability"), f"{place}.probability"))
+    options = None if question is None else question.options
+    names, probabilities = _distribution(held.get("probabilities"), kind, place, options)
+    missing = [option for option, p in zip(names, probabilities, strict=True) if p is None]
+    reason = f"no probability of {', '.join(missing)}" if missing else "" if names else "no probabilities came"
+    confidence = held.get("confidence")
+    about |= {
+        "options": names,
+        "probabilities": probabilities,
+        "confidence": None if confidence is None else _share(confidence, f"{place}.confidence"),
+        "reason": reason,
+    }
+    if kind == "choice":
+        choice = held.get("choice")
+        known = options if options is not None else [one["value"] for one in held["probabilities"]]
+        if not isinstance(choice, (str, bool)) or (known and not _among(choice, known)):
+            raise InvalidResponse(f"{place}.choice is {_shown(choice)}; expected one of the options")
+        return DecisionAnswer(**about, choice=_named(choice))
+    return DecisionAnswer(**about, value=_score(held.get("score"), probabilities, bool(missing), place))
+
+
+def _distribution(
+    given: object, kind: str, place: str, options: Sequence[str | bool] | None
+) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    """(names, probabilities) of the options, in the question's order where it is known."""
+    if not isinstance(given, list):
+        raise InvalidResponse(f"{place}.probabilities is {_shown(given)}; expected a list")
+    came: dict[str, float] = {}
+    for number, one in enumerate(given):
+        held, where = (one if isinstance(one, Mapping) else {}), f"{place}.probabilities[{number}]"
+        key = "value" if kind == "choice" else "label"
+        if not isinstance(held.get(key), (str, bool) if kind == "choice" else str):
+            raise InvalidResponse(f"{where} is {_shown(one)}; expected {key} and probability")
+        if kind == "score" and type(held.get("value")) is not int:
+            raise InvalidResponse(f"{where}.value is {_shown(held.get('value'))}; expected the level's number")
+        name = _named(held[key])
+        if options is not None and not _among(held[key], options):
+            raise InvalidResponse(f"{where} names {_shown(held[key])}; expected one of the question's options")
+        if name in came:
+            raise InvalidResponse(f"{where} names {name!r} again; expected each option once, and none written alike")
+        came[name] = _share(held.get("probability"), f"{where}.probability")
+    if kind == "score":
+        levels = [held["value"] for held in given]
+        known = [_named(option) for option in options] if options is not None else None
+        for name, level in zip(came, levels, strict=True):
+            if known is not None and (not 0 <= level < len(known) or known[level] != name):
+                raise InvalidResponse(f"{place}.probabilities: level {level} is named {name!r}; expected {known}")
+        order = sorted(range(len(levels)), key=levels.__getitem__)
+        if known is None and [levels[i] for i in order] != list(range(len(levels))):
+            raise InvalidResponse(f"{place}.probabilities has levels {sorted(levels)}; expected each from 0 up once")
+        names = tuple(known) if known is not None else tuple(list(came)[i] for i in order)
+    else:
+        names = tuple(came) if options is None else tuple(_named(option) for option in options)
+    total = math.fsum(came.values())
+    if total > 1 + ROUNDING or (came and len(came) == len(names) and total < 1 - ROUNDING):
+        raise InvalidResponse(f"{place}.probabilities add up to {total:g}; expected 1")
+    return names, tuple(came.get(name) for name in names)
+
+
+def _score(given: object, probabilities: Sequence[float | None], incomplete: bool, place: str) -> float:
+    top = len(probabilities) - 1 if probabilities else OPTIONS["score"][1] - 1
+    if not _is_number(given) or not 0 <= given <= top * (1 + ROUNDING):
+        raise InvalidResponse(f"{place}.score is {_shown(given)}; expected a level from 0 to {top}")
+    mean = math.fsum(level * (p or 0.0) for level, p in enumerate(probabilities))
+    if probabilities and not incomplete and abs(given - mean) > max(top, 1) * 2 * ROUNDING:
+        raise InvalidResponse(f"{place}.score is {given:g}, and its levels' mean is {mean:g}; expected the mean")
+    return min(float(given), float(top))
+
+
+def _share(given: object, place: str) -> float:
+    if not _is_number(given) or not 0 <= given <= 1:
+        raise InvalidResponse(f"{place} is {_shown(given)}; expected a number from 0 to 1")
+    return float(given)
+
+
+def _is_number(given: object) -> TypeGuard[int | float]:
+    return type(given) is int or (type(given) is float and math.isfinite(given))
+
+
+def _among(option: str | bool, options: Sequence[str | bool]) -> bool:
+    """Whether it is one of the options: the string `true` is another one than the boolean."""
+    return any(type(one) is type(option) and one == option for one in options)
+
+
+def _named(option: str | bool) -> str:
+    return option if isinstance(option, str) else str(option).lower()
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, (Mapping, list, tuple)):
+        return f"{'an object' if isinstance(given, Mapping) else 'a list'} of {len(given)}"
+    text = repr(given)
+    return text if len(text) <= 60 else f"{text[:57]}..."

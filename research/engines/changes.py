@@ -1,0 +1,143 @@
+"""Checks a predictor of SmolLM2-135M after real changes of engine and number format; writes docs/drift.md.
+
+    python -m research.engines.changes measure     # recorded runs alone, no model; into docs/measured
+    python -m research.engines.changes write       # the block of docs/drift.md
+
+The predictor learns from a third of the questions of recorded/breadth, answered by transformers in bfloat16 with the
+embedded weights (Q4_1). The other questions are the answers of before; after stand the same ones in recorded/quantised
+and recorded/engines (`research.engines.same_questions`).
+"""
+
+import hashlib
+import json
+import tempfile
+import warnings
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from metaprobe.eval.results import plain
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
+from metaprobe.training.check import Check, check
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.recipes.quality import train_quality
+from research.blocks import markdown, write
+from research.breadth.asking import DIRECT
+
+ROOT = Path(__file__).parent.parent.parent
+RECORDED, MEASURED, PAGE = (ROOT / name for name in ("recorded", "docs/measured/changes.json", "docs/drift.md"))
+BEFORE = RECORDED / "breadth" / "smollm2-135m"
+CHANGES = {
+    "Q4_1 to Q4_0, transformers": RECORDED / "quantised" / "smollm2-135m-q4_0",
+    "bfloat16 to float32, transformers": RECORDED / "engines" / "float32",
+    "transformers to vLLM, both bfloat16": RECORDED / "engines" / "vllm",
+    "transformers in bfloat16 to llama.cpp on Q4_1": RECORDED / "engines" / "llama-cpp",
+}
+THIRDS = 3
+MARGINS = (0.05, 0.1)
+
+
+def learned(item: str) -> bool:
+    """Returns whether the predictor learns from the item: a third, drawn by a hash of its id."""
+    return int(hashlib.sha256(item.encode()).hexdigest(), 16) % THIRDS == 0
+
+
+def copied(source: Path, target: Path, *, learn: bool) -> Path:
+    """Writes one part of the direct answers of a store, as of one task: users of one predictor have one."""
+    with RunStore(target).writer(shard_runs=10_000) as writer:
+        for run in RunStore(source).runs(hidden=False):
+            if run.variant == DIRECT and learned(run.item.id) == learn:
+                writer.add(replace(run, item=replace(run.item, task="breadth")))
+    return target
+
+
+def answers_of(store: Path) -> dict[str, Run]:
+    return {run.item.id: run for run in RunStore(store).runs(hidden=False)}
+
+
+def compared(told: Check) -> dict[str, Any]:
+    """Returns what the page shows of one check."""
+    return {
+        "status": told.status,
+        "more": told.more,
+        "n": told.criteria[0].after.n,
+        "groups": told.criteria[0].after.groups,
+        "figures": {one.name: plain(asdict(one)) for one in told.criteria},
+    }
+
+
+@click.group()
+def main() -> None:
+    """Measure, or write the page."""
+
+
+@main.command()
+def measure() -> None:
+    """Checks every change that was recorded."""
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        trained = train_quality(
+            [copied(BEFORE, base / "learn", learn=True)], QualityOptions(out=base / "c", command="research")
+        )
+        before = copied(BEFORE, base / "before", learn=False)
+        kept: dict[str, Any] = {"learned": trained.manifest.training.n if trained.manifest.training else 0}
+        kept["changes"] = {}
+        for name, source in CHANGES.items():
+            if not source.is_dir():
+                click.echo(f"{name}: not recorded")
+                continue
+            after = copied(source, base / name.replace("/", "-"), learn=False)
+            answered = answers_of(before)
+            pairs = [(one, answered[item]) for item, one in answers_of(after).items()]
+            kept["changes"][name] = {
+                "same_text": float(np.mean([one.calls[0].text == other.calls[0].text for one, other in pairs])),
+                "paired": {f"{m:g}": compared(check(base / "c", [after], before=[before], margin=m)) for m in MARGINS},
+                "stored": compared(check(base / "c", [after])),
+            }
+            click.echo(f"{name}: {kept['changes'][name]['paired']['0.05']['status']}")
+        kept["none"] = compared(check(base / "c", [before]))
+    MEASURED.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def interval_of(one: dict[str, Any]) -> str:
+    change = one["change"]
+    return f"{change['estimate']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
+
+
+@main.command("write")
+def write_page() -> None:
+    """Writes the block of the page."""
+    kept = json.loads(MEASURED.read_text(encoding="utf-8"))
+    rows = []
+    for name, one in kept["changes"].items():
+        paired = one["paired"]["0.05"]
+        more = (
+            "" if paired["more"] is None or paired["status"] != "INCONCLUSIVE" else f" (about {paired['more']:,} more)"
+        )
+        figures = [interval_of(paired["figures"][key]) for key in ("order", "share flagged", "risk", "level")]
+        wider = one["paired"]["0.1"]["status"]
+        stored = one["stored"]["status"]
+        rows.append(
+            [name, f"{paired['n']:,}", f"{one['same_text']:.0%}", *figures, paired["status"] + more, wider, stored]
+        )
+    head = ["change", "answers", "same text", "order", "share flagged", "risk", "level", "with --before"]
+    head += ["margin 0.1", "stored figures"]
+    lines = [
+        f"Really changed: a predictor of SmolLM2-135M that learned from {kept['learned']} answers to questions of 57 "
+        "kinds, checked on answers to other questions. Each figure is its change with a 95 % interval.",
+        "",
+        *markdown(head, rows),
+        "",
+        f"Without any change, the answers of before to {kept['none']['n']:,} questions beside the stored figures of "
+        f"{kept['learned']} are {kept['none']['status']}: order {interval_of(kept['none']['figures']['order'])}.",
+    ]
+    write(PAGE, "same-questions", [*lines, ""])
+
+
+if __name__ == "__main__":
+    main()

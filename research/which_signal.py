@@ -1,0 +1,134 @@
+"""Writes the table of docs/which-signal.md from docs/measured.
+
+python -m research.which_signal
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+from metaprobe.collecting.advise import SIGNALS
+from metaprobe.training.rescale import FEWEST
+from research.blocks import markdown, write
+
+ROOT = Path(__file__).parent.parent
+MEASURED, PAGE = ROOT / "docs" / "measured", ROOT / "docs" / "which-signal.md"
+UNKNOWN = "not measured"
+HEAD = ["you have", "use", "added latency", "price", "labels needed", "what it was worth here"]
+STATED = "stated confidence"
+
+
+def read(name: str) -> dict[str, Any]:
+    return dict(json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def aurocs(method: str) -> list[float]:
+    """Returns the AUROC of a method on each pair of a model and a task of docs/research/probes.md that has it."""
+    return [pair["methods"][method]["auroc"][0] for pair in read("probes").values() if method in pair["methods"]]
+
+
+def worth(method: str) -> str:
+    """Returns the median AUROC over the pairs, its range, and the median difference from stated confidence."""
+    held, pairs = aurocs(method), [p["methods"] for p in read("probes").values() if method in p["methods"]]
+    over = [one[method]["auroc"][0] - one[STATED]["auroc"][0] for one in pairs if STATED in one]
+    beside = "" if method == STATED else f", {median(over):+.2f} from {STATED}"
+    return f"AUROC {median(held):.2f} ({min(held):.2f} to {max(held):.2f} on {len(held)} pairs){beside}"
+
+
+def log_probabilities() -> list[str]:
+    verdict = read("predict")["rows"][0]
+    return [
+        "the quality predictor ([score](production.md), [train](train.md))",
+        f"{verdict['ours_us']:.0f} µs ({verdict['what']})",
+        "nothing: they come with the answer",
+        f"{FEWEST} to adapt the bundled one",
+        f"trees on log-probabilities: {worth('LightGBM on logprobs')}; mean log-probability, without labels: "
+        f"{worth('mean log-probability')}",
+    ]
+
+
+def stated() -> list[str]:
+    return [
+        "ask for it ([compare](compare.md) calibrates it beside the others)",
+        UNKNOWN,
+        "the tokens that state it",
+        "none as stated",
+        f"{worth(STATED)}; P(true): {worth('P(true)')}",
+    ]
+
+
+def samples() -> list[str]:
+    told = []
+    for name, one in read("panel")["samples"].items():
+        most = max(one["sizes"], key=int)
+        kept = one["sizes"][most]["accuracy"]
+        told.append(
+            f"{name}: {one['accuracy_of_one']:.0%} right with one answer, {kept['joint']:.0%} with the one kept of "
+            f"{most} (majority {kept['majority']:.0%})"
+        )
+    questions = min(one["questions"] for one in read("panel")["samples"].values())
+    return [
+        "a panel ([several answers](several-answers.md))",
+        "one more answer each, asked together or in turn",
+        "one more answer each",
+        f"{questions} questions here; fewer {UNKNOWN}",
+        "; ".join(told),
+    ]
+
+
+def weights() -> list[str]:
+    captured = read("capture")["4 layers"]
+    pairs = [pair["n"] for pair in read("probes").values()]
+    return [
+        "a probe of hidden states ([probes](probes.md))",
+        f"{captured['time']:.2f} times the generation [{captured['from']:.2f}, {captured['to']:.2f}], 4 layers kept",
+        "memory for the states",
+        f"{min(pairs):,} to {max(pairs):,} here; fewer {UNKNOWN}",
+        f"after the answer: {worth('hidden probe, answer')}; before it: {worth('hidden probe, before')}; joined with "
+        f"log-probabilities: {worth('blend')}",
+    ]
+
+
+def text() -> list[str]:
+    eyes = read("other_eyes").values()
+    adapter = [one["auroc"]["adapter, answer"][0] for one in read("adapter").values()]
+    rows = [one["learned_from"] for one in read("adapter").values()]
+    speeds = [one["tokens_per_s"] for one in eyes]
+    return [
+        "a small model that reads the answer ([read again](extract.md)): its log-probabilities, or an adapter",
+        f"{min(speeds):,.0f} to {max(speeds):,.0f} tokens/s read by the small model",
+        "a small model of your own",
+        f"none for its log-probabilities; {min(rows):,} to {max(rows):,} for the adapter here",
+        f"its log-probabilities: AUROC {median(one['read'] for one in eyes):.2f}, "
+        f"{median(one['gap'][0] for one in eyes):+.2f} from the answering model's own ({len(eyes)} cases); adapter: "
+        f"AUROC {median(adapter):.2f} ({min(adapter):.2f} to {max(adapter):.2f} on {len(adapter)} pairs)",
+    ]
+
+
+def decisions() -> list[str]:
+    return ["its probabilities, calibrated on your labels", *[UNKNOWN] * 4]
+
+
+ROWS: dict[str, Callable[[], list[str]]] = {
+    "log-probabilities": log_probabilities,
+    "stated": stated,
+    "samples": samples,
+    "weights": weights,
+    "text": text,
+    "decisions": decisions,
+}
+
+
+@click.command()
+def main() -> None:
+    """Writes the table."""
+    rows = [[SIGNALS[name], *ROWS[name]()] for name in SIGNALS]
+    write(PAGE, "which-signal", [*markdown(HEAD, rows), ""])
+
+
+if __name__ == "__main__":
+    main()

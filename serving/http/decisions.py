@@ -1,0 +1,321 @@
+"""`POST /v1/decisions`: typed questions about an answer, in the wire format of openai-python's `decisions.create`.
+
+A predicate or score that is named after a head of a loaded checkpoint, or whose text the checkpoint's contract lists,
+is answered by that checkpoint. Every other question gets a refusal. One request costs one run of each checkpoint that
+it needs, however many of its questions that checkpoint answers.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+
+from metaprobe.records.decisions import Question, read_parts, read_questions
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.parse import parse_response
+from metaprobe.records.response import ParsedResponse
+from metaprobe.records.segments import spoken_text
+from metaprobe.records.types import Message
+from metaprobe.serving.http.bodies import REQUESTS, SCORED, Scoring, aside
+from metaprobe.serving.http.guard import trial_id
+from metaprobe.serving.http.judges import Allowance, Judges, Scorer, plain_text
+from metaprobe.serving.http.refusal import Refusal
+from metaprobe.serving.http.request_log import RequestLog, ServerLog
+from metaprobe.serving.http.settings import Settings
+from metaprobe.serving.http.text_readers import TextAnswer
+from metaprobe.serving.http.wire import UNREADABLE
+
+FIELDS = {"model", "input", "questions", "prompt_cache_key", "prompt_cache_options", "safety_identifier"}
+ROLES = {
+    "user": ("input_text",),
+    "developer": ("input_text",),
+    "system": ("input_text",),
+    "assistant": ("output_text",),
+}
+"""Role of a message -> the type of its parts that hold text."""
+CALLS = {"function_call": ("name", "arguments", "call_id"), "custom_tool_call": ("name", "input", "call_id")}
+OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+MEASURED = "metaprobe"
+"""Field of the last assistant message with what was measured of it: `{"response": <the response it came in>}`."""
+MOST_TEXT = 1 << 20
+"""Characters of question and answer that a text reader is given at most; tokenizing more would hold up others."""
+LISTED = 12
+"""Heads that a refusal names at most."""
+
+USAGE: dict[str, Any] = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
+"""The format wants the tokens that are billed, and nothing is."""
+LEVELS_UNKNOWN = "the expected level is known and no probability of each: probabilities is empty, confidence 0"
+
+
+@dataclass(slots=True)
+class Subject:
+    """What a request asks about."""
+
+    messages: list[Message] = field(default_factory=list)
+    unread: str = ""
+    """Something in it that no checkpoint here reads, such as `an image`; empty for nothing."""
+    response: bytes | ParsedResponse | None = None
+    """The response that the last message came in, with its log-probabilities; as it came where it cannot be read, and
+    None where the message brings none."""
+    fault: str = ""
+    """Why the response cannot be taken for the last message's; empty where it can."""
+
+    @property
+    def asked(self) -> str | None:
+        """The text of the last user message; None where there is none."""
+        return next((one.content for one in reversed(self.messages) if one.role == "user"), None)
+
+    @property
+    def answer(self) -> str | None:
+        """The text of the last message where the assistant wrote it; None where it is not answered yet."""
+        return self.messages[-1].content if self.messages and self.messages[-1].role == "assistant" else None
+
+
+def read_request(body: bytes) -> tuple[str, Subject, list[Question]]:
+    """(model, what is asked about, questions). Raises `Refusal` (400), naming the field, where one is wrong."""
+    try:
+        held = json.loads(body)
+    except UNREADABLE as error:
+        raise Refusal(400, "invalid_json", f"the body is not JSON ({type(error).__name__})") from error
+    try:
+        if not isinstance(held, dict):
+            raise InvalidResponse("the body is no JSON object; expected model, input and questions")
+        if unknown := sorted(held.keys() - FIELDS):
+            raise InvalidResponse(
+                f"{_cut(unknown[0])} is no field of a decision request; expected model, input, questions"
+            )
+        model = held.get("model")
+        if not isinstance(model, str) or not model:
+            raise InvalidResponse("model is no name; expected a string")
+        for name, kinds in (("prompt_cache_key", str), ("safety_identifier", str), ("prompt_cache_options", dict)):
+            if not isinstance(held.get(name), (kinds, type(None))):
+                raise InvalidResponse(f"{name} has another type than the format says")
+        questions = read_questions(held.get("questions"))
+        subject = _subject(held.get("input"))
+        _check_text([model, held["questions"], [message.content for message in subject.messages]])
+        return model, subject, questions
+    except InvalidResponse as error:
+        raise Refusal(400, "invalid_request", str(error).encode("utf-8", "backslashreplace").decode()) from error
+    except RecursionError as error:
+        raise Refusal(400, "invalid_request", "the body is nested too deeply") from error
+
+
+def _subject(given: object) -> Subject:
+    if isinstance(given, str):
+        return Subject([Message("user", given)])
+    if not isinstance(given, list) or not given:
+        raise InvalidResponse("input is neither a string nor a list of messages")
+    subject = Subject()
+    open_calls: dict[str, str] = {}
+    for number, item in enumerate(given):
+        place = f"input[{number}]"
+        if not isinstance(item, dict):
+            raise InvalidResponse(f"{place} is no object")
+        kind = item.get("type", "message")
+        if not isinstance(kind, str):
+            raise InvalidResponse(f"{place}.type is no string")
+        if kind == "message":
+            _add_message(subject, item, place, last=number == len(given) - 1)
+        elif kind in CALLS:
+            if not all(isinstance(item.get(name), str) for name in CALLS[kind]):
+                raise InvalidResponse(f"{place}: a {kind} needs {', '.join(CALLS[kind])}")
+            open_calls[item["call_id"]] = kind
+            subject.unread = subject.unread or "a tool call"
+        elif kind in OUTPUTS:
+            read_parts(item.get("output"), f"{place}.output")
+            if not isinstance(item.get("call_id"), str) or open_calls.get(item["call_id"]) != OUTPUTS[kind]:
+                raise InvalidResponse(f"{place}.call_id names no {OUTPUTS[kind]} before it")
+            subject.unread = subject.unread or "the output of a tool"
+        else:
+            raise InvalidResponse(f"{place}.type is {_cut(kind)}; expected message, {', '.join([*CALLS, *OUTPUTS])}")
+    return subject
+
+
+def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last: bool) -> None:
+    role, content = item.get("role"), item.get("content")
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidResponse(f"{place}.role is {_cut(str(role))}; expected {', '.join(ROLES)}")
+    if role == "assistant" and isinstance(content, list):
+        refused = [part for part in content if isinstance(part, dict) and part.get("type") == "refusal"]
+        if not all(isinstance(part.get("refusal"), str) for part in refused):
+            raise InvalidResponse(f"{place}.content: a refusal needs its text")
+        if refused:
+            subject.unread = subject.unread or "a refusal of the assistant"
+        content = [part for part in content if part not in refused]
+    text, unread = read_parts(content, f"{place}.content", kinds=ROLES[role])
+    if unread and role != "user":
+        raise InvalidResponse(f"{place}.content holds {unread}; expected text of {role}")
+    subject.unread = subject.unread or unread
+    subject.messages.append(Message(role, text))
+    if item.get(MEASURED) is None:
+        return
+    measured = item[MEASURED]
+    if role != "assistant" or not isinstance(measured, dict) or set(measured) != {"response"}:
+        raise InvalidResponse(
+            f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}}'
+        )
+    if not last:
+        subject.fault = "the log-probabilities are of a message that is not the last one"
+        return
+    try:
+        subject.response = parse_response(measured["response"])
+    except RecordError:
+        subject.response = json.dumps(measured["response"]).encode()  # the predictor says what is wrong with it
+    else:
+        told = subject.response.text
+        if text.strip() not in (told.strip(), spoken_text(told).strip()):
+            subject.fault = "the message has another text than the response with the log-probabilities"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionDesk:
+    """Answers decision requests by the checkpoints that are in office."""
+
+    settings: Settings
+    judges: Judges
+    log: ServerLog | None
+    scoring: Scoring
+
+    async def answer(self, body: bytes, request: Request) -> dict[str, Any]:
+        """Returns the decision. Raises `Refusal` for a request that the format forbids."""
+        model, subject, questions = await aside(len(body), partial(read_request, body), REQUESTS)
+        logged = self.log.request(request, one_usage=False) if self.log else None
+        if logged is not None and self.settings.log_texts:
+            logged.question = subject.asked
+        readers = _Readers.of(self.judges, subject, model, trial_id(request))
+        chosen = [readers.choose(question, subject) for question in questions]
+        verdicts = {}
+        for scorer in dict.fromkeys(one.scorer for one in chosen if one.scorer is not None):
+            verdicts[scorer] = await self._verdict(scorer, subject, logged, len(body))
+        answers = [
+            one.answer(question, None if one.scorer is None else verdicts[one.scorer])
+            for one, question in zip(chosen, questions, strict=True)
+        ]
+        return {"model": model, "answers": answers, "usage": USAGE, MEASURED: {"verdicts": list(verdicts.values())}}
+
+    async def _verdict(self, scorer: Scorer, subject: Subject, logged: RequestLog | None, size: int) -> dict[str, Any]:
+        told = scorer.of(logged)
+        if not scorer.reads_text:
+            allowance = Allowance(self.settings.max_scored_tokens)
+            return await self.scoring.of(size, partial(told.verdict, subject.response, allowance))
+        answer = subject.answer
+        if len(subject.asked or "") + len(answer or "") > MOST_TEXT:
+            return told.none(f"the texts are longer than {MOST_TEXT} characters together")
+        text = TextAnswer(answer or "", question=subject.asked, answered=answer is not None)
+        return await SCORED.run(partial(told.verdict, text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which checkpoint answers a question, by which head; or why none does."""
+
+    scorer: Scorer | None = None
+    head: str = ""
+    reason: str = ""
+
+    def answer(self, question: Question, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The answer in the wire format."""
+        if self.scorer is None or verdict is None:
+            return _refusal(question, self.reason)
+        value = verdict["heads"].get(self.head)
+        if value is None:
+            return _refusal(question, verdict["reason"] or "the checkpoint gave no number", self.scorer)
+        low, high = self.scorer.asked.scales.get(self.head, (0.0, 1.0))
+        value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
+        told = {"head": self.head, "checkpoint": self.scorer.digest, "reason": verdict["reason"]}
+        named = {"name": question.name, "type": question.kind}
+        if question.kind == "predicate":
+            return {**named, "probability": value, MEASURED: told}
+        if self.head in self.scorer.asked.scales:
+            told["reason"] = "; ".join(filter(None, (LEVELS_UNKNOWN, told["reason"])))
+            return {**named, "score": value - low, "confidence": 0.0, "probabilities": [], MEASURED: told}
+        levels = [
+            {"value": level, "label": label, "probability": probability}
+            for level, (label, probability) in enumerate(zip(question.options, (1 - value, value), strict=True))
+        ]
+        return {**named, "score": value, "confidence": max(value, 1 - value), "probabilities": levels, MEASURED: told}
+
+
+def _refusal(question: Question, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
+    told = {"checkpoint": None if scorer is None else scorer.digest, "reason": reason}
+    return {"name": question.name, "type": "refusal", MEASURED: told}
+
+
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    """The checkpoints that a request may be answered by: first the one that reads its log-probabilities."""
+
+    measured: Scorer
+    texts: Sequence[Scorer]
+
+    @classmethod
+    def of(cls, judges: Judges, subject: Subject, model: str, request_id: str) -> "_Readers":
+        answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
+        texts = [seat.of(request_id, judges.share) for seat in judges.texts.values()]
+        return cls(judges.pick(answering, request_id), texts)
+
+    @property
+    def all(self) -> tuple[Scorer, ...]:
+        return (self.measured, *self.texts)
+
+    def choose(self, question: Question, subject: Subject) -> _Chosen:
+        """Which checkpoint answers. What cannot be answered as it is asked is refused, and why."""
+        if unread := subject.unread or question.unread:
+            where = "input" if subject.unread else "question"
+            return _Chosen(reason=f"the {where} holds {unread}, which no checkpoint here reads")
+        head = self._head(question)
+        if head is None:
+            known = sorted({head for scorer in self.all for head in scorer.asked.heads})
+            return _Chosen(reason=f"it asks for no head of a checkpoint here; there are {', '.join(known[:LISTED])}")
+        readers = [scorer for scorer in self.all if head in scorer.asked.heads]
+        if subject.fault and self.measured in readers:
+            return _Chosen(reason=subject.fault)
+        for scorer in readers:
+            if scorer.reads_text or subject.response is not None:
+                misfit = _misfit(question, scorer, head)
+                return _Chosen(reason=misfit) if misfit else _Chosen(scorer, head)
+        return _Chosen(
+            reason=f"{head} is read from log-probabilities, and the last message brings none; send the response it came"
+            f' in under "{MEASURED}": {{"response": ...}}'
+        )
+
+    def _head(self, question: Question) -> str | None:
+        """The head that the question is named after, or whose text it has; None where these are none, or two."""
+        meant = {question.name} & {head for scorer in self.all for head in scorer.asked.heads}
+        text = plain_text(question.instructions)
+        meant |= {head for scorer in self.all for head, texts in scorer.asked.texts.items() if text in texts}
+        return meant.pop() if len(meant) == 1 else None
+
+
+def _misfit(question: Question, scorer: Scorer, head: str) -> str:
+    """Why the head does not answer a question of this kind; empty where it does."""
+    low, high = scorer.asked.scales.get(head, (0.0, 1.0))
+    if question.kind == "choice":
+        return f"{head} is no choice between options; ask a predicate or a score"
+    if question.kind == "predicate":
+        return f"{head} is a level from {low:g} to {high:g}; ask a score" if head in scorer.asked.scales else ""
+    levels = int(high - low) + 1
+    if len(question.options) != levels:
+        return f"{head} has {levels} levels, and the question {len(question.options)}; expected as many"
+    return ""
+
+
+def _check_text(given: object) -> None:
+    """Raises `InvalidResponse` for half of a surrogate pair, which no answer could repeat."""
+    try:
+        json.dumps(given, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidResponse("a text holds half of a surrogate pair; expected Unicode") from error
+
+
+def _cut(text: str) -> str:
+    return repr(text[:60])

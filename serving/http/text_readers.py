@@ -1,0 +1,73 @@
+"""Checkpoints that judge an answer by its text alone, as the server asks them: for decisions, by the head they give."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaprobe.checkpoints import Checkpoint, load_checkpoint
+from metaprobe.checkpoints.checkpoint import kind_at, wrong_kind
+from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
+from metaprobe.probes import adapter
+from metaprobe.probes.adapter import AdapterProbe
+from metaprobe.probes.quality_contract import CRITICAL
+from metaprobe.probes.verdict import Verdict
+from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.response import ParsedText
+
+TEXT_KINDS = (adapter.KIND,)
+"""Kinds of checkpoints that read texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextAnswer(ParsedText):
+    """An answer to a question, without anything measured."""
+
+    question: str | None = None
+    """The last user message; None where there is none."""
+    answered: bool = True
+    """Whether there is an answer yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPredictor:
+    """A text reader with its verdicts in the form of a quality predictor's."""
+
+    checkpoint: Checkpoint
+    target: str
+    """The head that it gives."""
+    _judge: Callable[[TextAnswer], Verdict]
+
+    @classmethod
+    def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
+        """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
+        if (kind := kind_at(location)) not in TEXT_KINDS:
+            raise wrong_kind(location, kind, *TEXT_KINDS)
+        probe = AdapterProbe.of(load_checkpoint(location, sha256=sha256), on_mismatch="note")
+        return cls(probe.checkpoint, probe.target, _Adapter(probe).verdict)
+
+    def predict(self, asked: TextAnswer) -> Verdict:
+        """Returns the verdict. Raises `InvalidResponse` for a text that is not what the checkpoint reads."""
+        if asked.question is None:
+            raise InvalidResponse("the input holds no user message, and the answer is read beside its question")
+        if asked.answered and not asked.text.strip():
+            raise InvalidResponse("the answer is empty: there is no text to judge")
+        return self._judge(asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    probe: AdapterProbe
+
+    def verdict(self, asked: TextAnswer) -> Verdict:
+        if ("after" if asked.answered else "before") not in self.probe.when:
+            wanted = "end with the assistant's answer" if not asked.answered else "end before it is answered"
+            raise InvalidResponse(f"the checkpoint was not trained for this: the input must {wanted}")
+        answers = [asked.text] if asked.answered else None
+        value = float(self.probe.probability([asked.question or ""], answers)[0])
+        checkpoint, target = self.probe.checkpoint, self.probe.target
+        if target == CRITICAL:
+            return Verdict(None, {target: value}, value, None, checkpoint.digest)
+        threshold = threshold_of(checkpoint.manifest, FlagOptions())
+        return Verdict(
+            value, {target: value}, None, None if threshold is None else value < threshold, checkpoint.digest
+        )

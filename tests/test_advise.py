@@ -1,0 +1,117 @@
+"""`metaprobe advise` says what a log can support, and names only commands that exist and read what they are given."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from metaprobe.cli import main
+from metaprobe.collecting.advise import IMPORTED, SIGNALS, advise
+from metaprobe.records.errors import RecordError
+from research import which_signal
+
+ROOT = Path(__file__).parent.parent
+LOGPROBS = {"content": [{"token": "four", "logprob": -0.3}, {"token": "!", "logprob": -0.1}]}
+
+
+def line(i: int, *, label: int | None = None, numbers: bool = True, group: str = "", text: str = "four!") -> str:
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    told = {
+        "id": f"q{i}",
+        "group": group or f"q{i}",
+        "model": "smollm2-135m",
+        "messages": [{"role": "user", "content": f"What is {i} + 1?"}],
+        "response": {"choices": [choice | ({"logprobs": LOGPROBS} if numbers else {})]},
+    }
+    return json.dumps(told | ({} if label is None else {"labels": {"correct": label}}))
+
+
+LOGS = {
+    "numbers, no labels": [line(i) for i in range(30)],
+    "numbers, enough labels to adapt": [line(i, label=int(i < 4)) for i in range(30)],
+    "numbers, enough labels to train": [line(i, label=i % 2) for i in range(30)],
+    "several answers": [line(i, label=i % 3 % 2, group=f"g{i // 3}") for i in range(60)],
+    "text alone": [line(i, label=i % 2, numbers=False) for i in range(30)],
+    "stated": [line(i, label=i % 2, numbers=False, text="four. Confidence: 0.9") for i in range(30)],
+}
+SUPPORTED = {
+    "numbers, no labels": {"log-probabilities", "weights", "text"},
+    "numbers, enough labels to adapt": {"log-probabilities", "weights", "text"},
+    "numbers, enough labels to train": {"log-probabilities", "weights", "text"},
+    "several answers": {"log-probabilities", "samples", "weights", "text"},
+    "text alone": {"weights", "text"},
+    "stated": {"stated", "weights", "text"},
+}
+
+
+def parse(words: list[str]) -> None:
+    """Parses a command with its real arguments, and does not run it. Raises `UsageError` where it cannot."""
+    at: click.Command = main
+    while isinstance(at, click.Group):
+        _, found, words = at.resolve_command(click.Context(at), words)
+        assert found is not None
+        at = found
+    at.make_context(at.name, words)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_supports_what_it_holds_and_every_command_parses(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("log file.jsonl")
+    file.write_text("\n".join(LOGS[name]), encoding="utf-8")
+    told = advise(file)
+    assert {one.signal for one in told.signals if one.supported} == SUPPORTED[name]
+    assert [one.signal for one in told.signals] == list(SIGNALS)
+    for one in told.signals:
+        made = {"read": "out/read"} if one.signal == "text" else {}
+        for command in one.commands:
+            program, *words = shlex.split(command)
+            assert program == "metaprobe"
+            parse(words)
+            if words[0] == "import":  # is really run: the commands after it read its store
+                shutil.rmtree(IMPORTED, ignore_errors=True)
+                assert CliRunner().invoke(main, words).exit_code == 0, command
+            if words[0] == "extract" and made:
+                shutil.copytree(IMPORTED, made["read"], dirs_exist_ok=True)
+
+
+def test_the_first_commands_follow_the_labels(tmp_path: Path) -> None:
+    def first(name: str) -> list[str]:
+        file = tmp_path / "log.jsonl"
+        file.write_text("\n".join(LOGS[name]), encoding="utf-8")
+        [numbers] = [one for one in advise(file).signals if one.signal == "log-probabilities"]
+        return [" ".join(command.split()[1:3]) for command in numbers.commands]
+
+    log = str(tmp_path / "log.jsonl")
+    assert first("numbers, no labels") == ["score bundled:quality", f"import {log}", f"label {IMPORTED}"]
+    assert first("numbers, enough labels to adapt") == [f"import {log}", "adapt bundled:quality"]
+    assert first("numbers, enough labels to train") == [f"import {log}", "train quality"]
+    assert first("text alone") == []
+
+
+def test_a_store_and_a_log_of_another_program_are_read_and_what_is_broken_is_counted(tmp_path: Path) -> None:
+    store = advise(ROOT / "recorded" / "gsm8k-samples")
+    [samples] = [one for one in store.signals if one.signal == "samples"]
+    assert samples.why == "300 questions have several answers"
+    assert "--sampled answer" in samples.commands[0]
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join([*LOGS["text alone"], "{broken"]), encoding="utf-8")
+    shown = CliRunner().invoke(main, ["advise", str(file)])
+    assert "30 answers to 30 questions" in shown.stdout
+    assert "1 more cannot be read" in shown.stdout
+    assert json.loads(CliRunner().invoke(main, ["advise", str(file), "--json"]).stdout)["left_out"] == 1
+    file.write_text("{broken\n", encoding="utf-8")
+    with pytest.raises(RecordError, match="holds no answers that can be read"):
+        advise(file)
+
+
+def test_the_page_has_a_row_for_each_signal_and_says_what_was_not_measured() -> None:
+    page = which_signal.PAGE.read_text(encoding="utf-8")
+    rows = {name: next(row for row in page.splitlines() if row.startswith(f"| {SIGNALS[name]} |")) for name in SIGNALS}
+    assert rows["decisions"].count("not measured") == 4

@@ -1,0 +1,251 @@
+"""One base URL in front of several upstreams: the panel chooses among them, and says what it asked and spent."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from panel_worlds import biased_vote, completion, topics
+from served import KEY, lifespan, running
+from serving_clients import Served, callers_keys, checkpoint, verdict_in, verdict_of  # noqa: F401 - fixtures
+from starlette.types import Receive, Scope, Send
+
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.settings import Settings, SettingsError
+from metaprobe.training.options import PanelOptions
+from metaprobe.training.recipes.panel import train_panel
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_panel(topics(), PanelOptions(out=tmp_path_factory.mktemp("team") / "c")).path
+
+
+@pytest.fixture(autouse=True)
+def one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the panel name history, then maths, then stop."""
+
+    def named(self: Panel, question: str, dimension: Any, answers: Sequence[PanelAnswer], *_: Any, **__: Any) -> Any:
+        agent = ("history", "maths", None)[min(len(answers), 2)]
+        return PanelStep(agent, {"history": 0.2, "maths": 0.1}, f"on {dimension}")
+
+    monkeypatch.setattr(Panel, "next", named)
+    monkeypatch.setattr(Panel, "ask_plan", lambda self, **_: None)
+
+
+class Speaks:
+    """An upstream that says one thing, or answers with a status."""
+
+    def __init__(self, answer: str = "", status: int = 200, *, logprobs: bool = True) -> None:
+        self.answer, self.status, self.logprobs = answer, status, logprobs
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        raw, more = b"", True
+        while more:
+            message = await receive()
+            raw, more = raw + message.get("body", b""), message.get("more_body", False)
+        body = json.loads(raw)
+        self.bodies.append(body)
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        status = 400 if body.get("logprobs") and not self.logprobs else self.status
+        value: dict[str, Any] = {"error": {"message": f"no, {status}"}}
+        if status == 200:
+            value = completion(self.answer, model=body["model"]) | {
+                "usage": {"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000}
+            }
+        head = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
+        await send(head)
+        await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+
+
+class World(ExitStack):
+    """A server in front of upstreams."""
+
+    def __init__(self, checkpoint: Path, team: Path, upstreams: dict[str, Any], **settings: Any) -> None:  # noqa: F811
+        super().__init__()
+        self.checkpoint, self.team, self.upstreams, self.settings = checkpoint, team, upstreams, settings
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        named = []
+        for name, app in self.upstreams.items():
+            url = app if isinstance(app, str) else f"{self.enter_context(running(app))[0]}/v1"
+            named.append(f"{name}={url}" + ("#gpt-x" if name == "maths" else ""))
+        given = {"checkpoint": self.checkpoint, "panel": self.team, "upstreams": tuple(named), **self.settings}
+        return Served(self.enter_context(running(create_app(Settings(**given))))[0])
+
+
+@pytest.fixture
+def two() -> dict[str, Speaks]:
+    return {"history": Speaks("It is 7"), "maths": Speaks("It is 12")}
+
+
+def test_a_plain_client_gets_the_kept_answer_and_its_account(
+    checkpoint: Path,  # noqa: F811
+    team: Path,
+    two: dict[str, Speaks],
+    tmp_path: Path,
+) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"gpt-x": {"prompt": 1, "completion": 3}}')
+    with World(checkpoint, team, two, prices=prices) as server:
+        answer = server.chat(
+            "What is 5 + 7?", model="panel", temperature=0.5, metadata={"metaprobe-tags": "dimension=maths"}
+        )
+    panel = verdict_of(answer)["panel"]
+    assert answer.choices[0].message.content == "It is 12", "on sums the panel has learned to believe maths"
+    assert (panel["agent"], panel["asked"]) == ("maths", ["history", "maths"])
+    assert panel["spent"] == {"history": None, "maths": pytest.approx(0.004)}
+    assert 0 < panel["score"] <= 1
+    assert panel["stopped"] == "on maths"
+    assert answer.choices[0].logprobs is None, "the caller asked for none"
+    assert [two[name].bodies[0]["model"] for name in two] == ["history", "gpt-x"]
+    assert two["maths"].bodies[0]["temperature"] == 0.5
+    assert two["maths"].bodies[0]["logprobs"] is True
+
+
+def test_a_stream_is_the_kept_answer(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:  # noqa: F811
+    with World(checkpoint, team, two) as server:
+        whole = server.chat()
+        chunks = list(server.chat(stream=True, stream_options={"include_usage": True}))
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        == whole.choices[0].message.content
+    )
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices] == [None, "stop"]
+    assert chunks[-1].usage.total_tokens == 2000
+    assert verdict_in(iter(chunks))["panel"] == verdict_of(whole)["panel"]
+    assert "stream" not in two["history"].bodies[1]
+
+
+@pytest.mark.parametrize("broken", [Speaks(status=500), "http://127.0.0.1:9/v1", Speaks("", status=302)])
+def test_an_upstream_that_fails_costs_its_answer(
+    checkpoint: Path,  # noqa: F811
+    team: Path,
+    broken: Any,
+) -> None:
+    with World(checkpoint, team, {"history": broken, "maths": Speaks("It is 12")}) as server:
+        answer = server.chat()
+    panel = verdict_of(answer)["panel"]
+    assert answer.choices[0].message.content == "It is 12"
+    assert "1 of 2 requests failed (history: " in panel["reason"]
+    assert "127.0.0.1" not in json.dumps(panel)
+
+
+def test_where_all_fail_the_upstreams_are_named(checkpoint: Path, team: Path) -> None:  # noqa: F811
+    with World(checkpoint, team, {"history": Speaks(status=500), "maths": "http://127.0.0.1:9/v1"}) as server:
+        refused = server.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "a"}]})
+    assert refused.status_code == 502
+    error = refused.json()["error"]
+    assert error["message"].startswith("no upstream answered (history: the upstream answered 500; maths: ")
+    assert error["type"] == "upstream_error"
+
+
+def test_a_request_that_all_refuse_is_refused_in_their_words(checkpoint: Path, team: Path) -> None:  # noqa: F811
+    world = World(checkpoint, team, {"history": Speaks(status=400), "maths": Speaks(status=422)})
+    with world as server, pytest.raises(openai.UnprocessableEntityError, match="no, 422"):
+        server.chat(logprobs=True)
+
+
+def test_an_upstream_without_log_probabilities_is_asked_again_without(checkpoint: Path, team: Path) -> None:  # noqa: F811
+    bare = Speaks("It is 7", logprobs=False)
+    with World(checkpoint, team, {"history": bare, "maths": Speaks("It is 12")}) as server:
+        assert verdict_of(server.chat())["panel"]["asked"] == ["history", "maths"]
+        server.chat()
+    assert [body.get("logprobs") for body in bare.bodies] == [True, None, None], "then it is known"
+
+
+def test_each_answer_is_logged_with_its_agent(
+    checkpoint: Path,  # noqa: F811
+    team: Path,
+    two: dict[str, Speaks],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "scores.sqlite"
+    with World(checkpoint, team, two, log=str(path)) as server:
+        verdict = verdict_of(server.chat())
+    rows = {row.tags["agent"]: row for row in entries(path)}
+    kept = verdict["panel"]["agent"]
+    assert {name: (row.tags["kept"], row.model) for name, row in rows.items()} == {
+        "history": (str(int(kept == "history")), "history"),
+        "maths": (str(int(kept == "maths")), "gpt-x"),
+    }
+    assert rows[kept].request_id == verdict["request_id"], "a label for the caller's id is one for the kept answer"
+
+
+def entries(path: Path) -> Iterator[Any]:
+    log = ScoreLog.open(str(path))
+    try:
+        yield from log.entries()
+    finally:
+        log.close()
+
+
+def test_no_upstream_gets_a_key_that_is_not_its_own(
+    checkpoint: Path,  # noqa: F811
+    team: Path,
+    two: dict[str, Speaks],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("METAPROBE_UPSTREAM_KEY_MATHS", "of-maths-alone-1234")
+    body = {"messages": [{"role": "user", "content": "a"}]}
+    with World(checkpoint, team, two) as server:
+        server.post(
+            "/v1/chat/completions", body, authorization="Bearer sk-callers", x_metaprobe_key=KEY, idempotency_key="i"
+        )
+    assert two["maths"].headers[0]["authorization"] == "Bearer of-maths-alone-1234"
+    assert "authorization" not in two["history"].headers[0]
+    assert "idempotency-key" not in two["history"].headers[0]
+
+
+def test_what_a_panel_cannot_answer_is_refused(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:  # noqa: F811
+    with World(checkpoint, team, two) as server:
+        with pytest.raises(openai.BadRequestError, match="leave n out"):
+            server.chat(n=3)
+        assert server.post("/v1/chat/completions", {"messages": "a"}).status_code == 400
+        assert server.post("/v1/embeddings", {"input": "a"}).json()["error"]["code"] == "no_upstream"
+        assert [model.id for model in server.client.models.list()] == ["panel"]
+    assert not any(one.bodies for one in two.values())
+
+
+def test_samples_of_one_upstream_are_asked_until_the_panel_stops(
+    checkpoint: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    samples = train_panel(biased_vote(), PanelOptions(out=tmp_path / "c"))
+    with World(checkpoint, samples.path, {"m": Speaks("It is 12")}) as server:
+        panel = verdict_of(server.chat(temperature=0.7))["panel"]
+    assert set(panel["asked"]) == {"m"}
+    assert panel["stopped"]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"upstreams": ("a=http://h/v1",)}, "no panel that chooses"),
+        ({"panel": "p", "upstreams": ("a=http://h/v1", "http://h/v1")}, "one without a name"),
+        ({"panel": "p", "upstreams": ("a=http://h/v1", "a=http://g/v1")}, "two upstreams are called 'a'"),
+        ({"panel": "p", "upstreams": ("a=ftp://h/v1",)}, "not a base URL"),
+        ({"upstream": "http://h/v1", "panel_price": 0.1}, "price or budget is given"),
+    ],
+)
+def test_upstreams_that_do_not_fit_are_refused(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(SettingsError, match=match):
+        Settings(checkpoint="c", **given)
+
+
+def test_an_agent_that_the_panel_does_not_know_is_refused_at_the_start(checkpoint: Path, team: Path) -> None:  # noqa: F811
+    settings = Settings(checkpoint=checkpoint, panel=team, upstreams=("maths=http://h/v1", "poetry=http://h/v1"))
+    with pytest.raises(SettingsError, match=r"no agent poetry.*history, maths, neither"):
+        create_app(settings)

@@ -1,0 +1,97 @@
+"""The text reader: it learns planted words and levels, and reads files without log-probabilities."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metaprobe
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.cli import main
+from metaprobe.probes.text import TextReader
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.training.options import WrongOptions
+
+LETTERS = list("bcdfghjklmnpqrstvwxz")
+
+
+def lines(path: Path, *, n: int = 240, seed: int = 0) -> Path:
+    """Right is an answer with the word "surely"; its level counts how often the answer says so, up to 3."""
+    rng = np.random.default_rng(seed)
+
+    def line(i: int) -> dict[str, object]:
+        often = int(rng.integers(0, 4))
+        words = [*rng.choice(LETTERS, 6).tolist(), *["surely"] * often]
+        question = f"What of {' '.join(rng.choice(LETTERS, 5))} number {i // 2}?"
+        labels = {"correct": int(often > 0), "level": often}
+        return {
+            "group": f"{i // 2}",
+            "question": question,
+            "answer": " ".join(rng.permutation(words)),
+            "labels": labels,
+        }
+
+    path.write_text("".join(json.dumps(line(i)) + "\n" for i in range(n)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> TextReader:
+    folder = tmp_path_factory.mktemp("text")
+    made = metaprobe.train_text(lines(folder / "train.jsonl"), folds=2, out=folder / "reader")
+    loaded = metaprobe.load(made.path)
+    assert isinstance(loaded, TextReader)
+    return loaded
+
+
+def test_a_planted_word_is_learned_and_the_graph_reads_texts_alone_as_together(reader: TextReader) -> None:
+    assert reader.checkpoint.manifest.metrics["auroc"].estimate > 0.95
+    questions = ["What?", "", "What of b c d?"]
+    answers = ["surely b c d f g h", "b c d f g h", "q SURELY! " * 300]
+    together = reader.values(questions, answers)
+    assert (together > 0.5).tolist() == [True, False, True]
+    alone = [reader.values([q], [a])[0] for q, a in zip(questions, answers, strict=True)]
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    assert reader.predict("What?", "surely b c d f g h").heads == {"correct": pytest.approx(together[0], abs=1e-6)}
+
+
+def test_lines_are_scored_from_text_alone_and_each_gets_an_answer(reader: TextReader, tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "What?"}]}
+    told = {"choices": [{"message": {"role": "assistant", "content": "surely b c d f g h"}}]}
+    rows = [{"id": "a", "question": "What?", "answer": "surely b c d f g h"}, {"id": "b", **chat, "response": told}]
+    rows += [{"id": "c", "question": "What?", "answer": " "}, {"id": "d", "question": "What?"}]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{broken\n", encoding="utf-8")
+    told_lines = CliRunner().invoke(main, ["score", str(reader.checkpoint.path), str(file)]).stdout.splitlines()
+    out = [json.loads(line) for line in told_lines]
+    assert [line["line"] for line in out] == [1, 2, 3, 4, 5]
+    assert out[0]["score"] == out[1]["score"] > 0.5
+    assert out[0]["flagged"] is False
+    assert all(line["score"] is None and line["flagged"] is None and line["reason"] for line in out[2:])
+
+
+def test_levels_of_a_rubric_are_expected_on_their_scale(tmp_path: Path) -> None:
+    data = lines(tmp_path / "train.jsonl", n=400)
+    made = metaprobe.train_text(data, target="level", folds=2, out=tmp_path / "reader")
+    reader = TextReader.load(made.path)
+    values = reader.values(["?"] * 3, ["b c d f g h", "b c d surely f g h", "b surely surely d surely f g h"])
+    assert reader.scale == (0.0, 3.0)
+    assert 0 <= values[0] < values[1] < values[2] <= 3
+    assert reader.predict("?", "b c d f g h").score == pytest.approx(reader.values(["?"], ["b c d f g h"])[0] / 3)
+    figures = made.manifest.metrics
+    assert figures["spearman"].estimate > 0.9
+    assert figures["rmse_of_a_constant_minus_rmse"].low > 0
+
+
+def test_what_cannot_be_read_or_promised_is_refused(reader: TextReader, tmp_path: Path) -> None:
+    with pytest.raises(InvalidResponse, match="empty"):
+        reader.predict("What?", " ")
+    with pytest.raises(ContractMismatch, match="kind"):
+        metaprobe.QualityPredictor.load(reader.checkpoint.path)
+    data = lines(tmp_path / "train.jsonl", n=60)
+    with pytest.raises(WrongOptions, match="has levels"):
+        metaprobe.train_text(data, target="level", flag_rate=0.2, out=tmp_path / "reader")
+    with pytest.raises(RecordError, match="no answer with a label 'other'"):
+        metaprobe.train_text(data, target="other", out=tmp_path / "reader")

@@ -1,0 +1,549 @@
+"""Whether a checkpoint still holds after a change: another engine, quantisation, number format or prompt.
+
+The answers after the change are compared with the checkpoint's stored held-out figures, or, question by question, with
+answers of before. Nothing holds because no difference was found: every figure has a margin, its 95 % interval lies
+inside (it holds), outside (it is broken) or across (it is open). With true changes at a margin's very edge a figure
+is said to hold, or to be broken, in at most 2.5 % of the samples each.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import ContractMismatch, FlagOptions, Metric
+from metaprobe.checkpoints.checkpoint import load_verified
+from metaprobe.checkpoints.flagging import FLAG, USUAL_FLAGS, threshold_of
+from metaprobe.checkpoints.manifest import Manifest
+from metaprobe.eval.metrics.bootstrap import (
+    Interval,
+    cluster_weights,
+    interval,
+    statistic_interval,
+)
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.table import AnswerTable, answer_table
+from metaprobe.probes.base_rates import SEPARATOR, name_of_run
+from metaprobe.probes.hidden import HiddenProbe
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.quality_contract import MAIN_HEADS
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore, fingerprint
+from metaprobe.records.types import Call, Run
+from metaprobe.training.folds import join_table
+from metaprobe.training.rescale import mean_gap, read_labelled_runs
+from metaprobe.training.states import Wanted, load_states
+from metaprobe.training.thresholds import wilson
+
+Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
+Reader = QualityPredictor | HiddenProbe
+READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {"quality": QualityPredictor, "hidden": HiddenProbe}
+Floats = NDArray[np.float64]
+Statistic = Callable[[NDArray[np.integer]], Floats]
+
+MARGIN = 0.05
+"""Change of AUROC, or of a share of the answers, that is still taken for none."""
+FEWEST_GROUPS = 30
+"""Groups below which a bootstrap promises more than it keeps."""
+FEWEST_OF_A_KIND = 10
+"""Groups with a right answer, and with a wrong one, below which an AUROC is not judged."""
+MOST_LABELS = 1_000_000
+"""Labels beyond which none are asked for: the change lies on the margin itself."""
+WITHIN = "auroc_within_runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One figure before and after the change."""
+
+    name: Literal["order", "share flagged", "risk", "level"]
+    """`order`: AUROC. `risk`: share of wrong answers among those not flagged. `level`: mean score less share right."""
+    before: float
+    after: Interval
+    change: Interval
+    """After less before."""
+    low: float
+    """Least change that is still taken for none."""
+    high: float
+    verdict: Literal["holds", "broken", "open"]
+    more: int | None
+    """About how many more labels would close an open figure, if the change is what it seems; None where no number
+    of labels would, and where it is not open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Whether a checkpoint still holds."""
+
+    status: Status
+    criteria: tuple[Criterion, ...]
+    reference: str
+    """What the answers were compared with, as a clause."""
+    more: int | None
+    """About how many more labels would tell; None where it is told, or where no number of labels would tell."""
+    reasons: tuple[str, ...]
+    """The meaning of each figure that does not hold, and what was not checked."""
+    digest: str
+    """Digest of the checkpoint."""
+
+
+def _not_named() -> NDArray[np.str_]:
+    return np.empty(0, dtype=np.str_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CheckedAnswers:
+    """n labelled answers with the checkpoint's scores."""
+
+    y: NDArray[np.int64]
+    score: Floats
+    groups: NDArray[np.str_]
+    runs: NDArray[np.str_] = field(default_factory=_not_named)
+    """(n,): run of each answer; empty where one run is assumed."""
+    questions: NDArray[np.str_] = field(default_factory=_not_named)
+    """(n,): name of each answer's question; empty where questions are not compared."""
+
+    def rows(self, chosen: NDArray[np.bool_]) -> "CheckedAnswers":
+        """Returns the chosen answers, all of whose runs and questions are named."""
+        runs, questions = self.runs[chosen], self.questions[chosen]
+        return CheckedAnswers(self.y[chosen], self.score[chosen], self.groups[chosen], runs, questions)
+
+
+def load_reader(location: str | os.PathLike[str], *, sha256: str | None = None) -> Reader:
+    """The predictor or probe in a checkpoint, by its kind."""
+    kind = load_verified(location).manifest.kind
+    if kind not in READERS:
+        raise ContractMismatch(f"{location} is a checkpoint of kind {kind!r}; expected one of {', '.join(READERS)}")
+    return READERS[kind].load(location, sha256=sha256)
+
+
+def check_unseen(runs: Sequence[Run], readers: Sequence[Reader]) -> None:
+    """Raises `RecordError` where one of the checkpoints was trained on exactly these runs."""
+    data = fingerprint(runs)
+    for reader in readers:
+        training = reader.checkpoint.manifest.training
+        if training is not None and training.fingerprint == data:
+            raise RecordError(f"{reader.checkpoint.path} was trained on these runs; give held-out ones")
+
+
+def probabilities(
+    reader: Reader, target: str, calls: Sequence[Call], stores: Sequence[str | os.PathLike[str]]
+) -> Floats:
+    """P(target) of each call, (n,). `stores` hold the states that a probe reads."""
+    manifest = reader.checkpoint.manifest
+    heads = [output.name for output in manifest.outputs]
+    if target not in heads or target in manifest.contract.get("scales", {}):
+        raise ContractMismatch(f"{reader.checkpoint.path} gives no probability of {target!r}; its heads are {heads}")
+    if isinstance(reader, QualityPredictor):
+        return np.array([verdict.heads[target] for verdict in reader.predict_many(calls)])
+    wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
+    opened = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
+    states, without = load_states(opened, [call.id for call in calls], wanted=wanted)
+    if states is None:
+        raise RecordError(f"{without} of {len(calls)} answers have no stored hidden states: run `metaprobe extract`")
+    if states.model and not reader.reader:
+        raise RecordError(
+            f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
+            "model's own: run `metaprobe extract` with the model that answered"
+        )
+    read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
+    return reader.probability(read).astype(np.float64)
+
+
+def check(
+    location: str | os.PathLike[str],
+    after: Sequence[str | os.PathLike[str]],
+    *,
+    before: Sequence[str | os.PathLike[str]] = (),
+    sha256: str | None = None,
+    target: str | None = None,
+    stage: str | None = None,
+    agent: str | None = None,
+    run: str | None = None,
+    flags: FlagOptions = USUAL_FLAGS,
+    margin: float = MARGIN,
+    seed: int = 0,
+) -> Check:
+    """Returns whether the predictor or probe at `location` still holds for the labelled answers `after` a change.
+
+    `after`, `before`: run stores, or files of import lines with labels. With `before`, the same questions answered
+    before the change, both are compared question by question; else with the stored held-out figures. `run`: the
+    checkpoint's run whose base rate all answers after the change have; by default the run of the same task and way of
+    asking. `flags`: the threshold in service, where it is not the stored one; it takes `before`.
+
+    Raises `RecordError` for answers that the checkpoint was trained on, and where `before` shares no question.
+    """
+    if not margin > 0:
+        raise RecordError(f"margin is {margin:g}; expected a change above 0 that is still taken for none, such as 0.05")
+    if flags.flags and not before:
+        raise RecordError(
+            f"{next(iter(flags.flags))} is another threshold than the stored one, and only of that one the held-out "
+            "figures are stored: give the same questions answered before the change (--before)"
+        )
+    reader = load_reader(location, sha256=sha256)
+    if isinstance(reader, QualityPredictor):  # that the answers are of another model is why they are checked
+        reader = QualityPredictor(reader.checkpoint, on_mismatch="ignore", **flags.flags)
+    head = target or main_head(reader)
+    now, notes = _scored(reader, after, head, stage, agent, run)
+    then = None
+    if before:
+        now, then, left_out = _same_questions(now, _scored(reader, before, head, stage, agent)[0])
+        notes += left_out
+    threshold = threshold_of(reader.checkpoint.manifest, flags) if head == main_head(reader) else None
+    return check_scores(reader, now, then, target=head, threshold=threshold, margin=margin, notes=notes, seed=seed)
+
+
+def check_scores(
+    reader: Reader,
+    now: CheckedAnswers,
+    then: CheckedAnswers | None = None,
+    *,
+    target: str,
+    threshold: float | None,
+    margin: float = MARGIN,
+    notes: Sequence[str] = (),
+    seed: int = 0,
+) -> Check:
+    """Returns whether the checkpoint holds for scored answers. `threshold`: the one in service, None for none."""
+    manifest, reasons = reader.checkpoint.manifest, list(notes)
+    stored = _stored(manifest, target, WITHIN) if _several(now) else None
+    if then is None and stored is None:  # over pairs of all answers then, on both sides
+        now, stored = replace(now, runs=_not_named()), _stored(manifest, target, "auroc")
+    if then is None and stored is None:
+        raise RecordError(
+            f"{reader.checkpoint.path} stores no held-out AUROC of {target!r} to compare with: give the same questions "
+            "answered before the change (--before)"
+        )
+    both = now.groups if then is None else np.concatenate([now.groups, then.groups])
+    compare = _Comparison(now, then, cluster_weights(both.tolist(), seed=seed), margin)
+    criteria = [compare.order(stored)]
+    if threshold is None:
+        reasons.append("the checkpoint stores no threshold: nothing is checked but the order and level of its scores")
+    elif (shares := _stored_shares(manifest)) is None and then is None:
+        reasons.append("what the stored threshold flags was never measured: nothing is checked but order and level")
+    else:
+        criteria += compare.flags(threshold, shares)
+    criteria.append(compare.level())
+    by_verdict = {one.name: one.verdict for one in criteria}
+    broken = "broken" in by_verdict.values()
+    status: Status = (
+        "SCORER DEGRADED"
+        if by_verdict["order"] == "broken"
+        else "THRESHOLD STALE"
+        if broken
+        else "INCONCLUSIVE"
+        if "open" in by_verdict.values()
+        else "PASS"
+    )
+    needed = [one.more for one in criteria if one.verdict == "open"]
+    more = None if None in needed else max((n for n in needed if n is not None), default=None)
+    reference = (
+        f"the stored held-out figures, of {stored.n if stored else 0} answers"
+        if then is None
+        else f"answers of before to the same {len(np.unique(now.questions))} questions"
+    )
+    return Check(
+        status=status,
+        criteria=tuple(criteria),
+        reference=reference,
+        more=more,
+        reasons=tuple(filter(None, (*reasons, *map(_meaning, criteria)))),
+        digest=reader.checkpoint.digest,
+    )
+
+
+def _meaning(one: Criterion) -> str:
+    """Returns a sentence about a figure that does not hold; empty for one that does."""
+    if one.verdict == "holds":
+        return ""
+    change = f"{one.change.estimate:+.3f} [{one.change.low:+.3f}, {one.change.high:+.3f}]"
+    allowed = " to ".join(f"{end:+g}" for end in (one.low, one.high) if math.isfinite(end))
+    says = {
+        "order": "AUROC, the order of right above wrong answers, changed by",
+        "share flagged": "the share of answers that is flagged changed by",
+        "risk": "the share of wrong answers among those not flagged changed by",
+        "level": "the mean score less the share of right answers is",
+    }[one.name]
+    if one.verdict == "broken":
+        return f"{says} {change}, surely beyond {allowed}"
+    many = (
+        "no number of labels alone would tell"
+        + ("" if one.name == "level" else ": give the same questions answered before the change (--before)")
+        if one.more is None
+        else f"about {one.more:,} more labels would tell, if the change is what it seems"
+    )
+    return f"{says} {change}, not surely on one side of {allowed}; {many}"
+
+
+class _Comparison:
+    """Figures of the answers after a change, beside those of before or the stored ones."""
+
+    def __init__(
+        self, now: CheckedAnswers, then: CheckedAnswers | None, weights: NDArray[np.int32], margin: float
+    ) -> None:
+        self.now, self.then, self.weights, self.margin = now, then, weights, margin
+        self.size = len(now.y)
+        kinds = [len(np.unique(now.groups[now.y == label])) for label in (0, 1)]
+        self.fewest = min(kinds)
+        self.groups = len(np.unique(now.groups))
+
+    def order(self, stored: Metric | None) -> Criterion:
+        """Compares the AUROC: within runs where there are several."""
+
+        def of(side: CheckedAnswers) -> Statistic:
+            metric = StratifiedAuroc(side.runs) if _several(side) else auroc
+            return lambda weight: np.asarray(metric(side.y, side.score, weight))
+
+        return self._criterion("order", of, stored, -self.margin, math.inf)
+
+    def flags(self, threshold: float, stored: "tuple[Metric, Metric] | None") -> list[Criterion]:
+        """Compares the share of flagged answers, and the share of wrong answers among the others."""
+
+        def share(side: CheckedAnswers) -> Statistic:
+            flagged = (side.score < threshold).astype(np.float64)
+            return lambda weight: np.asarray(weight @ flagged / weight.sum(axis=1))
+
+        def risk(side: CheckedAnswers) -> Statistic:
+            kept = (side.score >= threshold).astype(np.float64)
+            wrong = kept * (side.y == 0)
+
+            def ratio(weight: NDArray[np.integer]) -> Floats:
+                total = weight @ kept
+                return np.asarray(np.divide(weight @ wrong, total, out=np.full(len(total), np.nan), where=total > 0))
+
+            return ratio
+
+        of_all = self.groups
+        kept = min(float((side.score >= threshold).mean()) for side in (self.now, self.then or self.now))
+        return [
+            self._criterion("share flagged", share, stored and stored[0], -self.margin, self.margin, of_all),
+            self._criterion("risk", risk, stored and stored[1], -math.inf, self.margin, max(round(kept * of_all), 1)),
+        ]
+
+    def level(self) -> Criterion:
+        """Compares the mean score with the share of right answers, which needs no answers of before."""
+        gap = interval(mean_gap, self.now.y, self.now.score, self.weights[:, : self.size])
+        return self._judged("level", 0.0, gap, gap, 0.0, -self.margin, self.margin)
+
+    def _criterion(
+        self,
+        name: Literal["order", "share flagged", "risk"],
+        of: Callable[[CheckedAnswers], Statistic],
+        stored: Metric | None,
+        low: float,
+        high: float,
+        among: int = 0,
+    ) -> Criterion:
+        """`among`: how many groups a share is one of; 0 for what is no share.
+
+        A bootstrap alone would call 30 groups without a change a change of 0 to 0. An interval of a share is therefore
+        at least as wide as Wilson's, and one of a change as Wilson's for no event at all.
+        """
+        n, here = self.size, of(self.now)
+        after = statistic_interval(here, self.weights[:, :n])
+        if among:
+            after = _as_wide_as(after, *wilson(after.estimate, among))
+        if self.then is None:
+            assert stored is not None  # `check_scores` asks for nothing else
+            return self._judged(name, stored.estimate, after, _unpaired(after, stored), _half(stored), low, high)
+        there = of(self.then)
+        change = statistic_interval(lambda weight: here(weight[:, :n]) - there(weight[:, n:]), self.weights)
+        change = replace(change, n=n, groups=self.groups)
+        if among:
+            half = wilson(0.0, among)[1]
+            change = _as_wide_as(change, change.estimate - half, change.estimate + half)
+        before = float(there(np.ones((1, len(self.then.y)), dtype=np.int32))[0])
+        return self._judged(name, before, after, change, 0.0, low, high)
+
+    def _judged(
+        self,
+        name: Literal["order", "share flagged", "risk", "level"],
+        before: float,
+        after: Interval,
+        change: Interval,
+        fixed: float,
+        low: float,
+        high: float,
+    ) -> Criterion:
+        """`fixed`: half the width of the part of the interval that more labels do not narrow."""
+        least = FEWEST_OF_A_KIND if name == "order" else 0
+        few = max(FEWEST_GROUPS / self.groups, least / max(self.fewest, 0.5))
+        verdict: Literal["holds", "broken", "open"] = (
+            "open"
+            if few > 1 or not math.isfinite(change.low + change.high)
+            else "holds"
+            if low < change.low and change.high < high
+            else "broken"
+            if change.high < low or change.low > high
+            else "open"
+        )
+        factor = max(few, _factor(change, fixed, low, high))
+        more = None if factor * self.size > MOST_LABELS else math.ceil((factor - 1) * self.size)
+        return Criterion(name, before, after, change, low, high, verdict, more if verdict == "open" else None)
+
+
+def _factor(change: Interval, fixed: float, low: float, high: float) -> float:
+    """Returns how many times as many labels would bring the interval to one side of each end that matters."""
+    inside = low < change.estimate < high
+    ends = [end for end in (low, high) if math.isfinite(end) and (inside or abs(change.estimate - end) > 0)]
+    if not inside:  # it need only be surely beyond the end that it has passed
+        ends = [min(ends, key=lambda end: abs(change.estimate - end))] if ends else []
+    factors = [1.0]
+    for end in ends:
+        half = change.estimate - change.low if end < change.estimate else change.high - change.estimate
+        room = (change.estimate - end) ** 2 - fixed**2
+        factors.append(max(half**2 - fixed**2, 0.0) / room if room > 0 else math.inf)
+    return max(factors) if math.isfinite(change.low + change.high) else 1.0
+
+
+def _as_wide_as(one: Interval, low: float, high: float) -> Interval:
+    return replace(one, low=min(one.low, low), high=max(one.high, high))
+
+
+def _unpaired(after: Interval, stored: Metric) -> Interval:
+    """The difference of two independent estimates: their intervals' halves add as roots of squares (MOVER).
+
+    Zou and Donner 2008, doi:10.1002/sim.3095.
+    """
+    change = after.estimate - stored.estimate
+    low = change - math.hypot(after.estimate - after.low, stored.high - stored.estimate)
+    high = change + math.hypot(after.high - after.estimate, stored.estimate - stored.low)
+    return Interval(change, low, high, after.n, after.groups)
+
+
+def _half(stored: Metric) -> float:
+    return max(stored.high - stored.estimate, stored.estimate - stored.low)
+
+
+def _several(side: CheckedAnswers) -> bool:
+    return len(np.unique(side.runs)) > 1
+
+
+def _stored(manifest: Manifest, target: str, name: str) -> Metric | None:
+    """Returns a stored held-out figure of a head; the name has the head's before it where there are several."""
+    return manifest.metrics.get(f"{target}.{name}") or manifest.metrics.get(name)
+
+
+def _stored_shares(manifest: Manifest) -> "tuple[Metric, Metric] | None":
+    """Returns which share the stored threshold flagged of held-out answers, and which of the others were wrong.
+
+    The latter follows from the shares of wrong and of right answers that it flagged. Its interval is Wilson's, for as
+    many answers as there were groups.
+    """
+    own, training = manifest.operating, manifest.training
+    if own is None or FLAG not in manifest.thresholds:
+        return None
+    wrong, right = ((1 - part.estimate) * part.n for part in (own.caught, own.cost))
+    groups = own.flagged.n if training is None else min(training.groups, own.flagged.n)
+    kept = max(round(groups * (1 - own.flagged.estimate)), 1)
+    risk = wrong / max(wrong + right, 1e-9)
+    return own.flagged, Metric(risk, *wilson(risk, kept), round(wrong + right))
+
+
+def main_head(reader: Reader) -> str:
+    """Returns the head that gives the score, or else the first."""
+    names = [output.name for output in reader.checkpoint.manifest.outputs]
+    return next((name for name in MAIN_HEADS if name in names), names[0])
+
+
+def _scored(
+    reader: Reader,
+    paths: Sequence[str | os.PathLike[str]],
+    target: str,
+    stage: str | None,
+    agent: str | None,
+    run: str | None = None,
+) -> tuple[CheckedAnswers, list[str]]:
+    """Returns the labelled answers with the checkpoint's scores, and what a reader must know of these."""
+    runs = read_labelled_runs([Path(path) for path in paths])
+    check_unseen(runs, (reader,))
+    table = join_table(answer_table(runs, target=target, stage=stage, agent=agent))[0]
+    by_id = {call.id: call for one in runs for call in one.calls}
+    calls = [by_id[call_id] for call_id in table.call_ids.tolist()]
+    questions = np.array(["/".join(one) for one in zip(table.tasks, table.items, table.variants, strict=True)])
+    names = np.array([name_of_run(*one) for one in zip(table.models, table.tasks, table.variants, strict=True)])
+    scores, notes = _scores_by_run(reader, target, calls, names, paths, run)
+    return CheckedAnswers(table.y, scores, table.groups, names, questions), [
+        *notes,
+        *_differences(reader, table, calls),
+    ]
+
+
+def _scores_by_run(
+    reader: Reader,
+    target: str,
+    calls: Sequence[Call],
+    names: NDArray[np.str_],
+    paths: Sequence[str | os.PathLike[str]],
+    run: str | None,
+) -> tuple[Floats, list[str]]:
+    """Returns the scores (n,) by the base rate of each answer's run before the change."""
+    if not isinstance(reader, QualityPredictor) or not reader.runs:
+        return probabilities(reader, target, calls, paths), []
+    scores, unknown = np.full(len(calls), np.nan), 0
+    for name in np.unique(names).tolist():
+        rows = np.flatnonzero(names == name)
+        known = run or run_before(name, reader.runs)
+        unknown += 0 if known else len(rows)
+        scores[rows] = probabilities(reader.of_run(known or name), target, [calls[i] for i in rows.tolist()], paths)
+    if not unknown:
+        return scores, []
+    return scores, [
+        f"the checkpoint knows no run of the task and way of asking of {unknown} answers, whose scores assume an "
+        "average run: name one of its runs (--run), or adapt it"
+    ]
+
+
+def run_before(name: str, known: Sequence[str]) -> str | None:
+    """Returns the known run that a run had before its engine, model or prompt changed; None where none is the one.
+
+    The run itself; else the only one of its task and way of asking; else the only one of its task.
+    """
+    if name in known:
+        return name
+    _, task, variant = name.split(SEPARATOR, 2)
+    for tail in (f"{SEPARATOR}{task}{SEPARATOR}{variant}", f"{SEPARATOR}{task}{SEPARATOR}"):
+        near = [one for one in known if one.endswith(tail) or (tail.endswith(SEPARATOR) and tail in one)]
+        if len(near) == 1:
+            return near[0]
+    return None
+
+
+def _differences(reader: Reader, table: AnswerTable, calls: Sequence[Call]) -> list[str]:
+    """Returns a note where the log-probabilities are of another mode: another scale of the same numbers."""
+    generator = reader.checkpoint.manifest.generator
+    modes = {call.logprobs_mode for call in calls}
+    if generator is None or generator.logprobs_mode in ("unknown", *modes):
+        return []
+    return [
+        f"the log-probabilities of these {len(table)} answers are {' and '.join(sorted(modes))}, and the checkpoint "
+        f"learned from {generator.logprobs_mode} ones: compare only what is of one mode"
+    ]
+
+
+def _same_questions(now: CheckedAnswers, then: CheckedAnswers) -> tuple[CheckedAnswers, CheckedAnswers, list[str]]:
+    """Returns the answers to the questions that both sides hold, in groups of one name. A way of asking that only one
+    side knows, as of a prompt that was changed, is no part of a question."""
+    if not np.intersect1d(now.questions, then.questions).size:
+        now, then = (
+            replace(side, questions=np.array([q.rpartition("/")[0] for q in side.questions.tolist()]))
+            for side in (now, then)
+        )
+    shared = np.intersect1d(now.questions, then.questions)
+    if not shared.size:
+        raise RecordError(
+            f"no question was answered before and after: {now.questions[0]!r} is none of before's, such as "
+            f"{then.questions[0]!r}; expected the same tasks and items on both sides"
+        )
+    kept, old = now.rows(np.isin(now.questions, shared)), then.rows(np.isin(then.questions, shared))
+    group = dict(zip(kept.questions.tolist(), kept.groups.tolist(), strict=True))
+    old = replace(old, groups=np.array([group[q] for q in old.questions.tolist()]))
+    left = len(now.y) - len(kept.y), len(then.y) - len(old.y)
+    notes = [f"{left[0]} answers of after and {left[1]} of before are left out: the other side lacks their questions"]
+    return kept, old, notes if any(left) else []

@@ -1,0 +1,435 @@
+"""The recipe of a text reader: words, then hidden states read over the text, each only where it beats what is below."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.checkpoints import Checkpoint
+from metaprobe.eval.compare import auroc_gain
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ordinal import spearman
+from metaprobe.eval.metrics.ranked import Value, check_weights
+from metaprobe.eval.results import Family
+from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, text_rows
+from metaprobe.records.activations import Activations
+from metaprobe.records.extras import require
+from metaprobe.records.types import HIDDEN
+from metaprobe.training.audit import measure_held_out
+from metaprobe.training.calibration import Calibrator, Platt, calibrator_on, fit_platt
+from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.controls import control_methods
+from metaprobe.training.evidence import Evidence, Scores
+from metaprobe.training.folds import Roles, Rows, final_roles
+from metaprobe.training.graphs import GraphBuilder
+from metaprobe.training.heads import INVERTED
+from metaprobe.training.linear import LinearProbe, fit_linear_probe
+from metaprobe.training.methods import Fitted
+from metaprobe.training.options import TextOptions, WrongOptions
+from metaprobe.training.states import InMemory, States
+from metaprobe.training.study import CrossFit, blend_weights, crossfit
+from metaprobe.training.texts import TextData, load_texts
+from metaprobe.training.thresholds import NO_FLAGS, ScoredAnswers, flagging_of
+
+PENALTIES = (0.3, 1.0, 3.0, 10.0)
+"""1 / penalty of the words' weights, of which selection rows choose one."""
+FEWEST = 2
+"""Learning rows in which a word must stand to count."""
+ASKED, SHAPED = 0.5, 0.3
+"""Weight of the question's words and of the shape beside the answer's words, chosen on one set (TruthfulQA)."""
+TINY = 1e-12
+WORDS, STATES, BOTH = "words", "states", "words and states"
+POSITIONS = ("answer_last", "answer_mean")
+RESAMPLES = 400
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextRows:
+    """n texts as the reader sees them."""
+
+    counts: Any
+    """Damped counts (n, 2 * BUCKETS), scipy CSR: the words of the answer, then those of the question."""
+    shape: NDArray[np.float32]
+    """(n, 5), of `SHAPES`."""
+
+    @classmethod
+    def of(cls, questions: Sequence[str], answers: Sequence[str]) -> "TextRows":
+        """Returns the texts, read by the reader's own function."""
+        sparse = require("scipy.sparse", "fit")
+        inputs = text_rows(questions, answers)
+        row, column = np.nonzero(inputs[COUNTS])
+        at = (row, inputs[TERMS][row, column])
+        counts = sparse.csr_matrix((inputs[COUNTS][row, column], at), shape=(len(answers), 2 * BUCKETS))
+        return cls(counts, inputs[SHAPE])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordsModel:
+    """Logistic regression on TF-IDF of the answer's words, of the question's words, and on the text's shape."""
+
+    idf: NDArray[np.float32]
+    """(2 * BUCKETS,), 0 for words that do not count."""
+    weights: NDArray[np.float32]
+    """(2 * BUCKETS,)."""
+    mean: Scores
+    scale: Scores
+    shape_weights: Scores
+    """(5,), as mean and scale."""
+    intercept: float
+
+    @classmethod
+    def fit(cls, texts: TextRows, y: NDArray[np.int64], rows: Rows, strength: float) -> "WordsModel":
+        """Returns the model of these rows; `strength` is 1 / penalty."""
+        sparse, linear = require("scipy.sparse", "fit"), require("sklearn.linear_model", "fit")
+        seen = np.bincount(texts.counts[rows].indices, minlength=2 * BUCKETS)
+        idf = np.where(seen >= FEWEST, np.log((1 + len(rows)) / (1 + seen)) + 1, 0).astype(np.float32)
+        shape = texts.shape[rows].astype(np.float64)
+        mean, spread = shape.mean(axis=0), shape.std(axis=0)
+        scale = np.where(spread > 0, spread, 1.0)
+        used = np.flatnonzero(idf)
+        X = sparse.hstack([_tfidf(texts.counts[rows], idf)[:, used], SHAPED * (shape - mean) / scale]).tocsr()
+        model = linear.LogisticRegression(C=strength, max_iter=500).fit(X, y[rows])
+        weights = np.zeros(2 * BUCKETS, dtype=np.float32)
+        weights[used] = model.coef_[0, : len(used)]
+        return cls(idf, weights, mean, scale, SHAPED * model.coef_[0, len(used) :], float(model.intercept_[0]))
+
+    def score(self, texts: TextRows) -> Scores:
+        """Returns log-odds (n,), not yet calibrated."""
+        words = _tfidf(texts.counts, self.idf) @ self.weights.astype(np.float64)
+        shape = ((texts.shape - self.mean) / self.scale) @ self.shape_weights
+        return np.asarray(words + shape + self.intercept, dtype=np.float64)
+
+    def add_to(self, graph: GraphBuilder) -> str:
+        """Adds the same to a graph; returns the name of the log-odds (n, 1)."""
+        one, axis = graph.number(1.0), graph.constant([1])
+        value = graph.add("Mul", COUNTS, graph.add("Gather", graph.number(self.idf), TERMS))
+        square = graph.add("Mul", value, value)
+        asked = graph.cast(graph.add("Greater", TERMS, graph.constant(BUCKETS - 1)), np.float32)
+        told = graph.add("Sub", one, asked)
+        scaled = []
+        for part, weight in ((asked, ASKED), (told, 1.0)):
+            total = graph.add("ReduceSum", graph.add("Mul", square, part), axis, keepdims=1)
+            log = graph.add("Log", graph.add("Max", total, graph.number(TINY)))  # 1 / root, by operators of any graph
+            scaled.append(graph.add("Mul", part, graph.add("Exp", graph.add("Mul", log, graph.number(-0.5)))))
+            scaled[-1] = graph.add("Mul", scaled[-1], graph.number(weight))
+        length = graph.add("Add", *scaled)
+        weighed = graph.add(
+            "Mul", graph.add("Mul", value, length), graph.add("Gather", graph.number(self.weights), TERMS)
+        )
+        words = graph.add("ReduceSum", weighed, axis, keepdims=1)
+        centred = graph.add("Div", graph.add("Sub", SHAPE, graph.number(self.mean)), graph.number(self.scale))
+        shape = graph.add("MatMul", centred, graph.number(self.shape_weights[:, None]))
+        return graph.add("Add", graph.add("Add", words, shape), graph.number(self.intercept))
+
+
+def _tfidf(counts: Any, idf: NDArray[np.float32]) -> Any:
+    """Returns the rows with idf, the answer's words of length 1 and the question's of length `ASKED`."""
+    sparse = require("scipy.sparse", "fit")
+    X = (counts @ sparse.diags(idf)).tocsr()
+    parts = []
+    for part, weight in ((X[:, :BUCKETS], 1.0), (X[:, BUCKETS:], ASKED)):
+        total = np.asarray(part.multiply(part).sum(axis=1)).ravel()
+        parts.append(sparse.diags(weight / np.sqrt(np.maximum(total, TINY))) @ part)
+    return sparse.hstack(parts).tocsr()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextModel:
+    """What was fitted: words, a probe on states, or both, joined by weights of their calibrated log-odds."""
+
+    words: WordsModel | None
+    probe: LinearProbe | None
+    platts: tuple[Platt, ...] = ()
+    """A map for each of the two, where both are there."""
+    weights: tuple[float, ...] = ()
+
+    def score(self, texts: TextRows, states: States | None) -> Scores:
+        """Returns log-odds (n,)."""
+        parts = [self.words.score(texts)] if self.words else []
+        parts += [self.probe.score(states)] if self.probe and states else []
+        if not self.weights:
+            return parts[0]
+        joined = zip(self.weights, self.platts, parts, strict=True)
+        return np.asarray(sum(weight * platt.logit(part) for weight, platt, part in joined), dtype=np.float64)
+
+    def add_to(self, graph: GraphBuilder) -> str:
+        """Adds the same to a graph; returns the name of the log-odds (n, 1)."""
+        parts = [self.words.add_to(graph)] if self.words else []
+        if (probe := self.probe) is not None:
+            centred = graph.add("Div", graph.add("Sub", HIDDEN, graph.number(probe.mean)), graph.number(probe.scale))
+            score = graph.add("MatMul", centred, graph.number(probe.weights[:, None]))
+            parts.append(graph.add("Add", score, graph.number(probe.intercept)))
+        for place, (weight, platt) in enumerate(zip(self.weights, self.platts, strict=True)):
+            scaled = graph.add("Mul", parts[place], graph.number(weight * platt.slope))
+            parts[place] = graph.add("Add", scaled, graph.number(weight * platt.intercept))
+        return graph.add("Add", *parts) if len(parts) > 1 else parts[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextMethod:
+    """One rung of the ladder."""
+
+    name: str
+    texts: TextRows
+    states: States | None = None
+    family: Family = "learned"
+    fitted: bool = True
+
+    def model(self, evidence: Evidence, roles: Roles, *, seed: int) -> TextModel:
+        """Returns what these roles give."""
+        table = evidence.table
+        words = _fit_words(self.texts, table.y, roles) if self.name != STATES else None
+        if self.states is None:
+            return TextModel(words, None)
+        groups, positions = table.groups.tolist(), self.states.positions
+        probe = fit_linear_probe(self.states, table.y, groups, roles, positions=positions, seed=seed)
+        if words is None:
+            return TextModel(None, probe)
+        rows, y = roles.calibration, table.y[roles.calibration]
+        parts = [words.score(self.texts)[rows], probe.score(self.states, rows)]
+        platts = tuple(fit_platt(part, y) for part in parts)
+        logits = np.array([platt.logit(part) for platt, part in zip(platts, parts, strict=True)])
+        return TextModel(words, probe, platts, tuple(blend_weights(logits, y).tolist()))
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        scores = self.model(evidence, roles, seed=seed).score(self.texts, self.states)
+        # Nothing is chosen by it: rungs are compared on held-out rows.
+        return Fitted(
+            lambda rows: scores[rows], float(auroc(evidence.table.y[roles.calibration], scores[roles.calibration]))
+        )
+
+
+def _fit_words(texts: TextRows, y: NDArray[np.int64], roles: Roles) -> WordsModel:
+    """Returns the words' model at the penalty that selection rows choose, fitted on all learning rows."""
+    chosen = TextRows(texts.counts[roles.selection], texts.shape[roles.selection])
+    reached = {
+        strength: float(auroc(y[roles.selection], WordsModel.fit(texts, y, roles.train, strength).score(chosen)))
+        for strength in PENALTIES
+    }
+    return WordsModel.fit(texts, y, roles.learning, max(reached, key=lambda strength: reached[strength]))
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """What a rung of the ladder gained over the one that was reached before."""
+
+    name: str
+    against: str
+    gain: Interval
+    """AUROC on held-out answers, paired."""
+
+    @property
+    def taken(self) -> bool:
+        return self.gain.low > 0
+
+    def __str__(self) -> str:
+        verdict = "taken" if self.taken else "not taken: the ladder ends below it"
+        gain = f"{self.gain.estimate:+.3f} [{self.gain.low:+.3f}, {self.gain.high:+.3f}]"
+        return f"{self.name} over {self.against}: AUROC {gain}, {verdict}"
+
+
+def climb(evidence: Evidence, fits: CrossFit, methods: Sequence[TextMethod]) -> tuple[TextMethod, list[Rung]]:
+    """Returns the highest rung that beats those below by an interval, and what each step gained."""
+    reached, rungs = methods[0], []
+    for method in methods[1:]:
+        gain = auroc_gain(evidence.table, fits[method.name], fits[reached.name])
+        rungs.append(Rung(method.name, reached.name, gain))
+        if rungs[-1].taken:
+            reached = method
+    return reached, rungs
+
+
+def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dict[str, str]]:
+    """Returns the states of a local model over the texts, and the contract's entry that names the model.
+
+    Raises `MissingExtra` without the extra `train`, `LLMError` where the model cannot be loaded or read the texts.
+    """
+    reader = require("metaprobe.llms.text_pairs", "train").PairReader(model)
+    values, numbers = reader.states(texts.prompts, texts.answers, layers, POSITIONS)
+    named = tuple(texts.table.call_ids.tolist())
+    return InMemory(Activations(named, values, numbers, POSITIONS)), {"model": model, "revision": reader.llm.revision}
+
+
+@writes(KIND)
+def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
+    """Returns the reader's checkpoint, fitted on the labelled texts of these files of lines and run stores.
+
+    Raises `RecordError` where the texts do not suffice, `MissingExtra` without the extra `fit`, or `train` where states
+    are asked for.
+    """
+    require("sklearn", "fit")
+    target, say = options.target, options.on_step
+    if target in INVERTED:
+        raise WrongOptions(f"target {target}: a reader gives the probability of what is good; label its opposite")
+    texts = load_texts(data, target=target, stage=options.stage, agent=options.agent)
+    if texts.steps and options.flags:
+        raise WrongOptions(
+            f"{next(iter(options.flags))} is for labels of 0 and 1, and {target} has levels: leave it out"
+        )
+    evidence, table = texts.evidence, texts.table
+    rows = TextRows.of(texts.prompts, texts.answers)
+    rungs = [TextMethod(WORDS, rows)]
+    states, contract = None, {}
+    if options.read_by:
+        say(f"read the texts with {options.read_by}")
+        states, contract = read_states(texts, options.read_by, options.layers)
+        rungs += [TextMethod(BOTH, rows, states)]
+    methods = [*control_methods(evidence), *rungs, *([TextMethod(STATES, rows, states)] if states else [])]
+    fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
+    method, gained = climb(evidence, fits, rungs)
+    for line in map(str, gained):
+        options.on_line(line)
+    say("audit and export")
+    roles = final_roles(table.groups.tolist(), table.y, seed=options.seed)
+    head = _fit_head(texts, method, roles, seed=options.seed)
+    metrics, report = measure_held_out(evidence, fits, method, options.seed)
+    stored = NO_FLAGS
+    if not texts.steps:
+        answers = ScoredAnswers.of(table, roles.calibration, *head.raw, fits[method.name].probability)
+        stored = flagging_of(answers, options.as_flags(), seed=options.seed)
+    else:
+        metrics |= _figures_of_levels(texts, method, fits, options)
+    golden, inputs = _golden(texts, states, head)
+    made_of = f"{target}: {'expected level' if texts.steps else 'a probability'}, by {method.name}"
+    return write_checkpoint(
+        options.out,
+        Export(
+            kind=KIND,
+            title=f"Text reader: {target}",
+            summary=(
+                f"{'Expected level' if texts.steps else 'Probability'} of {target}, read from question and answer "
+                f"alone by {method.name}{' (logistic)' if method.name == WORDS else ''}; no log-probabilities."
+            ),
+            graph=head.graph(target),
+            inputs=inputs,
+            expected={target: head.value[golden]},
+            contract={
+                "target": target,
+                "buckets": BUCKETS,
+                "shapes": list(SHAPES),
+                **({"scale": head.scale} if texts.steps else {}),
+                **({"states": {**contract, **head.place}} if head.place else {}),
+            },
+            **evidence.origin(options.seed, options.recorded("train_text")),
+            calibration="platt" if texts.steps else head.steps[0].calibrator.name,
+            metrics=metrics,
+            audits=report.audits,
+            not_audited=report.skipped,
+            stored=stored,
+            heads=[f"{made_of}{stored.lacking}", *map(str, gained)],
+            packages=("onnx", "scikit-learn"),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedStep:
+    """One fitted model with its calibrator: P(y = 1), or P(level >= k)."""
+
+    model: TextModel
+    calibrator: Calibrator
+    scores: Scores
+    """(n,): raw scores of all rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextHead:
+    """The value of the target: a probability, or the lowest level plus P(level >= k) of every level above it."""
+
+    steps: tuple[FittedStep, ...]
+    base: float
+    """0 for a probability; else the lowest level and the shares of the steps that nothing was fitted to."""
+    scale: list[float]
+
+    @property
+    def value(self) -> Scores:
+        """(n,) of all rows."""
+        return np.asarray(self.base + sum(s.calibrator.probability(s.scores) for s in self.steps), dtype=np.float64)
+
+    @property
+    def raw(self) -> tuple[Scores, Calibrator]:
+        return self.steps[0].scores, self.steps[0].calibrator
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Layer and position of the states that are read; empty where none are."""
+        probe = self.steps[0].model.probe
+        return {} if probe is None else {"layer": probe.layers[0], "position": probe.position}
+
+    def graph(self, target: str) -> bytes:
+        """Returns the head for ONNX."""
+        graph = GraphBuilder()
+        parts = [step.calibrator.add_to(graph, step.model.add_to(graph)) for step in self.steps]
+        graph.add("Sum", graph.number([[self.base]]), *parts, name=target)
+        inputs: dict[str, tuple[Any, int | None]] = {TERMS: (np.int64, None), COUNTS: (np.float32, None)}
+        inputs[SHAPE] = (np.float32, len(SHAPES))
+        if (probe := self.steps[0].model.probe) is not None:
+            inputs[HIDDEN] = (np.float32, len(probe.weights))
+        return graph.whole(inputs, [target])
+
+
+def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -> TextHead:
+    """Returns the head of these roles; all steps of a level read the layer that the step in the middle chose."""
+    grades, evidence, fitted = texts.grades, texts.evidence, []
+    for step in texts.steps or (1,):
+        table = replace(texts.table, y=(grades >= step).astype(np.int64))
+        at = replace(method, states=_only(method.states, fitted[0].model.probe)) if fitted else method
+        model = at.model(replace(evidence, table=table), roles, seed=seed)
+        scores = model.score(method.texts, method.states)
+        rows = roles.calibration
+        calibrator = fit_platt(scores[rows], table.y[rows]) if texts.steps else calibrator_on(rows, scores, table, seed)
+        fitted.append(FittedStep(model, calibrator, scores))
+    if not texts.steps:
+        return TextHead(tuple(fitted), 0.0, [0.0, 1.0])
+    levels = np.unique(grades)
+    rest = [level for level in levels[1:] if int(level) not in texts.steps]
+    base = float(levels[0] + sum((grades[roles.seen] >= level).mean() for level in rest))
+    return TextHead(tuple(fitted), base, [float(levels[0]), float(levels[-1])])
+
+
+def _only(states: States | None, probe: LinearProbe | None) -> States | None:
+    """Returns the states of the probe's layer and position alone."""
+    if states is None or probe is None:
+        return states
+    held = states.read(probe.layers[0], probe.position)
+    names = tuple(map(str, range(len(held))))
+    return InMemory(Activations(names, held[:, None, None], probe.layers, (probe.position,)))
+
+
+def _figures_of_levels(
+    texts: TextData, method: TextMethod, fits: CrossFit, options: TextOptions
+) -> Mapping[str, Interval]:
+    """Returns rank correlation and root mean square error of the expected level in the folds, beside a constant's."""
+    values, constant = np.full(len(texts.grades), np.nan), np.full(len(texts.grades), np.nan)
+    for number, roles in enumerate(fits.roles):
+        options.on_step(f"levels, fold {number + 1} of {len(fits.roles)}")
+        values[roles.test] = _fit_head(texts, method, roles, seed=options.seed).value[roles.test]
+        constant[roles.test] = texts.grades[roles.seen].mean()
+    weights = cluster_weights(texts.table.groups.tolist(), RESAMPLES, options.seed)
+    return {
+        "spearman": interval(spearman, texts.grades, values, weights),
+        "rmse": interval(rmse, texts.grades, values, weights),
+        "rmse_of_a_constant_minus_rmse": paired_difference(rmse, texts.grades, constant, values, weights),
+    }
+
+
+def rmse(y: Any, score: Any, weight: Any = None) -> Value:
+    """Returns the root of the mean of (y - score) squared."""
+    squares = np.square(np.asarray(y, dtype=np.float64) - np.asarray(score, dtype=np.float64))
+    weights, single = check_weights(weight, len(squares))
+    values = np.sqrt(weights @ squares / weights.sum(axis=1))
+    return float(values[0]) if single else values
+
+
+def _golden(texts: TextData, states: States | None, head: TextHead) -> tuple[Rows, dict[str, NDArray[Any]]]:
+    """Returns a few short texts, so that the checkpoint stays small, and their inputs."""
+    lengths = [len(prompt) + len(answer) for prompt, answer in zip(texts.prompts, texts.answers, strict=True)]
+    rows = np.argsort(lengths, kind="stable")[: max(len(lengths) // 4, 8) : max(len(lengths) // 32, 1)][:8]
+    inputs = text_rows([texts.prompts[i] for i in rows], [texts.answers[i] for i in rows])
+    if states is not None and (probe := head.steps[0].model.probe) is not None:
+        inputs[HIDDEN] = probe.read(states, rows)
+    return rows, inputs
