@@ -35,6 +35,8 @@ KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
 SPLITS = 3
 TEST = 0.3
+LABELLED, LABELS = "router_cascade9", "labels"
+SIZES = (100, 300, 1000, 2700)
 AREA = 40
 """Budgets, evenly spread from the cheapest agent's cost to the best agent's, whose mean accuracy is the area (AIQ)."""
 Came = tuple[Floats, Floats]
@@ -175,12 +177,60 @@ def _packed(one: Interval) -> list[float]:
 
 
 @main.command()
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--splits", default=SPLITS, show_default=True)
+def labels(data: Path, splits: int) -> None:
+    """How many labels it takes, and a dimension that nothing was learned of, on router_cascade9."""
+    panels = by_agent(panels_of_outcomes(SETS[LABELLED].load(data)))
+    kept = json.loads(KEPT.read_text())
+    kept[LABELS] = {
+        "sizes": {str(size): _area_of(panels, _draws(panels, size, splits)) for size in SIZES},
+        "dimensions": {
+            name: _area_of(
+                panels, [(np.flatnonzero(panels.dimension != at), np.flatnonzero(panels.dimension == at), 0)]
+            )
+            for at, name in enumerate(panels.dimensions)
+        },
+    }
+    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _draws(data: Panels, size: int, splits: int) -> list[tuple[Ints, Ints, int]]:
+    """Rows to learn from, rows to judge on, and the seed, of each split; the rows to judge on are those of the table."""
+    found = []
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(data))
+        cut = int(TEST * len(data))
+        found.append((np.sort(order[cut : cut + size]), np.sort(order[:cut]), seed))
+    return found
+
+
+def _area_of(data: Panels, splits: list[tuple[Ints, Ints, int]]) -> dict[str, Any]:
+    """The area under the curve of every way, over all splits."""
+    start = time.perf_counter()
+    area: dict[str, list[Floats]] = {}
+    groups: list[str] = []
+    for train, test, seed in splits:
+        groups += [data.groups[row] for row in test]
+        ways, _ = _split(data, train, test, seed)
+        cost = 1000 * data.cost[train].mean(axis=0)
+        best = int(data.score[train].mean(axis=0).argmax())
+        for name, at in ways.items():
+            values = [at(float(b))[0] for b in np.linspace(float(cost.min()), float(cost[best]), AREA)]
+            area.setdefault(name, []).append(np.mean(values, axis=0))
+    click.echo(f"  {len(splits[0][0])} questions: {time.perf_counter() - start:.0f} s", err=True)
+    return _against({name: np.concatenate(parts) for name, parts in area.items()}, cluster_weights(groups))
+
+
+@main.command()
 def page() -> None:
     """Write docs/research/routing.md, and the sentences about it in the guide, from what was kept."""
     kept = json.loads(KEPT.read_text())
+    few = kept.pop(LABELS)
     answer = _answer(kept)
     write(PAGE, "answer", answer)
     write(GUIDE, "routing", answer)
+    write(PAGE, "labels", _labels(few))
     write(PAGE, "sets", [line for name, one in kept.items() for line in _set(name, one)])
 
 
@@ -226,6 +276,16 @@ def _set(name: str, one: dict[str, Any]) -> list[str]:
         *markdown(head, body),
         "",
     ]
+
+
+def _labels(few: dict[str, Any]) -> list[str]:
+    rows = []
+    for kind, label in (("sizes", "{} questions learned from"), ("dimensions", "nothing learned of {}")):
+        for name, one in few[kind].items():
+            over = f"{_points(one['over'][one['strongest']])} ({one['strongest']}, {one['word']})"
+            alone = _points(one["over"]["one agent"])
+            rows.append([label.format(name), f"{one['accuracy'][PANEL][0]:.3f}", over, alone])
+    return markdown(["", "area of the panel", "over the strongest, points", "over single agents, points"], rows)
 
 
 def _points(interval: list[float]) -> str:
