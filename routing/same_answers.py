@@ -4,6 +4,8 @@ import re
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
+EXACT = "exact"
+"""Answers are the same where their texts are, normalised as `Item` checks them."""
 OVERLAP = "overlap"
 """Answers are the same where more than half of their words are."""
 SAME = 0.5

@@ -201,10 +201,17 @@ class GateOptions(AnswerOptions, ReplaceOptions):
     ] = 10.0
 
 
+Same = Annotated[
+    Literal["exact", "number", "choice", "overlap"] | None,
+    Option("For lines and outcomes: what two equal answers share; overlap: half of their words.  [default: exact]"),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterOptions(RunOptions, ReplaceOptions):
     """Options of `train_router`."""
 
+    same: Same = None
     agent: Annotated[Sequence[str], Option("Only these agents; repeatable.  [default: all in the file]")] = ()
     prices: Annotated[
         str | Path | None,
@@ -231,10 +238,7 @@ class PanelOptions(RunOptions, ReplaceOptions):
         str | None,
         Option("For runs: the stage whose answers are samples.  [default: the one that is labelled]", metavar="STAGE"),
     ] = None
-    same: Annotated[
-        Literal["number", "choice", "exact", "overlap"] | None,
-        Option("For lines: what two equal answers share.  [default: more than half of their words]"),
-    ] = None
+    same: Same = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from metaprobe.routing.panel_rows import (
     quantiles,
     signals_of,
 )
-from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
+from metaprobe.routing.same_answers import EXACT, OVERLAP, number_classes, overlapping
 from metaprobe.training.evidence import generator_of
 from metaprobe.training.folds import join_groups
 
@@ -167,8 +167,8 @@ def agents_in(data: Panels) -> Agents:
 def panels_at(path: Path, *, stage: str | None = None, same: str | None = None) -> Panels:
     """Returns the panels of a run store, a file of outcomes, or a file of OpenAI-format lines.
 
-    `stage`: of a run store, the calls that are answers. `same`: of lines, when two answers are the same, by default by
-    the overlap of their words. Raises `RecordError` for an option that the data do not take.
+    `stage`: of a run store, the calls that are answers. `same`: of lines and outcomes, when two answers are the same,
+    by default by their normalised text. Raises `RecordError` for an option that the data do not take.
     """
     if path.is_dir():
         if same is not None:
@@ -178,10 +178,8 @@ def panels_at(path: Path, *, stage: str | None = None, same: str | None = None) 
         raise RecordError(f"stage is {stage!r}: a file has no stages; leave it out, or give a run store")
     _, first = next(iter(iter_json_lines(path)), (0, {}))
     if "agents" not in first:
-        return panels_of_lines(path, same or OVERLAP)
-    if same is not None:
-        raise RecordError(f"same is {same!r}: answers of outcomes are compared by their words; leave it out")
-    return panels_of_outcomes(read_outcomes(path))
+        return panels_of_lines(path, same or EXACT)
+    return panels_of_outcomes(read_outcomes(path), same=same or EXACT)
 
 
 def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
@@ -232,8 +230,8 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
     return _arrays(rows, number_classes, same, fingerprint(runs), generator=generator_of(calls), note=note)
 
 
-def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, logged: bool = False) -> Panels:
-    """Returns the panels of outcomes of agents. Answers are the same where their words overlap by more than half.
+def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXACT, logged: bool = False) -> Panels:
+    """Returns the panels of outcomes of agents. `same`: when two answers are the same.
 
     An agent that failed is present and unreadable. Of `logged` decisions each question has one answer; else those are
     refused with a `RecordError`.
@@ -249,7 +247,7 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, logged: bool = 
             answers=[
                 _Answer(
                     agent=name,
-                    form=None if one.error is not None else (one.answer or untold(name)),
+                    form=None if one.error is not None else _form(question.question, one.answer or untold(name), same),
                     score=one.score,
                     cost=one.cost_usd,
                     signals=signals_of(None, one.confidence, None, SIGNALS),
@@ -266,7 +264,7 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, logged: bool = 
     if not rows:
         raise RecordError(f"none of {len(questions)} questions has two scored answers; a panel is several answers")
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.agent, a.right) for a in row.answers]}" for row in rows))
-    return _arrays(rows, overlapping, OVERLAP, hashlib.sha256(lines.encode()).hexdigest())
+    return _arrays(rows, _classes(same), same, hashlib.sha256(lines.encode()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -314,9 +312,8 @@ def panels_of_lines(path: Path, same: str) -> Panels:
     """
     rows, texts, many, left_out = [], [], 0, 0
     for name, question in questions_in_file(path).items():
-        item = Item(name, question.question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
         answers = [
-            _answer_of_line(item, answer, label, same)
+            _answer_of_line(question.question, answer, label, same)
             for answer, label in zip(question.answers, question.labels, strict=True)
             if label is not None and not isinstance(answer, InvalidResponse)
         ]
@@ -340,12 +337,11 @@ def panels_of_lines(path: Path, same: str) -> Panels:
             '"labels": {"correct": 0 or 1}'
         )
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
-    classes = overlapping if same == OVERLAP else number_classes
     joined = join_groups([row.group for row in rows], texts)
     rows = [replace(row, group=group) for row, group in zip(rows, joined.groups.tolist(), strict=True)]
     unread = f"{left_out} answers that have no label of their own or cannot be read were left out" if left_out else ""
     note = "; ".join(filter(None, [joined.note, _cut_short(many), unread]))
-    return _arrays(rows, classes, same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
+    return _arrays(rows, _classes(same), same, hashlib.sha256(lines.encode(errors="replace")).hexdigest(), note=note)
 
 
 def _cut_short(questions: int) -> str:
@@ -353,11 +349,22 @@ def _cut_short(questions: int) -> str:
     return f"of {questions} questions the first {MOST_ANSWERS} answers were taken" if questions else ""
 
 
-def _answer_of_line(item: Item, answer: PanelAnswer, label: float, same: str) -> _Answer:
-    text = answer.text if same == OVERLAP else canonical(item, final_answer(item, answer.text))
+def _classes(same: str) -> Callable[[Sequence[str | None]], list[int]]:
+    return overlapping if same == OVERLAP else number_classes
+
+
+def _form(question: str, text: str, same: str) -> str | None:
+    """Returns an answer in a form in which equal answers are equal; None where it holds none."""
+    if same == OVERLAP:
+        return text if text.strip() else None
+    item = Item("", question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
+    return canonical(item, final_answer(item, text)) or None
+
+
+def _answer_of_line(question: str, answer: PanelAnswer, label: float, same: str) -> _Answer:
     return _Answer(
         agent=answer.agent,
-        form=None if answer.cut else text.strip() or None,
+        form=None if answer.cut else _form(question, answer.text, same),
         score=label,
         signals=signals_in(answer, SIGNALS),
     )

@@ -331,7 +331,9 @@ def promote_panel(
     plan = running.ask_plan(price=price)
     assert running.asks is not None
     dollar = running.asks.curves.implied_price(plan.cost) if price is None else price
-    data = panels_of_outcomes(questions)
+    if new.same != running.same:
+        raise RecordError(f"one compares answers by {new.same} and the other by {running.same}: train both alike")
+    data = panels_of_outcomes(questions, same=new.same)
     seen = {p.checkpoint.manifest.training.fingerprint for p in (new, running) if p.checkpoint.manifest.training}
     if data.fingerprint in seen:
         raise RecordError("these are the questions that one of the versions was trained on; give held-out ones")

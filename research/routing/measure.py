@@ -196,7 +196,7 @@ def labels(data: Path, splits: int) -> None:
 
 
 def _draws(data: Panels, size: int, splits: int) -> list[tuple[Ints, Ints, int]]:
-    """Rows to learn from, rows to judge on, and the seed, of each split; the rows to judge on are those of the table."""
+    """Rows to learn from, rows to judge on, and the seed, of each split; they are judged on the rows of the table."""
     found = []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(data))

@@ -299,7 +299,7 @@ def evaluate_router_command(
         if any(question.propensities for question in questions):
             figures, decided = evaluate_logged(panel, questions, budget=budget)
         else:
-            figures = evaluate_panel(panel, panels_of_outcomes(questions), budget=budget, seed=seed)
+            figures = evaluate_panel(panel, panels_of_outcomes(questions, same=panel.same), budget=budget, seed=seed)
             decided = figures.pop("decisions")
     if decisions is not None:
         decisions.parent.mkdir(parents=True, exist_ok=True)
@@ -325,7 +325,7 @@ def evaluate_panel_command(
     from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
     panel = Panel.load(checkpoint, sha256=sha256)
-    same = None if answers.is_dir() or panel.same == "overlap" else panel.same
+    same = None if answers.is_dir() else panel.same
     with steps("playing the panel and the simple ways"):
         result = evaluate_panel(panel, panels_at(answers, stage=sampled, same=same), seed=seed)
     result.pop("decisions", None)

@@ -57,6 +57,7 @@ from metaprobe.routing.panel_stops import (
     upper_hull,
 )
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
+from metaprobe.routing.same_answers import EXACT
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.confidence_sources import sources_of
 from metaprobe.training.gaps import gaps_of
@@ -217,7 +218,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     seed, logged = options.seed, None
     if any(question.propensities for question in questions):
         logged = logged_panels(questions)
-    panels = logged.single if logged else panels_of_outcomes(questions)
+    panels = logged.single if logged else panels_of_outcomes(questions, same=options.same or EXACT)
     if len(panels.agents) < 2:
         raise RecordError(f"the outcomes are of {', '.join(panels.agents)} alone; expected at least 2 agents")
     cross = cross_fit(panels, seed=seed, on_step=options.on_step)
