@@ -151,6 +151,7 @@ def _encoder(folder: Path) -> Callable[[str], Any]:
     from transformers import AutoModel
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()  # the file pads every text, and a mean over its padding says nothing
     model = AutoModel.from_pretrained(str(folder)).eval()
 
     @cache
@@ -168,7 +169,7 @@ def page() -> None:
     """Write the table of docs/research/panel.md."""
     rows = []
     for name, one in json.loads(KEPT.read_text()).items():
-        for way, by in one["ways"].items():
+        for way, by in sorted(one["ways"].items(), key=lambda item: (item[0] != TEXT, item[0] != WORDS, item[0])):
             cells = []
             for pick in (MAJORITY, JOINT):
                 estimate, low, high = (100 * value for value in by[pick]["over_text"])
