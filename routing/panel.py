@@ -430,16 +430,20 @@ class Panel(Pretrained):
         """
         [dimension] = _texts("dimension", [dimension], "a text")
         [question] = _texts("question", [question], "a text")
+        [request_id] = _texts("request_id", [request_id], "a text")
+        if strange := [one for one in answers if not isinstance(one, PanelAnswer)]:
+            raise RecordError(f"an answer came as {type(strange[0]).__name__}; expected PanelAnswer(text, agent)")
+        named = _texts("agents", [one.agent for one in answers], "the name of each agent that was asked")
         if same is not None and not callable(same):
             raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
         setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id))
-        if self.asks and any(math.isfinite(_price(name, one)) for name, one in (prices or {}).items()):
+        given = {name: _price(name, one) for name, one in (prices or {}).items()}
+        if self.asks and any(math.isfinite(one) for name, one in given.items() if name in self.agents.names):
             worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
             way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
             setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
         item = self._item(question, choices)
         read = [self._read(one, item, same, MOST_TEXT_TOGETHER // max(len(answers), 1)) for one in answers]
-        named = [one.agent for one in answers]
         looked = self._look(read, named, dimension, by_words=same is None and self.same == OVERLAP) if read else None
         known = self._known_of(looked, question, prices, dimension)
         gain = None
@@ -452,6 +456,9 @@ class Panel(Pretrained):
             left = np.flatnonzero(known.left[0])
             worth = {names[at]: float(gain[0, at] - setting.price * known.price[0, at]) for at in left}
         doubts = self._reason(read, named, dimension, looked.kept) if looked else ""
+        if strangers := sorted(str(name) for name in given if name not in self.agents.names):
+            told_prices = f"nothing is known of {names_shown(strangers)}, whose price was given"
+            doubts = "; ".join(filter(None, [doubts, told_prices]))
         if column >= 0:
             reason = "; ".join(filter(None, [f"by {setting.way}", doubts]))
             return PanelStep(names[column], worth, reason, float(known.chance[0, column]))

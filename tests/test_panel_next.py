@@ -180,11 +180,25 @@ def test_the_worth_of_agents_is_told_where_it_decides_and_by_a_verdict(team: Pan
         ({"prices": {"tiny": -1.0}}, "price"),
         ({"prices": {"tiny": math.nan}}, "price"),
         ({"same": 3}, "same"),
+        ({"request_id": 3}, "request_id"),
+        ({"answers": ["yes"]}, "PanelAnswer"),
+        ({"answers": [PanelAnswer("yes", 3)]}, "agents"),
     ],
 )
 def test_what_cannot_be_is_refused(team: Panel, more: dict[str, object], noun: str) -> None:
     with pytest.raises(RecordError, match=noun):
-        team.next("red", "sums", [], **more)  # type: ignore[arg-type]
+        team.next(**{"question": "red", "dimension": "sums", "answers": [], **more})  # type: ignore[arg-type]
+
+
+def test_an_answer_that_is_no_text_counts_as_asked_so_that_no_loop_goes_on_for_ever(team: Panel) -> None:
+    first = team.next("red", "sums", [], budget=1.0).agent
+    assert first is not None
+    broken = PanelAnswer(None, agent=first)  # type: ignore[arg-type]
+    assert team.next("red", "sums", [broken], budget=1.0).agent != first
+
+
+def test_a_price_of_a_stranger_is_told(team: Panel) -> None:
+    assert "stranger" in team.next("red", "sums", [], budget=1.0, prices={"stranger": 1.0}).reason
 
 
 def test_without_costs_nothing_is_learned_of_whom_to_ask_and_it_is_said(
