@@ -20,7 +20,7 @@ from metaprobe.records.extras import require
 from metaprobe.training.calibration import calibrator_on, sigmoid
 from metaprobe.training.controls import control_methods, own_controls
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
-from metaprobe.training.folds import Roles, outer_folds
+from metaprobe.training.folds import Roles, outer_folds, with_fewer
 from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
@@ -163,9 +163,13 @@ def crossfit(
     folds: int = 5,
     seed: int = 0,
     blend: Sequence[str] = (),
+    labels: int | None = None,
     on_step: OnStep = quiet,
 ) -> CrossFit:
     """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
+
+    `labels`: how many labels each fold learns from, calibration included, in whole groups drawn by `seed`; None for
+    all. The test rows are the same.
 
     Adds the best plain baseline (chosen in each fold on its selection rows) and, where `blend` names at least two
     methods, their blend (`blend_weights`), calibrated again. Raises `RecordError` where the groups do not suffice.
@@ -181,7 +185,10 @@ def crossfit(
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
-    splits = tuple(outer_folds(list(table.groups), table.y, folds=folds, seed=seed))
+    splits = tuple(
+        roles if labels is None else with_fewer(roles, labels, list(table.groups), table.y, seed=seed)
+        for roles in outer_folds(list(table.groups), table.y, folds=folds, seed=seed)
+    )
     for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
         for place, method in enumerate(methods, 1):
