@@ -111,7 +111,7 @@ def method_results(
     own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
 
     def result(method: Judged) -> MethodResult:
-        compared = method.family in ("explicit", "learned", "own")
+        compared = method.family in ("explicit", "decision", "learned", "own")
         controls = pooled.comparison(method) if compared else None
         return MethodResult(
             name=method.name,

@@ -23,10 +23,11 @@ IN_ITEMS = ("y", "probability", "ranking")
 INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "diff_stated", "diff_control")
 """Figures of a method in the tables: an estimate with its interval each."""
 
-Family = Literal["explicit", "log-probability", "plain", "learned", "own"]
-"""Where a score comes from: stated by the model, its log-probabilities, a baseline without both, training, the user."""
+Family = Literal["explicit", "decision", "log-probability", "plain", "learned", "own"]
+"""Where a score comes from: stated by the model, said by a decision model, its log-probabilities, a baseline without
+these, training, the user."""
 
-FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned", "own")
+FAMILIES: tuple[Family, ...] = ("explicit", "decision", "log-probability", "plain", "learned", "own")
 CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
 """Families of the controls: cheap scores, every one of which a learned method has to beat."""
 

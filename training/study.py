@@ -16,6 +16,7 @@ from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import usable_groups
+from metaprobe.probes.decisions import MADE
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import calibrator_on, sigmoid
 from metaprobe.training.controls import control_methods, own_controls
@@ -32,6 +33,7 @@ from metaprobe.training.methods import (
     USUAL_LADDER,
     GivenScore,
     HiddenProbeMethod,
+    LearnedDecisions,
     LogprobLadder,
     Method,
     calibrators_of,
@@ -81,6 +83,7 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
     given: list[Method] = [
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
+        *decision_methods(evidence),
         *control_methods(evidence),
     ]
     methods = [m for m in given if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
@@ -91,6 +94,16 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
         if read:
             methods.append(HiddenProbeMethod(name, read))
     return methods
+
+
+def decision_methods(evidence: Evidence) -> list[Method]:
+    """Returns each question's number as a score, and what is learned of all of them; nothing without decisions."""
+    if evidence.decisions is None:
+        return []
+    columns = zip(evidence.decision_names, evidence.decisions.T, strict=True)
+    asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
+    given = [GivenScore(f"decision {name}", "decision", lambda _, held=column: held) for name, column in asked]
+    return [*given, LearnedDecisions()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
