@@ -353,7 +353,7 @@ async def _create(client: Any, request: Mapping[str, Any]) -> Any:
 
     def create() -> Any:
         try:
-            return client.chat.completions.create(**request)
+            return (client.chat.completions.create if hasattr(client, "chat") else client)(**request)
         except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
             raise RuntimeError("the client raised StopIteration") from error
 
