@@ -409,10 +409,10 @@ def test_a_mock_answer_of_litellm_without_log_probabilities_is_no_error(litellm:
 # A panel through LangGraph and LiteLLM
 
 
+@of_litellm
 def test_a_panel_asks_through_litellm_in_a_node_of_a_graph_and_picks_a_deployment(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    litellm: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    litellm = pytest.importorskip("litellm")
     from langgraph.graph import END, START, StateGraph
     from litellm.types.router import CustomRoutingStrategyBase
 
