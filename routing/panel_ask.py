@@ -348,12 +348,15 @@ def _cost(response: Any, price: PriceOf | None) -> float | None:
 
 
 async def _create(client: Any, request: Mapping[str, Any]) -> Any:
-    """Returns the response of one request. A client that is not asynchronous is called in a thread, which goes on where
-    this is cancelled; an asynchronous one then never begins."""
+    """Returns the response of one request. A client that may not be asynchronous is called in a thread, which goes on
+    where this is cancelled; an asynchronous one then never begins."""
+    call = client.chat.completions.create if hasattr(client, "chat") else client
+    if inspect.iscoroutinefunction(call):
+        return await call(**request)
 
     def create() -> Any:
         try:
-            return (client.chat.completions.create if hasattr(client, "chat") else client)(**request)
+            return call(**request)
         except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
             raise RuntimeError("the client raised StopIteration") from error
 
