@@ -467,6 +467,13 @@ class Panel(Pretrained):
             )
         return self.asks.curves.plan(price=price, budget=budget)
 
+    def mean_prices(self, dimension: str = "") -> dict[str, float]:
+        """Returns US dollars an answer by agent, as the checkpoint learned them; empty where it learned none."""
+        if self.asks is None:
+            return {}
+        at = self.agents.dimension(dimension)
+        return dict(zip(self.agents.names, (self.asks.price[:, at] / 1000).tolist(), strict=True))
+
     def _known_of(
         self,
         looked: "_Looked | None",
