@@ -1,5 +1,7 @@
 """Explicit against implicit metacognition: every method's metrics on the same held-out answers."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +34,14 @@ from metaprobe.eval.metrics.delong import delong_test, holm, normal_p
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction
-from metaprobe.eval.metrics.selective import CoverageAtRisk, aurc, excess_aurc, prediction_rejection_ratio
+from metaprobe.eval.metrics.selective import (
+    AccuracyAtCoverage,
+    CoverageAtRisk,
+    ErrorFall,
+    aurc,
+    excess_aurc,
+    prediction_rejection_ratio,
+)
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.strongest_control import (
     ControlComparison,
@@ -46,6 +55,7 @@ from metaprobe.eval.results import (
     AcceptedAtRisk,
     Family,
     MethodResult,
+    OfModel,
     PairTest,
 )
 from metaprobe.eval.table import LEVELS, AnswerTable
@@ -58,6 +68,8 @@ APART = 0.02
 """Least distance between two points of a reliability diagram: nearer points cannot be told apart by eye."""
 
 RESAMPLES = 1000
+COVERAGE = 0.8
+"""Share of the answers that is given where the least sure ones are held back."""
 RISKS = (0.05, 0.1, 0.2)
 """Shares of wrong answers that one may be ready to accept."""
 ENOUGH_GRADED = 30
@@ -97,7 +109,7 @@ def method_results(
     own = {STATED: table.stated_confidence, P_TRUE: table.p_true}
 
     def result(method: Judged) -> MethodResult:
-        compared = method.family in ("explicit", "learned", "own")
+        compared = method.family in ("explicit", "decision", "learned", "own")
         controls = pooled.comparison(method) if compared else None
         return MethodResult(
             name=method.name,
@@ -260,11 +272,51 @@ def add_details(
             excess_aurc=measured(excess_aurc, method.ranking),
             prr=measured(prediction_rejection_ratio, method.ranking),
             coverage_at=tuple(AcceptedAtRisk(risk, measured(CoverageAtRisk(risk), method.ranking)) for risk in RISKS),
+            right_at_80=measured(AccuracyAtCoverage(COVERAGE), method.ranking),
+            error_fall=measured(ErrorFall(COVERAGE), method.ranking),
             spearman=correlation(spearman, method),
             kendall=correlation(kendall, method),
         )
         for method, result in zip(judged, results, strict=True)
     )
+
+
+_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.I)
+
+
+def parameters_of(model: str) -> float | None:
+    """Returns the number of parameters that a model's name states, such as 0.5e9 of `qwen-coder-0.5b`; else None."""
+    match = _SIZE.search(model)
+    return None if match is None else float(match[1]) * (1e6 if match[2].lower() == "m" else 1e9)
+
+
+def headline_by_model(
+    table: AnswerTable, judged: Sequence[Judged], headline: str, *, seed: int = 0
+) -> tuple[OfModel, ...]:
+    """Returns the headline method beside its strongest control on each model's answers, the smallest model first.
+
+    Empty for answers of one model. Models without right or without wrong answers are left out.
+    """
+    rows = []
+    for model in np.unique(table.models).tolist() if len(np.unique(table.models)) > 1 else []:
+        at = table.models == model
+        if len(np.unique(table.y[at])) < 2:
+            continue
+        cut = [replace(one, probability=one.probability[at], ranking=one.ranking[at]) for one in judged]
+        result = next(one for one in method_results(table.rows(at), cut, seed=seed) if one.name == headline)
+        rows.append(
+            OfModel(
+                model=model,
+                parameters=parameters_of(model),
+                n=int(at.sum()),
+                accuracy=float(table.y[at].mean()),
+                auroc=result.auroc,
+                control=result.controls.strongest.name if result.controls else "",
+                diff_control=result.diff_control,
+                diff_stated=result.diff_stated,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (row.parameters or math.inf, row.model)))
 
 
 def pair_tests(

@@ -23,10 +23,11 @@ IN_ITEMS = ("y", "probability", "ranking")
 INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "diff_stated", "diff_control")
 """Figures of a method in the tables: an estimate with its interval each."""
 
-Family = Literal["explicit", "log-probability", "plain", "learned", "own"]
-"""Where a score comes from: stated by the model, its log-probabilities, a baseline without both, training, the user."""
+Family = Literal["explicit", "decision", "log-probability", "plain", "learned", "own"]
+"""Where a score comes from: stated by the model, said by a decision model, its log-probabilities, a baseline without
+these, training, the user."""
 
-FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain", "learned", "own")
+FAMILIES: tuple[Family, ...] = ("explicit", "decision", "log-probability", "plain", "learned", "own")
 CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
 """Families of the controls: cheap scores, every one of which a learned method has to beat."""
 
@@ -72,6 +73,10 @@ class MethodResult:
     prr: Interval | None = None
     """Prediction rejection ratio: 1 is a perfect ranking, 0 a random one, below 0 worse."""
     coverage_at: tuple[AcceptedAtRisk, ...] = ()
+    right_at_80: Interval | None = None
+    """Share of right ones among the 80 % of the answers with the highest scores."""
+    error_fall: Interval | None = None
+    """By which share the error falls where only these 80 % are given; 0 is chance."""
     spearman: Interval | None = None
     """Rank correlation of the score with the ordered outcome `Comparison.ordinal`; None where there is none."""
     kendall: Interval | None = None
@@ -322,6 +327,34 @@ class SeenTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearningCurve:
+    """How good methods become with more labels. All points are of the same test answers."""
+
+    labels: tuple[int, ...]
+    """Labels that each fold learns from, calibration included, ascending; the last is all of them."""
+    methods: tuple[SeenMethod, ...]
+    """An interval for each entry of `labels`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfModel:
+    """The headline method on the answers of one model."""
+
+    model: str
+    parameters: float | None
+    """Parameters that the model's name states, such as 0.5e9 of "0.5b"; None where it states none."""
+    n: int
+    accuracy: float
+    auroc: Interval
+    control: str
+    """The single control that is strongest on these answers; empty where there is none."""
+    diff_control: Interval | None
+    """AUROC minus that of this control, paired."""
+    diff_stated: Interval | None
+    """AUROC minus that of stated confidence, paired; None where none was stated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairTest:
     """Whether one method distinguishes right from wrong better than a reference: AUROC, paired, on the same answers."""
 
@@ -468,6 +501,10 @@ class Comparison:
     """Name of the learned method that was named beforehand; empty for the last of them."""
     seen: SeenTokens | None = None
     """How early right and wrong answers differ."""
+    learning: LearningCurve | None = None
+    """AUROC by the number of labels; None where it was not asked for."""
+    by_model: tuple[OfModel, ...] = ()
+    """The headline method on each model's answers, the smallest model first; empty for one model."""
     stages: tuple[StageAccuracy, ...] = ()
     """Share of right answers after each stage of a system."""
     routing: tuple[CostQuality, ...] = ()

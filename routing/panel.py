@@ -506,6 +506,13 @@ class Panel(Pretrained):
             )
         return self.asks.curves.plan(price=price, budget=budget)
 
+    def mean_prices(self, dimension: str = "") -> dict[str, float]:
+        """Returns US dollars an answer by agent, as the checkpoint learned them; empty where it learned none."""
+        if self.asks is None:
+            return {}
+        at = self.agents.dimension(dimension)
+        return dict(zip(self.agents.names, (self.asks.price[:, at] / 1000).tolist(), strict=True))
+
     def _known_of(
         self,
         looked: "_Looked | None",
@@ -561,12 +568,13 @@ class Panel(Pretrained):
     ) -> PanelAnswered:
         """Asks one client or several until one more answer is not worth its price, and returns which to keep.
 
-        `client`: of the package openai, asynchronous or not, any other with `chat.completions.create`, or a model of
-        metaprobe; or a mapping of an agent's name, as the checkpoint knows it, to its client. `model`: what the API
-        calls the model; of several clients a mapping, by default the agents' names. `at_most`: requests, those that
-        fail among them, and never more than the answers to a question that the checkpoint learned from. `at_once`: how
-        many requests of one agent are under way together; by default 2 of one client, 1 of several. When it stops,
-        they are cancelled. Each request is of one whole answer: without `n` and `stream`.
+        `client`: of the package openai, asynchronous or not, any other with `chat.completions.create`, a function that
+        takes the same (`litellm.acompletion`), or a model of metaprobe; or a mapping of an agent's name, as the
+        checkpoint knows it, to its client. `model`: what the API calls the model; of several clients a mapping, by
+        default the agents' names. `at_most`: requests, those that fail among them, and never more than the answers to a
+        question that the checkpoint learned from. `at_once`: how many requests of one agent are under way together; by
+        default 2 of one client, 1 of several. When it stops, they are cancelled. Each request is of one whole answer:
+        without `n` and `stream`.
 
         `price` and `samples` are as for `plan`, of several clients `price` and `budget` as for `next`. `prices`:
         dollars an answer, or a `Price` of tokens, by agent. `dimension`, `choices` and `same` are as for `judge`.

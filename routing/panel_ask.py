@@ -48,7 +48,8 @@ class PanelAnswered:
     asked: tuple[str, ...]
     """The agent of each request in the order of asking, failed and cancelled requests among them."""
     spent: dict[str, float | None]
-    """US dollars by agent for the responses that came; None where a price or a count of tokens is missing."""
+    """US dollars by agent for the responses that came: by the prices that were given, else by what a call says of its
+    cost, else by the checkpoint's mean price; None where none of these is known."""
     setting: Setting | None
     """The way to stop that decided, where one agent is asked."""
     stopped: str
@@ -113,11 +114,13 @@ class _Loop:
         read = [_read(one, agent) for one, agent in zip(self.responses, self.agents, strict=True)]
         return read + [PanelAnswer("", agent, cut=True, note=f"failed ({why})") for agent, why in self.failed]
 
-    def spent(self, prices: Mapping[str, PriceOf]) -> dict[str, float | None]:
-        """Returns the dollars by agent."""
+    def spent(self, prices: Mapping[str, PriceOf], means: Mapping[str, float]) -> dict[str, float | None]:
+        """Returns the dollars by agent; `means`: of an answer, where neither a price nor the response says it."""
         dollars: dict[str, float | None] = {}
         for response, agent in zip(self.responses, self.agents, strict=True):
             before, cost = dollars.get(agent, 0.0), _cost(response, prices.get(agent))
+            if cost is None and agent not in prices:
+                cost = means.get(agent)
             dollars[agent] = None if before is None or cost is None else before + cost
         return dollars
 
@@ -210,7 +213,7 @@ async def ask(
         responses=tuple(loop.responses),
         agents=tuple(loop.agents),
         asked=tuple(loop.asked),
-        spent=loop.spent(prices or {}),
+        spent=loop.spent(prices or {}, panel.mean_prices(dimension)),
         setting=way.setting,
         stopped=way.stopped,
         reason=reason,
@@ -348,12 +351,15 @@ def _cost(response: Any, price: PriceOf | None) -> float | None:
 
 
 async def _create(client: Any, request: Mapping[str, Any]) -> Any:
-    """Returns the response of one request. A client that is not asynchronous is called in a thread, which goes on where
-    this is cancelled; an asynchronous one then never begins."""
+    """Returns the response of one request. A client that may not be asynchronous is called in a thread, which goes on
+    where this is cancelled; an asynchronous one then never begins."""
+    call = client.chat.completions.create if hasattr(client, "chat") else client
+    if inspect.iscoroutinefunction(call):
+        return await call(**request)
 
     def create() -> Any:
         try:
-            return client.chat.completions.create(**request)
+            return call(**request)
         except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
             raise RuntimeError("the client raised StopIteration") from error
 

@@ -26,6 +26,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.training.options import GateOptions, PanelOptions
+from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.gate import write_gate
 from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.router.train import write_router
@@ -176,11 +177,26 @@ def several_answers(folder: Path) -> Names:
         return completion(*["It is 12", "It is 7"][: n or 1] * max(1, n // 2), logprob=-0.03)
 
     client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    rng, questions = np.random.default_rng(0), []
+    for i in range(150):
+        agents = {}
+        for name, skill, price in (("small", 0.4, 0.0001), ("large", 0.9, 0.002)):
+            right = float(rng.random() < skill)
+            agents[name] = AgentOutcome(f"right{i}" if right else f"wrong{i} {name}", right, None, price)
+        questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"What is {i} times {i}?", "maths", agents))
+    train_panel(panels_of_outcomes(questions), PanelOptions(out=folder / "out" / "team"))
+    strategy = SimpleNamespace(router=SimpleNamespace(CustomRoutingStrategyBase=object))
     account = {"agent": "large", "score": 0.9, "asked": ["small", "large"], "spent": {"small": 0.1, "large": None}}
     answered = SimpleNamespace(model_extra={"metaprobe": {"panel": account}})
     gateway = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=lambda **_: answered)))
     messages = [{"role": "user", "content": "What is 5 + 7?"}]
-    return {"client": client, "gateway": gateway, "messages": messages}
+    return {
+        "client": client,
+        "other_client": client,
+        "gateway": gateway,
+        "messages": messages,
+        "litellm": SimpleNamespace(types=strategy),
+    }
 
 
 def loop(folder: Path) -> Names:

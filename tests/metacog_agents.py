@@ -2,7 +2,7 @@
 
 import asyncio
 
-from scripted import ScriptedLLM
+from scripted import CountingPanel, ScriptedLLM
 
 from metaprobe.collecting.collect import label
 from metaprobe.pipelines import Models, Prompts, Session, Setup
@@ -25,7 +25,7 @@ def model(answers: tuple[str, ...] = ("4", "4", "4"), sure: tuple[object, ...] =
 
 
 def run(llm: ScriptedLLM, variant: str = "algorithm", *, index: int = 0, item: Item = ITEM, **setup: object) -> Run:
-    given = Setup(**{"models": Models(llm), "prompts": PROMPTS, "agents": AGENTS, **setup})  # type: ignore[arg-type]
+    given = Setup(**{"models": Models(llm), "prompts": PROMPTS, "agents": AGENTS, "panel": CountingPanel(), **setup})  # type: ignore[arg-type]
     session = Session(given, item, system=SYSTEM.name, variant=variant, run_id=f"{variant}/{item.id}", index=index)
     return label(asyncio.run(SYSTEM.run(session)), SYSTEM)
 

@@ -194,6 +194,10 @@ WRITERS = (
     ),
     Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),
     Writer(
+        "research/production/decisions.py",
+        {"docs/research/production.md#served-decisions": number("FIGURES", "decisions", 0, "ece", 0)},
+    ),
+    Writer(
         "research/production/gate.py",
         {
             "docs/research/production.md#gate": number(

@@ -105,11 +105,12 @@ def test_the_comparison_finds_that_log_probabilities_tell_more_than_what_is_stat
 
 
 @pytest.mark.slow
-def test_the_router_is_shown_beside_simple_ways(tmp_path: Path) -> None:
-    said = output_of("route_between_agents", "--out", str(tmp_path / "router"), "--folds", "2", "--states", "1000")
-    assert re.search(r"^nobody asked: ask (alpha|beta|gamma)", said, re.M)
-    accuracy = {name: float(value) for name, value in re.findall(r"^([^:\n]+): ([\d.]+)% \[", said, re.M)}
-    assert accuracy["cheapest"] < accuracy["router"] <= accuracy["oracle"]
+def test_models_are_chosen_within_the_budget_and_beside_each_alone(tmp_path: Path) -> None:
+    said = output_of("choose_among_models", "--out", str(tmp_path), "--questions", "200")
+    lines = re.findall(r"^(.+): ([\d.]+)% right, ([\d.]+) USD per 1,000", said, re.M)
+    figures = {name: (float(right), float(spent)) for name, right, spent in lines}
+    assert figures["alpha alone"][0] < figures["panel"][0]
+    assert 0.05 < figures["panel"][1] < 0.07, "it spends its budget of 0.06"
 
 
 @pytest.mark.slow

@@ -7,17 +7,23 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import DefaultAsyncHttpxClient
+from panel_worlds import topics
 from served import TOKENS, Upstream, completion, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import MissingExtra
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import PanelStep
 from metaprobe.serving.scored import Scored, evaluation_events, score
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import Evidence
+from metaprobe.training.options import PanelOptions
+from metaprobe.training.recipes.panel import train_panel
 
 LOGPROBS = [logprob for _, logprob in TOKENS]
 QUESTION = {"role": "user", "content": "plain"}
@@ -398,3 +404,52 @@ def test_a_mock_answer_of_litellm_without_log_probabilities_is_no_error(litellm:
     assert response.choices[0].message.content == "said"
     assert heard.of("mock").verdict is None
     assert "logprobs=True" in heard.of("mock").reason
+
+
+# A panel through LangGraph and LiteLLM
+
+
+@of_litellm
+def test_a_panel_asks_through_litellm_in_a_node_of_a_graph_and_picks_a_deployment(
+    litellm: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from langgraph.graph import END, START, StateGraph
+    from litellm.types.router import CustomRoutingStrategyBase
+
+    team = Panel(train_panel(topics(), PanelOptions(out=tmp_path / "c")))
+
+    def named(question: str, dimension: Any, answers: Any, *_: Any, **__: Any) -> PanelStep:
+        return PanelStep(("history", "maths", None)[len(answers)], {}, question, 1 if len(answers) == 2 else None)
+
+    monkeypatch.setattr(team, "next", named)
+    litellm.in_memory_llm_clients_cache.flush_cache()
+    agents = ("history", "maths")
+    params = {"api_base": url, "api_key": "a-key"}
+    model_list = [
+        {"model_name": name, "litellm_params": {"model": f"openai/{name}", **params}, "model_info": {"id": name}}
+        for name in agents
+    ]
+    router = litellm.Router(model_list=model_list)
+
+    async def answer(state: dict[str, Any]) -> dict[str, Any]:
+        asked = [{"role": "user", "content": state["question"]}]
+        answered = await team.ask(dict.fromkeys(agents, router.acompletion), asked)
+        return {"said": answered.response.choices[0].message.content, "asked": answered.asked}
+
+    graph = StateGraph(dict)
+    graph.add_node("answer", answer)
+    graph.add_edge(START, "answer")
+    graph.add_edge("answer", END)
+    told = asyncio.run(graph.compile().ainvoke({"question": "plain"}))
+    assert (told["said"], told["asked"]) == ("".join(token for token, _ in TOKENS), agents)
+
+    picking = litellm.Router(model_list=[{**one, "model_name": "panel"} for one in model_list])
+
+    class ByPanel(CustomRoutingStrategyBase):
+        async def async_get_available_deployment(self, model: str, messages: Any = None, *_: Any, **__: Any) -> Any:
+            agent = team.next(messages[-1]["content"], None, []).agent
+            return next(one for one in picking.model_list if one["model_info"]["id"] == agent)
+
+    picking.set_custom_routing_strategy(ByPanel())
+    response = asyncio.run(picking.acompletion(model="panel", messages=[QUESTION]))
+    assert response.model == "history"

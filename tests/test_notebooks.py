@@ -32,13 +32,13 @@ def kinds(cell: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def test_there_is_one_for_each_kind_of_user() -> None:
-    assert set(PATHS) == {"production", "compare", "probes"}
+    assert set(PATHS) == {"production", "compare", "probes", "itself"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["production", "compare", "probes"])
+@pytest.mark.parametrize("name", ["production", "compare", "probes", "itself"])
 def test_a_notebook_runs_and_shows_what_it_showed(name: str) -> None:
-    if name == "compare":
+    if name in ("compare", "itself"):
         pytest.importorskip("torch")
     before, now = code(read(PATHS[name])), code(notebooks.executed(PATHS[name]))
     assert [kinds(cell) for cell in now] == [kinds(cell) for cell in before]

@@ -105,7 +105,7 @@ def test_it_asks_whom_the_panel_names_and_stops_when_nobody_is_named(team: Panel
 
 def test_each_agent_is_asked_for_its_own_model_in_its_own_way(team: Panel) -> None:
     later, now, own = Client("It is 12"), Client("It is 12", later=False), Own("It is 12")
-    clients = {"history": later, "maths": now, "neither": own}
+    clients = {"history": later, "maths": now.chat.completions.create, "neither": own}
     way = Naming("history", "maths", "neither")
     answered = ask(team, clients, way, model={"maths": "gpt-x"}, temperature=0.7, max_tokens=9)
     assert answered.agents == ("history", "maths", "neither")

@@ -79,6 +79,15 @@ def test_the_agent_that_knows_the_topic_is_asked_by_the_words_alone(special: Pan
     assert special.next(words, None, answered, budget=1.2).keep in (0, None)
 
 
+def test_what_was_spent_is_counted_by_the_checkpoints_prices_where_no_others_are_given(special: Panel) -> None:
+    messages = [{"role": "user", "content": "sum of the numbers 7"}]
+    clients = dict.fromkeys(("maths", "dear"), lambda **_: completion("right7"))
+    by_checkpoint = asyncio.run(special.ask(clients, messages, budget=1.2)).spent
+    assert by_checkpoint["maths"] == pytest.approx(0.001)
+    given = asyncio.run(special.ask(clients, messages, budget=1.2, prices={"maths": 0.5, "dear": 9.0})).spent
+    assert given["maths"] == 0.5
+
+
 def test_a_planted_optimum_is_expected_at_a_tenth_of_the_dear_agents_price(special: Panel) -> None:
     assert special.ask_plan(budget=1.2).accuracy > 0.85
 

@@ -1,18 +1,22 @@
 """One base URL in front of several upstreams: the panel chooses among them, and says what it asked and spent."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from click.testing import CliRunner
 from panel_worlds import biased_vote, completion, topics
 from served import KEY, lifespan, running
 from serving_clients import Served, callers_keys, checkpoint, verdict_in, verdict_of  # noqa: F401 - fixtures
 from starlette.types import Receive, Scope, Send
 
+from metaprobe.cli import main
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
@@ -42,8 +46,10 @@ def one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
 class Speaks:
     """An upstream that says one thing, or answers with a status."""
 
-    def __init__(self, answer: str = "", status: int = 200, *, logprobs: bool = True) -> None:
-        self.answer, self.status, self.logprobs = answer, status, logprobs
+    def __init__(self, answer: str = "", status: int = 200, *, logprobs: bool = True, wait_s: float = 0.0) -> None:
+        self.answer, self.status, self.logprobs, self.wait_s = answer, status, logprobs, wait_s
+        self.left = threading.Event()
+        """Set when a caller closed the connection before the answer."""
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
 
@@ -58,6 +64,11 @@ class Speaks:
         body = json.loads(raw)
         self.bodies.append(body)
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.wait_s):
+                await receive()
+                self.left.set()
+                return
         status = 400 if body.get("logprobs") and not self.logprobs else self.status
         value: dict[str, Any] = {"error": {"message": f"no, {status}"}}
         if status == 200:
@@ -182,6 +193,39 @@ def test_each_answer_is_logged_with_its_agent(
         "maths": (str(int(kept == "maths")), "gpt-x"),
     }
     assert rows[kept].request_id == verdict["request_id"], "a label for the caller's id is one for the kept answer"
+
+
+def test_an_answer_is_logged_whose_caller_does_not_wait_for_the_next(
+    checkpoint: Path,  # noqa: F811
+    team: Path,
+    tmp_path: Path,
+) -> None:
+    path, slow = tmp_path / "scores.sqlite", Speaks("It is 12", wait_s=30.0)
+    with World(checkpoint, team, {"history": Speaks("It is 7"), "maths": slow}, log=str(path)) as server:
+        with pytest.raises(openai.APITimeoutError):
+            server.client.with_options(timeout=3).chat.completions.create(
+                model="panel", messages=[{"role": "user", "content": "a"}]
+            )
+        assert slow.left.wait(20), "the upstream hears that nobody waits"
+    assert [(row.tags["agent"], row.tags["kept"]) for row in entries(path)] == [("history", "0")]
+
+
+def test_the_command_takes_upstreams_by_name(monkeypatch: pytest.MonkeyPatch, team: Path) -> None:
+    taken: list[Settings] = []
+    monkeypatch.setattr("metaprobe.serving.http.run_server.serve", taken.append)
+    named = ["--upstream", "maths=http://h/v1#gpt-x", "--upstream", "history=http://g/v1"]
+    told = CliRunner().invoke(main, ["serve", "--panel", str(team), *named, "--panel-budget", "0.5"])
+    assert told.exit_code == 0, told.output
+    [settings] = taken
+    assert (settings.checkpoint, settings.panel_budget) == ("bundled:quality", 0.5)
+    assert {name: (one.url, one.model) for name, one in settings.named_upstreams.items()} == {
+        "maths": ("http://h/v1", "gpt-x"),
+        "history": ("http://g/v1", "history"),
+    }
+    one = CliRunner().invoke(main, ["serve", "bundled:quality", "--upstream", "http://h/v1"])
+    assert one.exit_code == 0, one.output
+    assert taken[1].upstream == "http://h/v1"
+    assert CliRunner().invoke(main, ["serve"]).exit_code == 2
 
 
 def entries(path: Path) -> Iterator[Any]:

@@ -25,6 +25,7 @@ from metaprobe.eval.compare import (
     STATED,
     add_details,
     calibration_words,
+    headline_by_model,
     method_results,
     ordinal_outcome,
     pair_tests,
@@ -47,6 +48,7 @@ from metaprobe.eval.results import (
     Difficulty,
     Finding,
     LayerSweep,
+    LearningCurve,
     MethodResult,
     Overconfidence,
     PairTest,
@@ -63,6 +65,7 @@ from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.audit import ENOUGH_FOR_ECE, audit_method
 from metaprobe.training.checkpoint import read_by
 from metaprobe.training.evidence import Evidence, Scores, load_runs
+from metaprobe.training.learning_curve import learning_curve
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
     AFTER,
@@ -396,6 +399,7 @@ def comparison(
     runs: Sequence[Run] = (),
     notes: Sequence[str] = (),
     shipped: Mapping[str, Place] | None = None,
+    learning: LearningCurve | None = None,
     command: str,
 ) -> Comparison:
     """Returns everything that a report shows of a study.
@@ -430,6 +434,8 @@ def comparison(
         baselines=dict(Counter(fits.best_baseline).most_common()),
         exported=nearest_checkpoint(results),
         accuracy=accuracy_rows(table),
+        learning=learning,
+        by_model=headline_by_model(table, fits.methods, headline_method(results).name, seed=seed),
         sweeps=_sweeps(study.methods, fits, results, shipped or {}),
         trajectories=trajectories(table),
         pairs=pairs,
@@ -548,8 +554,9 @@ def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison
         seed=options.seed,
         on_step=options.on_step,
     )
+    learning = learning_curve(made, on_step=options.on_step) if options.learning_curves else None
     options.on_step("report")
-    comparison, _ = write_comparison(options.out, made, command=options.recorded("compare"))
+    comparison, _ = write_comparison(options.out, made, learning=learning, command=options.recorded("compare"))
     return comparison
 
 
@@ -559,6 +566,7 @@ def write_comparison(
     *,
     notes: Sequence[str] = (),
     probes: Mapping[str, Checkpoint] | None = None,
+    learning: LearningCurve | None = None,
     command: str,
 ) -> tuple[Comparison, Path]:
     """Writes the report, its tables as CSV and LaTeX, its drawings as SVG and PDF, comparison.json and the item table.
@@ -572,7 +580,7 @@ def write_comparison(
 
     shipped = {name: _place(checkpoint) for name, checkpoint in (probes or {}).items()}
     runs = load_runs(of.stores)
-    compared = comparison(of, runs=runs, notes=notes, shipped=shipped, command=command)
+    compared = comparison(of, runs=runs, notes=notes, shipped=shipped, learning=learning, command=command)
     folder = Path(folder)
     numbers = json.dumps(compared.to_dict(), indent=2) + "\n"
     for name, content in {**report_files(compared), "comparison.json": numbers.encode()}.items():

@@ -13,10 +13,11 @@ from metaprobe.checkpoints import Generator, Training
 from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
+from metaprobe.probes.decisions import decision_columns, decision_signals
 from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
-from metaprobe.records.types import Call, FloatArray, Run
+from metaprobe.records.types import Call, DecisionAnswer, FloatArray, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
 from metaprobe.training.checkpoint import answers_of, named_reader
 from metaprobe.training.folds import join_table
@@ -55,6 +56,10 @@ class Evidence:
     """Which groups were joined because their questions or answers repeat, in words; empty where none were."""
     evaluated: Mapping[str, float] = field(default_factory=dict)
     """Call id -> what the answer was evaluated at by a verifier, in [0, 1] (`evaluations_of`)."""
+    decision_names: tuple[str, ...] = ()
+    """Columns of what decision models said of the answers; empty where none said anything."""
+    decisions: Scores | None = None
+    """(n, d) of these columns, NaN where a number is not known."""
     without_logprobs: int = 0
     """Labelled answers that are no rows here, because they hold no log-probabilities."""
 
@@ -141,10 +146,17 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     calls = _calls(runs, row)
     generator, data, evaluated = generator_of(calls), fingerprint(runs), evaluations_of(runs)
     reader = logprobs_reader_of(calls)
+    decided: dict[str, list[DecisionAnswer]] = {}
+    for run in runs:
+        for answer in run.decision_answers:
+            decided.setdefault(answer.call_id, []).append(answer)
     by_target = {}
     for target, given in tables.items():
         table, regrouped = join_table(given)
         ids = table.call_ids.tolist()
+        decision_names, decisions = decision_columns(
+            [{name: s.value for name, s in decision_signals(decided.get(i, ())).signals.items()} for i in ids]
+        )
         by_target[target] = Evidence(
             table=table,
             features=X[[row[call_id] for call_id in ids]],
@@ -157,6 +169,8 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
             labels_by_source=labels_by_source(runs, ids, target),
             regrouped=regrouped,
             evaluated=evaluated,
+            decision_names=decision_names,
+            decisions=decisions.astype(np.float64) if decision_names else None,
         )
     return by_target
 

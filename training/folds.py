@@ -70,6 +70,16 @@ def final_roles(groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -
     return _inner(np.arange(len(y)), np.empty(0, dtype=np.int64), groups, y, seed)
 
 
+def with_fewer(roles: Roles, labels: int, groups: Sequence[str], y: NDArray[np.int64], *, seed: int = 0) -> Roles:
+    """Returns roles that have seen about so many rows, in whole groups that `seed` draws; the same test rows."""
+    named = np.asarray(groups)
+    drawn = np.random.default_rng(seed).permutation(np.unique(named[roles.seen]))
+    place = {name: i for i, name in enumerate(drawn.tolist())}
+    order = np.array([place[name] for name in named[roles.seen].tolist()])
+    last = np.searchsorted(np.cumsum(np.bincount(order)), labels)
+    return _inner(roles.seen[order <= last], roles.test, groups, y, seed)
+
+
 def _inner(seen: Rows, test: Rows, groups: Sequence[str], y: NDArray[np.int64], seed: int) -> Roles:
     """Returns the roles: about 60 % of the seen groups train, 20 % select and 20 % calibrate."""
     parts = [part for _, part in group_folds(seen, groups, y, 5, seed + 1)]

@@ -16,13 +16,14 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.training.calibration import USUAL_CALIBRATORS, Platt
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.ladder import fit_ladder
+from metaprobe.training.ladder import fit_ladder, fit_offsets
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
 
 MEAN_LOGPROB = "mean log-probability"
 TREES = "LightGBM on logprobs"
 LADDER = "learned on logprobs"
+DECISIONS = "learned on decisions"
 BEFORE = "hidden probe, before"
 AFTER = "hidden probe, answer"
 BLEND = "blend"
@@ -114,6 +115,38 @@ def calibrators_of(method: Method) -> tuple[str, ...]:
     The quality predictor gets Platt's alone: an exported base rate is added to its log-odds.
     """
     return (Platt.name,) if isinstance(method, LogprobLadder) else USUAL_CALIBRATORS
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedDecisions:
+    """Logistic regression on all that a decision model said of an answer, with a base rate for each run.
+
+    The width of the weights' prior is chosen on selection rows. A number that is missing has its mean; an answer of
+    which nothing was said has no score.
+    """
+
+    name: str = DECISIONS
+    family: Family = "decision"
+    fitted: bool = True
+    priors: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table, X = evidence.table, evidence.decisions
+        assert X is not None, "offered only where decisions were made"
+        runs = runs_of(table)
+
+        def fitted(learn: Rows, sd: float) -> Scorer:
+            held = np.isfinite(X[learn]).any(axis=0)
+            centre, spread = np.nanmean(X[learn][:, held], axis=0), np.nanstd(X[learn][:, held], axis=0)
+            standard = np.nan_to_num((X[:, held] - centre) / np.where(spread > 0, spread, 1.0))
+            fit = fit_offsets(standard[learn], table.y[learn], runs[learn], sd=sd)
+            nothing = np.isnan(X[:, held]).all(axis=1)
+            return lambda rows: np.where(nothing[rows], np.nan, standard[rows] @ fit.weights + fit.rates.of(runs[rows]))
+
+        y, rows = table.y[roles.selection], roles.selection
+        reached = {sd: float(auroc(y, np.nan_to_num(fitted(roles.train, sd)(rows)))) for sd in self.priors}
+        best = max(reached, key=lambda sd: reached[sd])
+        return Fitted(fitted(roles.learning, best), reached[best])
 
 
 @dataclass(frozen=True, slots=True)

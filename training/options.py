@@ -301,3 +301,7 @@ class CompareOptions(AnswerOptions):
             kind="file",
         ),
     ] = ()
+    learning_curves: Annotated[
+        bool,
+        Option("Fit again on 100, 300, 1,000 and 3,000 labels, as far as there are more. Takes up to twice as long."),
+    ] = False

@@ -16,11 +16,12 @@ from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import usable_groups
+from metaprobe.probes.decisions import MADE
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import calibrator_on, sigmoid
 from metaprobe.training.controls import control_methods, own_controls
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
-from metaprobe.training.folds import Roles, outer_folds
+from metaprobe.training.folds import Roles, outer_folds, with_fewer
 from metaprobe.training.heads import INVERTED
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
@@ -32,6 +33,7 @@ from metaprobe.training.methods import (
     USUAL_LADDER,
     GivenScore,
     HiddenProbeMethod,
+    LearnedDecisions,
     LogprobLadder,
     Method,
     calibrators_of,
@@ -81,6 +83,7 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
     given: list[Method] = [
         GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
         GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
+        *decision_methods(evidence),
         *control_methods(evidence),
     ]
     methods = [m for m in given if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
@@ -91,6 +94,16 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
         if read:
             methods.append(HiddenProbeMethod(name, read))
     return methods
+
+
+def decision_methods(evidence: Evidence) -> list[Method]:
+    """Returns each question's number as a score, and what is learned of all of them; nothing without decisions."""
+    if evidence.decisions is None:
+        return []
+    columns = zip(evidence.decision_names, evidence.decisions.T, strict=True)
+    asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
+    given = [GivenScore(f"decision {name}", "decision", lambda _, held=column: held) for name, column in asked]
+    return [*given, LearnedDecisions()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,9 +176,13 @@ def crossfit(
     folds: int = 5,
     seed: int = 0,
     blend: Sequence[str] = (),
+    labels: int | None = None,
     on_step: OnStep = quiet,
 ) -> CrossFit:
     """Fit and calibrate every method in every outer fold, by group; the calibrator is chosen on calibration rows.
+
+    `labels`: how many labels each fold learns from, calibration included, in whole groups drawn by `seed`; None for
+    all. The test rows are the same.
 
     Adds the best plain baseline (chosen in each fold on its selection rows) and, where `blend` names at least two
     methods, their blend (`blend_weights`), calibrated again. Raises `RecordError` where the groups do not suffice.
@@ -181,7 +198,10 @@ def crossfit(
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
-    splits = tuple(outer_folds(list(table.groups), table.y, folds=folds, seed=seed))
+    splits = tuple(
+        roles if labels is None else with_fewer(roles, labels, list(table.groups), table.y, seed=seed)
+        for roles in outer_folds(list(table.groups), table.y, folds=folds, seed=seed)
+    )
     for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
         for place, method in enumerate(methods, 1):

@@ -80,6 +80,36 @@ class CoverageAtRisk:
         return data.value(ratio(kept, accepted[:, -1]))
 
 
+@dataclass(frozen=True, slots=True)
+class AccuracyAtCoverage:
+    """A metric: the share of right ones among the share `coverage` of the answers with the highest scores.
+
+    Equal scores at the edge count in part, as if their order were drawn.
+    """
+
+    coverage: float
+
+    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+        data = rank_scores(y, score, weight)
+        taken = self.coverage * data.count.sum(axis=1, keepdims=True)
+        before = np.cumsum(data.count, axis=1) - data.count
+        part = np.clip(ratio(taken - before, data.count), 0, 1)
+        return data.value(ratio((np.nan_to_num(part) * data.ones).sum(axis=1), taken[:, 0]))
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFall:
+    """A metric: by which share the error falls where only the share `coverage` of the answers is given; 0 by chance."""
+
+    coverage: float
+
+    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
+        data = rank_scores(y, score, weight)
+        n = data.count.sum(axis=1)
+        right = np.asarray(AccuracyAtCoverage(self.coverage)(y, score, weight)).reshape(-1)
+        return data.value(1 - ratio(1 - right, ratio(n - data.ones.sum(axis=1), n)))
+
+
 def _least_mean_risk(data: Ranked) -> Floats:
     """(R,): the AURC of a perfect ranking."""
     n, right = data.count.sum(axis=1), data.ones.sum(axis=1)

@@ -30,8 +30,11 @@ from metaprobe.eval.results import (
     CostQuality,
     Family,
     LayerSweep,
+    LearningCurve,
     MethodResult,
+    OfModel,
     Place,
+    SeenMethod,
     SeenTokens,
     Trajectories,
 )
@@ -304,28 +307,68 @@ def thresholds(comparison: Comparison, methods: Sequence[MethodResult]) -> tuple
 
 def seen(by_tokens: SeenTokens) -> Figure:
     """AUROC against tokens seen."""
+    return _auroc_against("seen", "tokens seen", by_tokens.tokens, by_tokens.methods)
 
+
+def learning(curve: LearningCurve) -> Figure:
+    """AUROC against the number of labels."""
+    return _auroc_against("learning", "labels learned from", curve.labels, curve.methods)
+
+
+def _auroc_against(ident: str, what: str, at: Sequence[int], methods: Sequence[SeenMethod]) -> Figure:
     def paint(ax: Axes) -> None:
         ax.axhline(0.5, **BROKEN)
-        for method, line in _numbered(by_tokens.methods):
+        for method, line in _numbered(methods):
             low, middle, high = np.array([(a.low, a.estimate, a.high) for a in method.auroc]).T
             colour = FAMILY[method.family]
-            ax.fill_between(by_tokens.tokens, low, high, color=colour, alpha=0.14, linewidth=0)
-            ax.plot(by_tokens.tokens, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
+            ax.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
+            ax.plot(at, middle, color=colour, linestyle=line, marker="o", markersize=3, label=method.name)
         ax.set_xscale("log")
-        ax.set_xticks(by_tokens.tokens, [str(k) for k in by_tokens.tokens])
+        ax.set_xticks(at, [str(k) for k in at])
         ax.minorticks_off()
-        ax.set(xlabel="tokens seen", ylabel="AUROC")
+        ax.set(xlabel=what, ylabel="AUROC")
 
-    ends = ", ".join(
-        f"{m.name} {number(m.auroc[0].estimate)} to {number(m.auroc[-1].estimate)}" for m in by_tokens.methods
-    )
+    ends = ", ".join(f"{m.name} {number(m.auroc[0].estimate)} to {number(m.auroc[-1].estimate)}" for m in methods)
     return Figure(
-        ident="seen",
-        title="AUROC against tokens seen",
-        label=f"AUROC from {by_tokens.tokens[0]} to {by_tokens.tokens[-1]} tokens seen: {ends}.",
+        ident=ident,
+        title=f"AUROC against {what}",
+        label=f"AUROC from {at[0]} to {at[-1]} {what}: {ends}.",
         paint=paint,
         note="Bands: 95 % intervals. Broken line: guessing",
+    )
+
+
+def model_sizes(rows: Sequence[OfModel]) -> Figure:
+    """Gain of the headline method by model size, over the strongest control and over stated confidence."""
+    sizes = [row.parameters for row in rows]
+    gains = {
+        "over its strongest control": ([row.diff_control for row in rows], FAMILY["learned"], "o"),
+        "over stated confidence": ([row.diff_stated for row in rows], FAMILY["explicit"], "s"),
+    }
+
+    def paint(ax: Axes) -> None:
+        ax.axhline(0, **BROKEN)
+        for name, (intervals, colour, marker) in gains.items():
+            known = [(size, one) for size, one in zip(sizes, intervals, strict=True) if one is not None]
+            if known:
+                x, held = zip(*known, strict=True)
+                ends = [[one.estimate - one.low for one in held], [one.high - one.estimate for one in held]]
+                middle = [one.estimate for one in held]
+                ax.errorbar(x, middle, ends, color=colour, marker=marker, markersize=4, capsize=2, label=name)
+        ax.set_xscale("log")
+        ax.set_xticks(sizes, [row.model for row in rows])
+        ax.minorticks_off()
+        ax.set(xlabel="model, by parameters", ylabel="gain in AUROC")
+
+    told = "; ".join(
+        f"{row.model} {format_interval(row.diff_control, signed=True)}" for row in rows if row.diff_control is not None
+    )
+    return Figure(
+        ident="models",
+        title="Gain by model size",
+        label=f"Gain in AUROC over the strongest control of each model: {told}.",
+        paint=paint,
+        note="Bars: 95 % intervals. Broken line: no gain",
     )
 
 

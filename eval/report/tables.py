@@ -36,6 +36,7 @@ from metaprobe.eval.results import (
     Failures,
     Finding,
     LayerSweep,
+    LearningCurve,
     MethodResult,
     Overconfidence,
     SeenMethod,
@@ -232,6 +233,51 @@ def efficiency(choice: TwoChoice) -> Table:
         interval_column("m_ratio", "M-ratio", "higher"),
         Column("bins", "Grades"),
         Column("refused", "Not given because", "prose", shown=any(row.refused for row in choice.methods)),
+    )
+
+
+def selective(comparison: Comparison) -> Table:
+    """Right answers where the least sure ones are held back."""
+    return Table.made(
+        "selective",
+        "Share of right ones among the 80 % of the answers with the highest scores, and by which share that makes the "
+        f"error ({percent(1 - comparison.base_rate, 1)} of all answers) fall. A random score lets it be.",
+        comparison.methods,
+        Column("method", "Method", "text", cell=lambda method: words(method.name)),
+        interval_column("right_at_80", "Right at 80 % coverage", "higher", cell=rate),
+        interval_column("error_fall", "Error falls by", "higher", cell=rate),
+    )
+
+
+def learning(curve: LearningCurve) -> Table:
+    def auroc(at: int, method: SeenMethod) -> Column:
+        return Column(
+            f"auroc_{at + 1}", method.name, "interval", "higher", cell=lambda row: estimate(method.auroc[row])
+        )
+
+    return Table.made(
+        "learning",
+        "AUROC on the same test answers by the number of labels that each fold learns from, calibration included; one "
+        "draw of groups a size.",
+        range(len(curve.labels)),
+        Column("labels", "Labels", cell=lambda row: count(curve.labels[row])),
+        *(auroc(at, method) for at, method in enumerate(curve.methods)),
+    )
+
+
+def by_model(comparison: Comparison) -> Table:
+    """The headline method on each model's answers."""
+    return Table.made(
+        "models",
+        f"{comparison.headline} on the answers of each model, beside the control that is strongest on these.",
+        comparison.by_model,
+        Column("model", "Model", "text"),
+        number_column("n", "Answers", count),
+        number_column("accuracy", "Right", share),
+        interval_column("auroc", "AUROC", "higher"),
+        Column("control", "Strongest control", "text"),
+        interval_column("diff_control", "vs strongest control", cell=difference),
+        interval_column("diff_stated", "vs stated", cell=difference),
     )
 
 

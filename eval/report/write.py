@@ -201,6 +201,13 @@ def _methods(comparison: Comparison) -> Section:
     elif comparison.two_choice_refused:
         remarks.append(f"Metacognitive efficiency (meta-d') is not given: {comparison.two_choice_refused}.")
     more = [("Against every control", tables.controls(comparison))]
+    if any(method.right_at_80 for method in shown):
+        more.append(("Where only the surest 80 % are given", tables.selective(comparison)))
+    if comparison.learning:
+        more.append(("By the number of labels", tables.learning(comparison.learning)))
+    if comparison.by_model:
+        more.append(("By model", tables.by_model(comparison)))
+    sized = [row for row in comparison.by_model if row.parameters is not None]
     if equal:
         more.append(("At equal difficulty", tables.within_strata(comparison, equal)))
     if comparison.two_choice:
@@ -209,7 +216,11 @@ def _methods(comparison: Comparison) -> Section:
         ident="methods",
         title="Which method distinguishes right from wrong",
         tables=(tables.methods(comparison),),
-        figures=figures.thresholds(comparison, main_methods(comparison)),
+        figures=(
+            *figures.thresholds(comparison, main_methods(comparison)),
+            *([figures.learning(comparison.learning)] if comparison.learning else []),
+            *([figures.model_sizes(sized)] if len(sized) > 1 else []),
+        ),
         more=[(title, table) for title, table in more if table.rows],
         remarks=remarks,
     )

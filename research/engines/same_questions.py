@@ -4,25 +4,31 @@
     python -m research.engines.same_questions llama-cpp    # llama.cpp reads the embedded Q4_1 file itself
     VLLM_PYTHON -m research.engines.same_questions vllm    # vLLM's engine in bfloat16
 
-Every part resumes in out/engines, and packs what is there into recorded/engines/NAME. The questions are those of
-recorded/breadth, asked directly, so that recorded/breadth/smollm2-135m (transformers, bfloat16) is the engine before.
+Every part resumes in out/engines, and packs its answers into recorded/engines/NAME. With --kept it asks nothing, and
+packs what was answered so far: the items come in an order of which every beginning is a fair sample. The questions
+are those of recorded/breadth, asked directly, so that recorded/breadth/smollm2-135m (transformers, bfloat16) is the
+engine before.
 """
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from metaprobe.llms.cache import CallCache
+from metaprobe.llms.replay import ReplayLLM
 from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
+from metaprobe.records.types import Call
 from research.breadth.asking import DIRECT, ONCE
 from research.breadth.collect import record
 from research.breadth.items import EACH, breadth_items
@@ -40,15 +46,27 @@ READY_S = 120.0
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"))
 @click.option("--each", type=click.IntRange(1, EACH), default=EACH, show_default=True, help="Items of each family.")
 @click.option("--batch-size", type=click.IntRange(1), default=64)
-def main(engine: str, out: Path, each: int, batch_size: int) -> None:
+@click.option("--kept", is_flag=True, help="Ask nothing, and pack what was answered so far.")
+def main(engine: str, out: Path, each: int, batch_size: int, kept: bool) -> None:
     """Record through one engine, and pack."""
-    folder = out / "engines" / engine
+    folder = out / "engines" / (f"{engine}-kept" if kept else engine)
     system = replace(ONCE, variants=(DIRECT,), default_variants=(DIRECT,))
-    with served(engine, batch_size) as llm:
-        report = asyncio.run(record(system, breadth_items(each), llm, folder, batch_size))
+    items, calls = breadth_items(each), kept_calls(out / "engines" / f"{engine}-calls.sqlite") if kept else []
+    if kept:
+        asked = {call.messages[-1].content for call in calls}
+        items = [item for item in items if item.question in asked]
+    with nullcontext(ReplayLLM(calls)) if kept else served(engine, batch_size) as llm:
+        report = asyncio.run(record(system, items, llm, folder, batch_size))
     click.echo(f"{engine}: {report.done} recorded, {report.stored_before} stored before, {len(report.failed)} failed")
     PACKED.mkdir(exist_ok=True)
     pack(folder, PACKED / engine, text=True, alternatives=lambda run: False)
+
+
+def kept_calls(path: Path) -> list[Call]:
+    """Returns every call that a collection's cache keeps."""
+    with CallCache(path) as cache, closing(sqlite3.connect(path)) as db:
+        calls = [cache.get(key) for (key,) in db.execute("SELECT key FROM calls")]
+    return [call for call in calls if call is not None]
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Self
 
 import msgspec
@@ -161,7 +160,7 @@ class _Asking:
         models = {name: one.model for name, one in chooser.upstreams.items()}
         try:
             answered = await chooser.panel.ask(
-                {name: self._client(name) for name in models},
+                {name: partial(self._create, name) for name in models},
                 messages,
                 model=models,
                 price=chooser.settings.panel_price,
@@ -190,10 +189,6 @@ class _Asking:
         if not _flag(self.chat, "stream"):
             return Response(body, media_type="application/json")
         return Response(b"".join(_events(body, self.chat)), media_type=EVENTS)
-
-    def _client(self, agent: str) -> Any:
-        create = partial(self._create, agent)
-        return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
 
     async def _create(self, agent: str, *, model: str, **_: Any) -> UpstreamCompletion:
         """Returns an upstream's answer. Raises `Refusal` where it gives none."""
