@@ -321,11 +321,11 @@ TAKEN_BY = {
     "hidden": "`metaprobe collect --signal`, ConfidenceProbe and DifficultyProbe",
     "blend": "`metaprobe score CHECKPOINT RUNS` and TravellingBlend",
     "adapter": "`metaprobe collect --signal` and AdapterProbe",
-    "router": "`metaprobe route` and `metaprobe collect --policy learned:`",
-    "choice": "LearnedChoice",
-    "panel": "`metaprobe score CHECKPOINT RUNS` and Panel",
+    "panel": "`metaprobe score CHECKPOINT RUNS`, `metaprobe route`, `metaprobe collect --policy learned:` and Panel",
     "text-classes": "TextClassifier and `metaprobe collect writing-assistant --constant learned=1`",
 }
+REPLACED = {"router": "`metaprobe train router`", "choice": "`metaprobe train panel`"}
+"""Kind of earlier versions -> the command that trains a panel in the checkpoint's place."""
 
 
 def check_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> None:
@@ -339,5 +339,7 @@ def wrong_kind(path: str | os.PathLike[str], kind: str, *expected: str) -> Contr
     folder = Path(path)
     named = f"{BUNDLED}{folder.name}" if folder.parent == FOLDER else path
     taken = f": {TAKEN_BY[kind]} take it" if kind in TAKEN_BY else ""
+    if kind in REPLACED:
+        taken = f": it is of an earlier version, and a panel took its place; train one with {REPLACED[kind]}"
     wanted = " or ".join(map(repr, expected))
     return ContractMismatch(f"{named} is a checkpoint of kind {kind!r}; expected {wanted}{taken}")

@@ -14,6 +14,7 @@ which asking an agent brings its answer as well.
 """
 
 import dataclasses
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,13 +30,15 @@ from metaprobe.records.types import Decision
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer, untold
 from metaprobe.routing.panel_asks import MARGIN
-from metaprobe.routing.panel_rows import STATED
+from metaprobe.routing.panel_rows import STATED, Floats
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State, make_decision, without_failed
 
 DRAWS = 32
 """Of what the other agents may say, for the worth of asking them."""
 ASSESSMENT = 0.5
+NARROW = 0.5
+"""Least width of an agent's scale of confidence: one that always gave the same may give another within it."""
 SOURCES = "confidence_sources"
 """In the contract: agent -> where the confidences are from that the panel learned from."""
 Heard = Mapping[str, Signals]
@@ -189,9 +192,20 @@ class AgentPolicy:
             if signal is None:
                 if agent in self.panel.always_stated:
                     return f"{agent} gave no confidence, and did in training"
-            elif why := describe_mismatch(self.sources, agent, signal.source):
+            elif why := describe_mismatch(self.sources, agent, signal.source) or self._off_scale(agent, signal.value):
                 return why
         return ""
+
+    def _off_scale(self, agent: str, confidence: float) -> str:
+        """Returns why a confidence must be on another scale than in training; empty where it need not be."""
+        levels = stated_levels(self.panel, agent)
+        if levels is None:
+            return ""
+        low, high = float(levels[0]), float(levels[-1])
+        width = max(high - low, NARROW)
+        if low - width <= confidence <= high + width or confidence == -math.inf:
+            return ""
+        return f"the confidence of {agent} is {confidence:g}, and in training it was from {low:g} to {high:g}"
 
     def _chances(self, heard: Heard, dimension: str) -> dict[str, float]:
         return self._chances_of({agent: _confidence(signals) for agent, signals in heard.items()}, dimension)
@@ -267,12 +281,20 @@ def draw_confidences(panel: Panel, agent: str, seed: int) -> list[float | None]:
 
     All are None where it gave none.
     """
-    agents = panel.agents
-    levels = agents.levels[agents.agent(agent), agents.signals.index(STATED)] if STATED in agents.signals else None
-    if levels is None or not np.isfinite(levels[0]):
+    levels = stated_levels(panel, agent)
+    if levels is None:
         return [None] * DRAWS
     ranks = (np.random.default_rng(seed).permutation(DRAWS) + 0.5) / DRAWS
     return [float(level) for level in levels[(ranks * len(levels)).astype(int)]]
+
+
+def stated_levels(panel: Panel, agent: str) -> Floats | None:
+    """Returns the rising quantiles of the confidences that the agent gave in training; None where it gave none."""
+    agents = panel.agents
+    if STATED not in agents.signals:
+        return None
+    levels = agents.levels[agents.agent(agent), agents.signals.index(STATED)]
+    return levels if np.isfinite(levels[0]) else None
 
 
 def load_policy(

@@ -25,11 +25,10 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.training.options import GateOptions, PanelOptions
+from metaprobe.training.options import GateOptions, PanelOptions, RouterOptions
 from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.gate import write_gate
-from metaprobe.training.recipes.panel import train_panel
-from metaprobe.training.router.train import write_router
+from metaprobe.training.recipes.panel import train_panel, train_router
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "recorded" / "smollm2-metacog-eval"
@@ -164,7 +163,7 @@ def routing(folder: Path) -> Names:
             right = float(rng.random() < skill)
             agents[name] = AgentOutcome("A" if right else "B", right, -0.2 if right else -0.9, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"question {i}", "mmlu", agents))
-    write_router(folder / "checkpoints" / "router", questions, folds=2, states=1000, command="test")
+    train_router(questions, RouterOptions(out=folder / "checkpoints" / "router"))
     return {}
 
 
@@ -200,7 +199,7 @@ def several_answers(folder: Path) -> Names:
 
 
 def loop(folder: Path) -> Names:
-    """Three agents of one's own, of which the first is doubtful; a router of them; and a client of two models."""
+    """Three agents of one's own, of which the first is doubtful; a panel of them; and a client of two models."""
     small_checkpoint(folder / "out" / "quality", made_up(), model="m")
     rng, questions = np.random.default_rng(0), []
     for i in range(120):
@@ -210,7 +209,7 @@ def loop(folder: Path) -> Names:
             sure = rng.uniform(0.6, 1.0) if right else rng.uniform(0.3, 0.8)
             agents[name] = AgentOutcome("A" if right else "B", right, sure, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"What is {i} times {i}?", "sums", agents))
-    write_router(folder / "out" / "router", questions, folds=2, states=1000, command="test")
+    train_router(questions, RouterOptions(out=folder / "out" / "router"))
     asked_of: list[str] = []
 
     def ask(agent: str, messages: object) -> dict[str, Any]:

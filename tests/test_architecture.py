@@ -99,7 +99,6 @@ def test_the_front_door_shows_exactly_these_names() -> None:
         "CheckpointError",
         "ConfidenceProbe",
         "DifficultyProbe",
-        "LearnedRouter",
         "MissingExtra",
         "Panel",
         "PaperRules",

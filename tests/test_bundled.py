@@ -24,14 +24,14 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.learned import LearnedRouter
+from metaprobe.routing.panel import Panel
 
 ROOT = Path(__file__).parent.parent
 CLASSES = {
     "quality": "QualityPredictor",
     "blend": "TravellingBlend",
     "gate": "StreamingGate",
-    "router": "LearnedRouter",
+    "panel": "Panel",
     "text-classes": "TextClassifier",
 }
 
@@ -91,10 +91,10 @@ def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
     wrong = r"^bundled:gate is a checkpoint of kind 'gate'; expected 'quality': `metaprobe serve --gate`"
     with pytest.raises(ContractMismatch, match=wrong):
         QualityPredictor.load("bundled:gate")
-    with pytest.raises(ContractMismatch, match=r"kind 'router'; expected 'hidden': `metaprobe route`"):
+    with pytest.raises(ContractMismatch, match=r"kind 'panel'; expected 'hidden': `metaprobe score"):
         ConfidenceProbe.load("bundled:router")
-    with pytest.raises(ContractMismatch, match=r"^bundled:quality .* expected 'router': `metaprobe score`"):
-        LearnedRouter.load("bundled:quality")
+    with pytest.raises(ContractMismatch, match=r"^bundled:quality .* expected 'panel': `metaprobe score`"):
+        Panel.load("bundled:quality")
     with pytest.raises(ContractMismatch, match="expected 'quality' or 'hidden' or 'adapter': `metaprobe serve"):
         SignalSource.load([f"confidence={find_bundled('gate')}"])
 

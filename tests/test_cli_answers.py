@@ -4,6 +4,7 @@ import errno
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -44,9 +45,9 @@ def line_file(tmp_path: Path) -> Path:
 
 
 def test_route_names_the_lines_that_it_could_not_decide(stand_in: Any, line_file: Path) -> None:
-    stand_in("routing.learned.LearnedRouter.load", "router")
+    stand_in("routing.panel.Panel.load", SimpleNamespace(ask_plan=lambda **_: None))
     refused = {"action": None, "line": 2, "reason": f"{line_file}:2: why"}
-    lines = stand_in("training.router.evaluate.route_lines", [{"action": "ask"}, refused])
+    lines = stand_in("routing.panel_lines.step_lines", [{"action": "ask"}, refused])
     result = run("route", "bundled:router", line_file)
     assert (result.exit_code, result.stderr) == (1, f"{line_file}:2: why\n")
     assert [json.loads(line) for line in result.stdout.splitlines()] == lines.answer
@@ -56,7 +57,7 @@ def test_route_names_the_lines_that_it_could_not_decide(stand_in: Any, line_file
     lines.answer = []
     none = run("route", "bundled:router", line_file)
     assert (none.exit_code, none.stderr) == (1, f"{line_file} holds no lines to decide\n")
-    for wrong in (("--budget", "1", "--lambda", "1"), ("--seconds", "1", "--per-second", "1"), ("--budget", "0")):
+    for wrong in (("--budget", "1", "--price", "1"), ("--price", "-1"), ("--budget", "0")):
         assert run("route", "bundled:router", line_file, *wrong).exit_code == 2
 
 

@@ -119,9 +119,9 @@ TRAININGS: dict[str, tuple[str, type, tuple[Any, ...], dict[str, Any]]] = {
          "max_length": 64},
     ),
     "router": (
-        "router.train.train_router", RouterOptions,
-        (*FOLDS, "--agent", "a", "--agent", "b", "--states", 1000, "--signal", "confidence=x"),
-        {"folds": 3, "seed": 9, "agent": ("a", "b"), "states": 1000, "signal": ("confidence=x",)},
+        "recipes.panel.train_router", RouterOptions,
+        ("--seed", 9, "--agent", "a", "--agent", "b", "--signal", "confidence=x"),
+        {"seed": 9, "agent": ("a", "b"), "signal": ("confidence=x",)},
     ),
 }  # fmt: skip
 """Command -> what it calls, the options of that, what is typed and what it then is."""
@@ -149,7 +149,7 @@ def test_what_is_typed_is_what_is_trained(
 @pytest.mark.parametrize(
     ("kind", "typed"),
     [("gate", ("--alpha", "0")), ("gate", ("--alpha", "1")), ("quality", ("--folds", "1")), ("quality", ("--seed", -1)),
-     ("hidden", ("--when", "during")), ("router", ("--states", 999)), ("adapter", ("--max-length", 7))],
+     ("hidden", ("--when", "during")), ("router", ("--seed", -1)), ("adapter", ("--max-length", 7))],
 )  # fmt: skip
 def test_a_value_out_of_range_is_a_usage_error_before_anything_is_read(
     kind: str, typed: tuple[str, ...], store: Path

@@ -1,7 +1,6 @@
-"""Where a confidence is from stands in a router's contract: another source is refused or said, and none is leaked."""
+"""Where a confidence is from stands in a panel's contract: another source is refused or said, and none is leaked."""
 
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +19,13 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, read_outc
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
 from metaprobe.routing.explore import EpsilonGreedy
-from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_policy import AgentPolicy, check_sources
-from metaprobe.routing.learned_state import AskedAgent, Known
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_policy import AgentPolicy, check_sources
 from metaprobe.routing.policy import ASK, EXECUTE, State
-from metaprobe.training.router.confidence_sources import Confidences, sources_of
-from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_of
-from metaprobe.training.router.train import write_router
+from metaprobe.training.options import RouterOptions
+from metaprobe.training.recipes.confidence_sources import Confidences, sources_of
+from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of
+from metaprobe.training.recipes.panel import train_router
 
 AGENTS = ("alpha", "beta")
 PRICES = {name: Price(1.0, 1.0) for name in AGENTS}
@@ -52,59 +51,30 @@ def planted(n: int, source: str = "stated") -> list[QuestionOutcomes]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sources") / "stated"
-    write_router(path, planted(200), folds=2, states=1000)
-    return path
+    return train_router(planted(200), RouterOptions(out=tmp_path_factory.mktemp("sources") / "stated")).path
 
 
-def known(source: str, value: float = 0.5) -> Known:
-    return Known({"alpha": AskedAgent("", value, source)}, dimension="any")
+def why(policy: AgentPolicy, source: str) -> str:
+    """Why the policy decides as it does where alpha's confidence is from there."""
+    signals = Signals(confidence=Signal(0.5, source), profile=Signal(0.5, "profile"))
+    return policy.decide(State("d", "assess", signals, "alpha", dimension="any"), (EXECUTE, ASK)).reason
 
 
-def test_the_contract_says_where_each_agents_confidence_is_from(folder: Path) -> None:
-    assert LearnedRouter.load(folder).sources == {"alpha": "stated", "beta": "stated"}
-
-
-def test_a_confidence_from_another_source_is_said_once_and_not_used(folder: Path) -> None:
-    """The number is one that the agent often stated, so that its range tells nothing: before, it was just taken."""
-    router = LearnedRouter.load(folder)
-    own = router.decide(known("stated"))
-    assert not own.fallback
-    with pytest.warns(
-        UserWarning, match=r"alpha is read by checkpoint ffff.*learned from one that is stated by the model"
-    ):
-        other = router.decide(known(OTHER))
-    assert other.fallback
-    assert "train it on this one" in other.reason
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert router.decide(known(OTHER, 0.6)).fallback  # said once
-        assert router.decide(known("", 0.5)) == own  # not known is not held against it
-
-
-def test_it_can_be_refused_or_taken(folder: Path) -> None:
-    with pytest.raises(ContractMismatch, match="alpha"):
-        LearnedRouter.load(folder, on_mismatch="refuse").decide(known(OTHER))
-    taken = LearnedRouter.load(folder, on_mismatch="ignore")
-    assert taken.decide(known(OTHER)) == taken.decide(known("stated"))
-    with pytest.raises(ValueError, match="on_mismatch"):
-        LearnedRouter.load(folder, on_mismatch="refse")  # type: ignore[arg-type]
-
-
-def test_in_the_pipelines_place_the_policy_hears_the_source(folder: Path) -> None:
-    policy = AgentPolicy(LearnedRouter.load(folder))
-
-    def decide(source: str) -> str:
-        signals = Signals(confidence=Signal(0.5, source), profile=Signal(0.5, "profile"))
-        return policy.decide(State("d", "assess", signals, "alpha", dimension="any"), (EXECUTE, ASK)).reason
-
-    assert "by the papers' rule" not in decide("stated")
-    with pytest.warns(UserWarning, match="alpha"):
-        assert "by the papers' rule" in decide(OTHER)
+def test_a_confidence_from_another_source_is_said_and_not_used(folder: Path) -> None:
+    """The number is one that the agent often stated, so that its range tells nothing."""
+    policy = AgentPolicy(Panel.load(folder))
+    assert policy.sources == {"alpha": "stated", "beta": "stated"}
+    assert "by the papers' rule" not in why(policy, "stated")
+    assert why(policy, "") == why(policy, "stated"), "not known is not held against it"
+    other = why(policy, OTHER)
+    assert "by the papers' rule" in other
+    assert "alpha is read by checkpoint ffff" in other
+    assert "learned from one that is stated by the model" in other
+    assert "train it on this one" in other
 
 
 def test_a_collection_with_another_signal_is_refused_before_its_first_call(folder: Path, tmp_path: Path) -> None:
-    policy = AgentPolicy(LearnedRouter.load(folder))
+    policy = AgentPolicy(Panel.load(folder))
     checkpoint = tiny_quality(tmp_path / "quality")
     other = SignalSource.load([f"confidence={tmp_path / 'quality'}"])
     check_sources(policy, SignalSource(), AGENTS)
@@ -112,9 +82,9 @@ def test_a_collection_with_another_signal_is_refused_before_its_first_call(folde
         with pytest.raises(ContractMismatch, match=checkpoint.digest[:16]):
             check_sources(under, other, AGENTS)
     # One that learned from both joined takes either for an answer, but not for a collection.
-    joined = AgentPolicy(LearnedRouter.load(folder))
-    joined.router.sources.update(dict.fromkeys(AGENTS, f"stated+{checkpoint.digest}"))
-    assert not joined.router.decide(known("stated")).fallback
+    joined = AgentPolicy(Panel.load(folder))
+    joined.sources.update(dict.fromkeys(AGENTS, f"stated+{checkpoint.digest}"))
+    assert "by the papers' rule" not in why(joined, "stated")
     with pytest.raises(ContractMismatch, match="joined with the stated one"):
         check_sources(joined, SignalSource(), AGENTS)
     check_sources(joined, SignalSource.load([f"confidence=stated+{tmp_path / 'quality'}"]), AGENTS)
@@ -225,16 +195,16 @@ def test_the_command_learns_from_a_signal_and_says_so_in_the_contract(tmp_path: 
     store.append(recorded(80))
     checkpoint = tiny_quality(tmp_path / "quality")
     (tmp_path / "prices.json").write_text(json.dumps({name: {"prompt": 1, "completion": 1} for name in AGENTS}))
-    options = ["--out", str(tmp_path / "c"), "--folds", "2", "--states", "1000"]
+    options = ["--out", str(tmp_path / "c")]
     signal = ["--signal", f"confidence={tmp_path / 'quality'}"]
     prices = ["--prices", str(tmp_path / "prices.json")]
     made = CliRunner().invoke(main, ["train", "router", str(tmp_path / "runs"), *options, *prices, *signal])
     assert made.exit_code == 0, made.output
-    router = LearnedRouter.load(tmp_path / "c")
-    assert router.sources == dict.fromkeys(AGENTS, checkpoint.digest)
-    assert AgentPolicy(router).assessment == 1.0
+    policy = AgentPolicy(Panel.load(tmp_path / "c"))
+    assert policy.sources == dict.fromkeys(AGENTS, checkpoint.digest)
+    assert policy.assessment == 1.0
     write_outcomes(tmp_path / "o.jsonl", planted(80))
-    elsewhere = ["--out", str(tmp_path / "d"), *options[2:]]
+    elsewhere = ["--out", str(tmp_path / "d")]
     refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "o.jsonl"), *elsewhere, *signal])
     assert refused.exit_code == 2
     assert "signal is for a folder of runs" in refused.output

@@ -22,7 +22,7 @@ from metaprobe.probes.source import NAMES, SignalSource
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
-from metaprobe.routing.learned_policy import load_policy
+from metaprobe.routing.panel_policy import load_policy
 from metaprobe.routing.paper import CONSTANTS, PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, STOP, Outcome, Policy, State
 from metaprobe.routing.review import ReviewRules

@@ -10,11 +10,10 @@ from metaprobe import ConfidenceProbe, DifficultyProbe, QualityPredictor
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.demo import Demo, train_demo
 from metaprobe.eval.controls import FITTED
-from metaprobe.probes.signals import signals_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.routing.ask_again import ACCEPT, AGAIN, LearnedChoice
-from metaprobe.routing.policy import State
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_answers import PanelAnswer
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.study import study
@@ -37,13 +36,14 @@ def demo(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 @pytest.mark.slow
 def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded_runs: Path) -> None:
-    quality, difficulty, confidence, choice = (checkpoint.path for checkpoint in demo.checkpoints)
+    quality, difficulty, confidence, asked = (checkpoint.path for checkpoint in demo.checkpoints)
     predictor, before, after = (
         QualityPredictor.load(quality),
         DifficultyProbe.load(difficulty),
         ConfidenceProbe.load(confidence),
     )
-    decide = LearnedChoice.load(choice)
+    panel = Panel.load(asked)
+    assert set(panel.agents.names) == {"direct", "step-by-step"}
     right, wrong = [], []
     for run in list(RunStore(recorded_runs).runs(hidden=True))[:60]:
         answer = run.calls[1]
@@ -51,9 +51,10 @@ def test_every_checkpoint_of_the_demo_judges_recorded_calls(demo: Demo, recorded
         assert verdict.score is not None
         assert 0 < before.difficulty(answer) < 1
         (right if run.outcome else wrong).append(after.confidence(answer))
-        decision = decide.decide(State(run.id, "ask-again", signals_of(answer)), (ACCEPT, AGAIN))
-        assert decision.action in (ACCEPT, AGAIN)
-        assert "P(right)" in decision.reason
+        first = PanelAnswer(answer.text, run.variant, stated=float(np.exp(np.mean(answer.logprobs))))
+        step = panel.next(run.item.question, run.item.dimension, [first])
+        assert step.agent in {None, "direct", "step-by-step"} - {run.variant}
+        assert 0 < step.expected < 1
     assert sum(right) / len(right) > sum(wrong) / len(wrong)
 
 
@@ -62,7 +63,6 @@ def test_the_demo_reports_what_failed_and_how_little_it_had(demo: Demo) -> None:
     page = demo.report.read_text()
     assert "1 runs failed" in page
     assert "too few to quote" in page
-    assert [policy.policy for policy in demo.comparison.choices][-1] == "oracle"
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ PAIRS = {
     "train_hidden": (("train", "hidden"), options.HiddenOptions, "metaprobe.training.recipes.hidden"),
     "train_gate": (("train", "gate"), options.GateOptions, "metaprobe.training.recipes.gate"),
     "train_panel": (("train", "panel"), options.PanelOptions, "metaprobe.training.recipes.panel"),
-    "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.router.train"),
+    "train_router": (("train", "router"), options.RouterOptions, "metaprobe.training.recipes.panel"),
     "train_text": (("train", "text"), options.TextOptions, "metaprobe.training.recipes.text"),
     "train_adapter": (("train", "adapter"), options.AdapterOptions, "metaprobe.training.recipes.adapter"),
     "compare": (("compare",), options.CompareOptions, "metaprobe.training.comparison"),

@@ -1,4 +1,4 @@
-"""What is asked of a router's training arrives where it counts: every option, seed and name is handed on."""
+"""What is asked of the training of `train router` arrives where it counts: every option, seed and name is handed on."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,8 @@ import pytest
 
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
-from metaprobe.training.options import (
-    RouterOptions,
-)
-from metaprobe.training.router import train as router
+from metaprobe.training.options import RouterOptions
+from metaprobe.training.recipes import panel
 
 
 class HeardError(Exception):
@@ -48,41 +46,20 @@ class Listener:
 def test_a_router_is_of_the_agents_prices_and_signals_that_were_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    read = Listener(monkeypatch, router, "outcomes_at", (["question"], 0.25))
-    written = Listener(monkeypatch, router, "write_router", "checkpoint")
-    asked = {"folds": 3, "seed": 7, "states": 500, "on_step": print, "command": "called so"}
-    options = RouterOptions(
-        out=tmp_path / "r",
-        agent=["b", "a"],
-        prices="prices.json",
-        signal=["confidence=c"],
-        **asked,  # type: ignore[arg-type]
-    )
-    assert router.train_router("runs", options) == "checkpoint"
-    assert read.given == (Path("runs"),)
-    assert read.named == {"prices": "prices.json", "signals": ["confidence=c"], "seed": 7, "command": "called so"}
-    assert written.given == (tmp_path / "r", ["question"])
-    assert callable(written.named.pop("on_line"))
-    assert written.named == {**asked, "agents": ("b", "a"), "assessment": 0.25}
-    written = Listener(monkeypatch, router, "write_router", "checkpoint")
-    router.train_router(["outcome"], RouterOptions(out=tmp_path / "r"))  # type: ignore[list-item]
-    assert (written.named["agents"], written.named["assessment"]) == (None, None)
-    assert written.given[1] == ["outcome"]
-
-
-def test_a_router_is_played_and_fitted_with_one_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    played = Listener(monkeypatch, router, "cross_played", "held out")
-    fit = Listener(monkeypatch, router, "fit_router")
     made = [
-        QuestionOutcomes(f"{i}", f"{i}", agents={a: AgentOutcome("", float(i % 2), None, 0.1) for a in "ab"})
+        QuestionOutcomes(f"{i}", f"{i}", agents={a: AgentOutcome("", float(i % 2), None, 0.1) for a in "abc"})
         for i in range(60)
     ]
+    read = Listener(monkeypatch, panel, "outcomes_at", (made, 0.25))
+    fitted = Listener(monkeypatch, panel, "cross_fit")
+    asked: dict[str, Any] = {"out": tmp_path / "r", "prices": "prices.json", "signal": ["confidence=c"], "seed": 7}
     with pytest.raises(HeardError):
-        router.write_router(tmp_path, made, folds=3, seed=7, states=500)
-    assert played.named == {"folds": 3, "seed": 7, "states": 500}
-    assert fit.named == {"seed": 7, "states": 500}
-    assert fit.given[2].tolist() == list(range(60))
-    with pytest.raises(RecordError, match="59 scored questions in 59 groups by 2 agents"):
-        router.write_router(tmp_path, made[1:])
-    with pytest.raises(RecordError, match="60 groups by 1 agents"):
-        router.write_router(tmp_path, made, agents=["a"])
+        panel.train_router("runs", RouterOptions(**asked, agent=["b", "a"], command="called so"))
+    assert read.given == (Path("runs"),)
+    assert read.named == {"prices": "prices.json", "signals": ["confidence=c"], "seed": 7, "command": "called so"}
+    [panels] = fitted.given
+    assert (panels.agents, len(panels), fitted.named["seed"]) == (("a", "b"), 60, 7)
+    with pytest.raises(RecordError, match="no outcome of z; the agents are a, b, c"):
+        panel.train_router(made, RouterOptions(**asked, agent=["a", "z"]))
+    with pytest.raises(RecordError, match="none of 60 questions has two scored answers"):
+        panel.train_router(made, RouterOptions(**asked, agent=["a"]))

@@ -32,7 +32,7 @@ from metaprobe.checkpoints.files import explain_errors, location_of
 from metaprobe.checkpoints.manifest import FileEntry, manifest_bytes, own_digest
 from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
 from metaprobe.routing.gate import StreamingGate
-from metaprobe.routing.learned import LearnedRouter
+from metaprobe.routing.panel import Panel
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -99,7 +99,7 @@ def test_a_folder_is_loaded_under_the_same_name_unless_a_revision_says_hub(made,
 
 
 def test_every_class_that_loads_a_checkpoint_loads_it_from_the_hub(hub):
-    for kind in (ConfidenceProbe, DifficultyProbe, LearnedRouter, StreamingGate):
+    for kind in (ConfidenceProbe, DifficultyProbe, Panel, StreamingGate):
         with pytest.raises(ContractMismatch, match="quality"):  # it was fetched, and is of another kind
             kind.from_pretrained(NAME, revision=head(hub))
 

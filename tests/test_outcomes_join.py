@@ -17,7 +17,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.outcomes import AgentOutcome, read_outcomes
-from metaprobe.routing.learned import LearnedRouter
+from metaprobe.routing.panel import Panel
 
 Record = dict[str, Any]
 
@@ -156,9 +156,9 @@ def test_a_router_learns_from_what_the_command_writes(tmp_path: Path) -> None:
     }
     assert done.stderr == "questions left out because small did not answer them: 1\n"
     assert len(read_outcomes(out)) == 90
-    trained = run("train", "router", out, "--out", tmp_path / "router", "--states", 1000, "--folds", 2)
+    trained = run("train", "router", out, "--out", tmp_path / "router")
     assert trained.exit_code == 0, trained.output
-    assert set(LearnedRouter.load(tmp_path / "router").agents) == {"small", "large"}
+    assert set(Panel.load(tmp_path / "router").agents.names) == {"small", "large"}
 
 
 def test_the_command_never_writes_over_what_it_joins(tmp_path: Path) -> None:

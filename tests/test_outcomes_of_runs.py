@@ -1,12 +1,12 @@
-"""Runs become what a router learns from: who was right, how sure, at which price, and by whose number."""
+"""Runs become what a panel learns from: who was right, how sure, at which price, and by whose number."""
 
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from test_confidence_sources import AGENTS, PRICES, recorded
 from test_handed_on import Listener
-from test_router_sources import AGENTS, PRICES, recorded
 
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.signals import Signal
@@ -16,10 +16,10 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_out
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run, Usage
 from metaprobe.training.options import WrongOptions
-from metaprobe.training.router import confidence_sources as sources
-from metaprobe.training.router import outcomes_of_runs as module
-from metaprobe.training.router.confidence_sources import Confidences, CrossFitted, sources_of
-from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_at, outcomes_of
+from metaprobe.training.recipes import confidence_sources as sources
+from metaprobe.training.recipes import outcomes_of_runs as module
+from metaprobe.training.recipes.confidence_sources import Confidences, CrossFitted, sources_of
+from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_at, outcomes_of
 
 
 def without(run: Run, *stages: str, agent: str = "") -> Run:

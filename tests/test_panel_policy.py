@@ -1,4 +1,4 @@
-"""The learned router in the place of MetaCogAgent's thresholds: what it is worth, and when it leaves them in force."""
+"""A panel in the place of MetaCogAgent's thresholds: what it is worth, and when it leaves them in force."""
 
 import dataclasses
 import json
@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,17 +27,17 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
-from metaprobe.routing import learned_policy
+from metaprobe.routing import panel as panel_module
 from metaprobe.routing.explore import EpsilonGreedy
-from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
-from metaprobe.routing.learned_state import Past
+from metaprobe.routing.panel import Panel
+from metaprobe.routing.panel_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
+from metaprobe.routing.panel_rows import STATED
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, COLLABORATE, EXECUTE, Policy, State
-from metaprobe.training.router.data import outcomes_of as arrays_of
-from metaprobe.training.router.data import pasts_of
-from metaprobe.training.router.outcomes_of_runs import assessment_part, outcomes_of
-from metaprobe.training.router.train import write_router
+from metaprobe.training.options import RouterOptions
+from metaprobe.training.panel_data import agents_in, panels_of_outcomes
+from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of
+from metaprobe.training.recipes.panel import train_router
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -69,23 +70,21 @@ def planted(n: int, *, tells: float, seed: int = 0) -> list[QuestionOutcomes]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A router of agents whose confidences tell a lot."""
-    path = tmp_path_factory.mktemp("policy") / "tells"
-    write_router(path, planted(500, tells=3.0), folds=2, states=2000)
-    return path
+    """A panel of agents whose confidences tell a lot."""
+    options = RouterOptions(out=tmp_path_factory.mktemp("policy") / "tells")
+    return train_router(planted(500, tells=3.0), options).path
 
 
 @pytest.fixture(scope="module")
 def policy(folder: Path) -> AgentPolicy:
-    return AgentPolicy(LearnedRouter.load(folder, lambda_=0.05))
+    return AgentPolicy(Panel.load(folder), price=0.05)
 
 
 @pytest.fixture(scope="module")
-def deaf(tmp_path_factory: pytest.TempPathFactory) -> LearnedRouter:
-    """A router of agents whose confidences tell nothing."""
-    path = tmp_path_factory.mktemp("policy") / "deaf"
-    write_router(path, planted(300, tells=0.0), folds=2, states=1000)
-    return LearnedRouter.load(path, lambda_=0.05)
+def deaf(tmp_path_factory: pytest.TempPathFactory) -> Panel:
+    """A panel of agents whose confidences tell nothing."""
+    options = RouterOptions(out=tmp_path_factory.mktemp("policy") / "deaf")
+    return Panel(train_router(planted(300, tells=0.0), options))
 
 
 def stated(confidence: float | None) -> Signals:
@@ -103,12 +102,14 @@ def assign(policy: Policy, agents: Mapping[str, float | None], first: str = "alp
 
 
 def cases(policy: AgentPolicy) -> list[tuple[str, float]]:
-    """Every agent with every confidence that it was known to state."""
-    return [(agent, c) for agent in AGENTS for c in policy.router.past(agent, "any").knots]
+    """Every agent with the confidences that it was known to state."""
+    agents = policy.panel.agents
+    stated = agents.levels[:, agents.signals.index(STATED)]
+    return [(agent, float(c)) for agent in AGENTS for c in np.unique(stated[agents.agent(agent)].round(1))]
 
 
-def value(policy: Policy, questions: list[QuestionOutcomes], lambda_: float = 0.05) -> float:
-    """Mean of right - lambda * price; half of a price is of the confidence. A vote goes to the side that is surer."""
+def value(policy: Policy, questions: list[QuestionOutcomes], price: float = 0.05) -> float:
+    """Mean of right - price * dollars, half of them for the confidence. A vote goes to the side that is surer."""
     total = 0.0
     for i, question in enumerate(questions):
         first, said = AGENTS[i % 3], {name: outcome.confidence for name, outcome in question.agents.items()}
@@ -119,7 +120,7 @@ def value(policy: Policy, questions: list[QuestionOutcomes], lambda_: float = 0.
             executing = list(AGENTS) if action == COLLABORATE else [action]
         paid = sum(PRICES[name] / 2 for name in [*asked, *executing])
         side = sum((said[name] or 0.0) * (2 * (question.agents[name].score or 0.0) - 1) for name in executing)
-        total += float(side > 0) - lambda_ * 1000 * paid
+        total += float(side > 0) - price * 1000 * paid
     return total / len(questions)
 
 
@@ -141,14 +142,14 @@ def test_a_sure_agent_answers_an_unsure_one_asks_and_the_surest_other_is_chosen(
     assert assign(policy, {"alpha": 0.1, "beta": 0.8, "gamma": 0.7}).action == "gamma", "0.7 is much, of gamma"
 
 
-def test_confidences_that_tell_nothing_are_not_bought(deaf: LearnedRouter) -> None:
-    policy = AgentPolicy(deaf.at(1.0))  # those of two others cost 0.2 or 0.3 of a right answer
+def test_confidences_that_tell_nothing_are_not_bought(deaf: Panel) -> None:
+    policy = AgentPolicy(deaf, price=1.0)  # those of two others cost 0.2 or 0.3 of a right answer
     assert {assess(policy, c, agent).action for agent, c in cases(policy)} == {EXECUTE}
 
 
-def test_of_a_dearer_lambda_and_a_dearer_assessment_come_fewer_questions(folder: Path) -> None:
-    def asks(lambda_: float, assessment: float = 0.5) -> int:
-        policy = AgentPolicy(LearnedRouter.load(folder, lambda_=lambda_), assessment=assessment)
+def test_of_a_higher_price_and_a_dearer_assessment_come_fewer_questions(folder: Path) -> None:
+    def asks(price: float, assessment: float = 0.5) -> int:
+        policy = AgentPolicy(Panel.load(folder), price=price, assessment=assessment)
         return sum(assess(policy, c, agent).action == ASK for agent, c in cases(policy))
 
     assert asks(0.3) > asks(2.0) > asks(10.0) == 0
@@ -182,7 +183,7 @@ def test_other_points_are_the_papers(policy: AgentPolicy) -> None:
     state = State("d", "iterate", Signals(quality=Signal(0.9, "stated")), round=1)
     found, rule = policy.decide(state, ("stop", "again")), PaperRules().decide(state, ("stop", "again"))
     assert found.action == rule.action == "stop"
-    assert found.reason == f"{rule.reason}; by the papers' rule: the router decides assess and assign only"
+    assert found.reason == f"{rule.reason}; by the papers' rule: the panel decides assess and assign only"
 
 
 ITEM = Item(id="i", question="2 + 2?", gold=("4",), check="number", group="g")
@@ -214,33 +215,36 @@ def test_every_other_system_with_a_decision_runs_as_under_the_papers_rules(polic
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from([0.1, 0.4, 0.5, 0.7, 0.9, 1.0]), min_size=50, max_size=400), st.integers(0, 5))
 def test_what_others_may_say_is_drawn_as_often_as_they_said_it(said: list[float], seed: int) -> None:
+    often, wanted = Counter(draw_confidences(panel_of(said), "a", seed)), Counter(said)
+    assert sum(often.values()) == DRAWS
+    for confidence in wanted:
+        share = sum(count for c, count in often.items() if c is not None and abs(c - confidence) < 1e-9) / DRAWS
+        # The levels are quantiles at the middles of 33 bins; between two values one may lie in between.
+        assert share == pytest.approx(wanted[confidence] / len(said), abs=2.5 / DRAWS)
+
+
+def panel_of(said: list[float | None]) -> Panel:
+    """Two agents who said this in training."""
     questions = [
-        QuestionOutcomes(str(i), str(i), agents={"a": AgentOutcome("", float(i % 2), c, 0.1)})
+        QuestionOutcomes(str(i), str(i), agents={name: AgentOutcome(name, float(i % 2), c, 0.1) for name in "ab"})
         for i, c in enumerate(said)
     ]
-    past = pasts_of(arrays_of(questions))["a"][""]
-    often, wanted = Counter(draw_confidences(past, seed)), Counter(said)
-    for confidence in wanted:
-        # One draw of rounding at either end, and 0.02 by which scores keep away from 0 and 1.
-        assert often[confidence] / DRAWS == pytest.approx(wanted[confidence] / len(said), abs=2 / DRAWS + 0.02)
+    return SimpleNamespace(agents=agents_in(panels_of_outcomes(questions)))  # type: ignore[return-value]
 
 
-def test_silence_is_drawn_too_where_it_was_part_of_the_training() -> None:
-    past = Past(rate=0.0, price_usd=0.1, knots=(0.5,), scores=(0.0,), stated=0.5)
-    assert Counter(draw_confidences(past, 0)) == {0.5: DRAWS // 2, None: DRAWS // 2}
-    assert set(draw_confidences(dataclasses.replace(past, stated=0.97), 0)) == {0.5}
-    assert set(draw_confidences(Past(rate=0.0, price_usd=0.1), 0)) == {None}
+def test_of_agents_that_never_said_how_sure_they_were_nothing_is_drawn() -> None:
+    assert set(draw_confidences(panel_of([None] * 60), "a", 0)) == {None}
 
 
 def test_it_is_named_by_its_checkpoint_so_that_a_store_does_not_mix_two(folder: Path) -> None:
-    router = LearnedRouter.load(folder)
-    assert router.checkpoint.digest[:16] in repr(AgentPolicy(router))
-    assert len({repr(AgentPolicy(router.at(x), assessment=s)) for x in (0.1, 0.2) for s in (0.4, 0.6)}) == 4
+    panel = Panel.load(folder)
+    assert panel.checkpoint.digest[:16] in repr(AgentPolicy(panel))
+    assert len({repr(AgentPolicy(panel, price=x, assessment=s)) for x in (0.1, 0.2) for s in (0.4, 0.6)}) == 4
 
 
 def test_an_assessment_that_is_no_part_is_refused(policy: AgentPolicy) -> None:
     with pytest.raises(RecordError, match=r"assessment is 1\.5"):
-        AgentPolicy(policy.router, assessment=1.5)
+        AgentPolicy(policy.panel, assessment=1.5)
 
 
 def plan(spec: object) -> CollectionPlan:
@@ -248,19 +252,17 @@ def plan(spec: object) -> CollectionPlan:
 
 
 def test_a_learned_policy_is_given_by_its_checkpoint_and_constants_after_it(folder: Path) -> None:
-    found, rules = policy_of(plan(f"{folder},lambda=0.2,assessment=0.7,theta=0.4"))
+    found, rules = policy_of(plan(f"{folder},price=0.2,assessment=0.7,theta=0.4"))
     assert isinstance(found, AgentPolicy)
-    assert (found.router.lambda_, found.assessment, rules) == (0.2, 0.7, PaperRules(theta=0.4))
+    assert (found.lambda_, found.assessment, rules) == (0.2, 0.7, PaperRules(theta=0.4))
     assert found.team == AGENTS
     of_two, _ = policy_of(dataclasses.replace(plan(folder), agent=("gamma", "alpha")))
     assert isinstance(of_two, AgentPolicy)
     assert of_two.team == ("gamma", "alpha"), "those that are named, in their order"
-    with pytest.raises(RecordError, match=r"a second of waiting has a price \(0\.03\), but how long .* is not known"):
-        load_policy(folder, lambda_=0.2, per_second=0.03)
     within, _ = policy_of(plan(f"{folder},budget=0.5"))
     assert isinstance(within, AgentPolicy)
-    assert within.router.lambda_ == LearnedRouter.load(folder, budget=0.5).lambda_
-    assert not within.router.plan.instead, "the agents' own order is kept, whatever one agent alone reaches"
+    assert within.panel.asks is not None
+    assert within.lambda_ == within.panel.asks.curves.implied_price(0.5)
 
 
 def test_a_path_may_hold_commas_colons_and_equals_signs(folder: Path, tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_a_path_may_hold_commas_colons_and_equals_signs(folder: Path, tmp_path: 
     [
         ("bugdet=0.5", "bugdet"),
         ("budget=much", "much"),
-        ("budget=0.5,lambda=0.1", "give either"),
+        ("budget=0.5,price=0.1", "give one of the two"),
         ("theta=7", "theta"),
         ("assessment=2", "assessment"),
         ("budget=0.0000001", "cheapest"),
@@ -294,14 +296,12 @@ def test_a_checkpoint_that_is_none_or_of_another_kind_is_named(
         policy_of(plan(tmp_path / "nowhere"))
     with pytest.raises(RecordError, match="expected a checkpoint folder"):
         policy_of(plan(""))
-    router = load_checkpoint(folder)
-
-    def of_kind(kind: str) -> None:
-        other = dataclasses.replace(router, manifest=dataclasses.replace(router.manifest, kind=kind))
-        monkeypatch.setattr(learned_policy, "load_checkpoint", lambda path: other)
-
-    of_kind("quality")
-    with pytest.raises(ContractMismatch, match=r"of kind 'quality'; expected 'router'"):
+    with pytest.raises(ContractMismatch, match=r"of kind 'gate'; expected 'panel'"):
+        load_policy("bundled:gate")
+    held = load_checkpoint(folder)
+    old = dataclasses.replace(held, manifest=dataclasses.replace(held.manifest, kind="router"))
+    monkeypatch.setattr(panel_module, "load_checkpoint", lambda path, sha256=None: old)
+    with pytest.raises(ContractMismatch, match=r"of an earlier version, .* train one with `metaprobe train router`"):
         load_policy(folder)
 
 
@@ -360,7 +360,7 @@ def test_runs_without_prices_or_without_answers_are_refused(runs: list[Run]) -> 
 def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: list[Run], tmp_path: Path) -> None:
     RunStore(tmp_path / "runs").append(runs)
     (tmp_path / "prices.json").write_text(json.dumps({name: {"prompt": 1, "completion": 2} for name in AGENTS}))
-    options = ["--out", str(tmp_path / "c"), "--folds", "2", "--states", "1000"]
+    options = ["--out", str(tmp_path / "c")]
     prices = ["--prices", str(tmp_path / "prices.json")]
     made = CliRunner().invoke(main, ["train", "router", str(tmp_path / "runs"), *options, *prices])
     assert made.exit_code == 0, made.output
@@ -368,7 +368,7 @@ def test_the_command_trains_on_a_folder_of_runs_what_the_pipeline_can_use(runs: 
     assert isinstance(policy, AgentPolicy)
     assert policy.team == AGENTS
     assert policy.assessment == assessment_part(runs, prices=TOKENS)
-    options = ["--out", str(tmp_path / "d"), "--folds", "2", "--states", "1000"]
+    options = ["--out", str(tmp_path / "d")]
     refused = CliRunner().invoke(main, ["train", "router", str(tmp_path / "prices.json"), *options, *prices])
     assert refused.exit_code == 2
     assert "prices is for a folder of runs" in refused.output

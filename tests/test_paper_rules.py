@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.ask_again import StatedThreshold
 from metaprobe.routing.explore import EpsilonGreedy, Exhaustive
 from metaprobe.routing.pacing import AskAtRate
 from metaprobe.routing.paper import DEFAULTS, FRACTIONS, PaperRules
@@ -232,13 +231,11 @@ def test_an_argument_is_kept_only_where_a_checkpoint_judged_it_or_nobody_can() -
 
 
 @pytest.mark.parametrize(
-    "policy", [RULES, AskAtRate(0.0), Exhaustive(), EpsilonGreedy(RULES, epsilon=1.0), StatedThreshold(), ReviewRules()]
+    "policy", [RULES, AskAtRate(0.0), Exhaustive(), EpsilonGreedy(RULES, epsilon=1.0), ReviewRules()]
 )
 def test_no_policy_lets_an_agent_that_failed_answer_however_sure_it_was(policy: Policy) -> None:
-    point, keeps, other = {
-        StatedThreshold: ("ask-again", "accept", "step-by-step"),
-        ReviewRules: ("review", KEEP, JUDGE),
-    }.get(type(policy), ("assess", EXECUTE, ASK))
+    reviews = isinstance(policy, ReviewRules)
+    point, keeps, other = ("review", KEEP, JUDGE) if reviews else ("assess", EXECUTE, ASK)
     known = signals(confidence=1.0, profile=1.0, quality=1.0)
     for number in range(20):
         state = State(f"d{number}", point, known, "a", failed={"a": "timed out"})

@@ -13,19 +13,16 @@ from test_caelf_analysis import graded, rated
 from test_compare import answers, judges
 from test_compare_runs import observed
 from test_essay_debate_analysis import RUNS as DEBATES
-from test_routing_eval import matrix_of
 
 from metaprobe.eval.answers import agents_alone, auroc_by_tokens_seen, with_runs
 from metaprobe.eval.audits import judge_left_out
 from metaprobe.eval.audits_of_data import label_noise
 from metaprobe.eval.compare import (
-    PolicyOutcomes,
     add_details,
     auroc_gain,
     method_results,
     ordinal_outcome,
     pair_tests,
-    policy_results,
 )
 from metaprobe.eval.gate_performance import HeldOutLooks, gate_report
 from metaprobe.eval.metacognition import (
@@ -37,9 +34,6 @@ from metaprobe.eval.metacognition import (
 )
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.results import Comparison
-from metaprobe.eval.routing_controls import always
-from metaprobe.eval.routing_curves import curve_figures
-from metaprobe.eval.routing_performance import compare, outcome_of
 from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
 from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
@@ -76,9 +70,6 @@ def recorded(name: str, n: int = 120) -> list[Any]:
 TABLE = answers(groups=np.array([f"g{i // 2}" for i in range(600)]))
 JUDGED = judges(TABLE)
 OBSERVED = observed(1.5)
-RNG = np.random.default_rng(0)
-MATRIX = matrix_of(RNG.random((200, 3)) < [0.4, 0.6, 0.8], RNG.random((200, 3)), latency=RNG.random((200, 3)))
-RIGHT = (RNG.random(600) < 0.6).astype(float)
 LOOKS = HeldOutLooks(
     TABLE, (1,), JUDGED[1].probability[:, None], JUDGED[1].ranking, {0.1: (JUDGED[2].ranking < -0.8).astype(np.int64)}
 )
@@ -97,14 +88,8 @@ CASES: dict[str, Callable[..., Any]] = {
     "overconfidence": lambda **drawn: overconfidence(TABLE, JUDGED, None, **drawn),
     "efficiency": lambda **drawn: metacognitive_efficiency(OBSERVED[0], OBSERVED[1][:1], OBSERVED[2], **drawn),
     "pairs": lambda **drawn: pair_tests(TABLE, JUDGED, **drawn),
-    "policies": lambda **drawn: policy_results(
-        list(TABLE.groups), [PolicyOutcomes("p", RIGHT, RIGHT, RIGHT > 0)], **drawn
-    ),
     "coupling": lambda **drawn: coupling(recorded("creak-metacrit"), **drawn),
     "gate": lambda **drawn: gate_report(LOOKS, **drawn),
-    "routing": lambda **drawn: outcome_of(MATRIX, always(MATRIX, 1), **drawn),
-    "gain": lambda **drawn: compare(MATRIX, always(MATRIX, 1), always(MATRIX, 0), **drawn),
-    "curves": lambda **drawn: curve_figures(MATRIX, [always(MATRIX, 1)], budgets=[500.0], accuracies=[0.5], **drawn),
     "stages": lambda **drawn: with_runs(EMPTY, recorded("creak-metacrit"), **drawn),
     "agents": lambda **drawn: agents_alone(recorded("metacog-every-agent", 60), **drawn),
     "seen": lambda **drawn: auroc_by_tokens_seen(

@@ -1,10 +1,8 @@
 """Short promises of single functions: plurals, cuts at ties, refusals that say why, seeds that are passed on."""
 
-import numpy as np
 import pytest
 
 from metaprobe.eval.audits import format_p
-from metaprobe.eval.routing_cascade import _best_cut
 from metaprobe.records.correctness import stem
 from metaprobe.serving.http.refusal import Refusal
 
@@ -25,9 +23,3 @@ def test_a_refusal_says_its_message_where_it_is_printed() -> None:
 )
 def test_a_p_value_is_written_with_three_decimals_or_as_below_the_smallest(p: float, expected: str) -> None:
     assert format_p(p) == expected
-
-
-def test_a_cut_that_nothing_should_pass_is_below_every_value() -> None:
-    gain, cut = _best_cut(np.array([0.2, 0.4]), np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0]]))
-    assert gain.tolist() == [0.0, 1.0, 2.0]
-    assert cut.tolist() == [-np.inf, 0.4, np.inf]

@@ -194,7 +194,7 @@ def test_a_probe_of_another_models_states_says_so_and_holds_calls_against_the_re
 def test_a_margin_below_nothing_and_a_kind_that_judges_no_answer_are_refused() -> None:
     with pytest.raises(ValueError, match=r"margin is -0\.1; expected at least 0"):
         promote(None, None, [], margin=-0.1)  # type: ignore[arg-type]
-    with pytest.raises(ContractMismatch, match=r"bundled:router is a checkpoint of kind 'router'; expected one of"):
+    with pytest.raises(ContractMismatch, match=r"bundled:router is a checkpoint of kind 'panel'; expected one of"):
         load_reader("bundled:router")
 
 

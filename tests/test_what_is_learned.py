@@ -10,7 +10,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,43 +20,26 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # where it is run as a script
 from conftest import made_up
 from routed_worlds import logged_outcomes, outcomes
-from test_choice_training import runs as both_ways
 
 from metaprobe.checkpoints import Checkpoint, OperatingPoint, UntrustedCheckpoint
 from metaprobe.probes.adapter import Encoder
+from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
-from metaprobe.routing.learned import LearnedRouter
-from metaprobe.routing.learned_budget import Alone, Point
-from metaprobe.training.ask_again.data import pair_variants
-from metaprobe.training.ask_again.fit import evaluate_choice
-from metaprobe.training.ask_again.train import export_choice
+from metaprobe.routing.panel import Panel
 from metaprobe.training.folds import final_roles
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
+from metaprobe.training.options import RouterOptions
+from metaprobe.training.panel_data import panels_of_outcomes
 from metaprobe.training.recipes.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
 from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.router.control_policies import families_of
-from metaprobe.training.router.curve import alone_of, cross_played, curve_of, rule_of
-from metaprobe.training.router.data import Outcomes, outcomes_of
-from metaprobe.training.router.evaluate import evaluate_router
-from metaprobe.training.router.fit import FittedRouter, fit_router
-from metaprobe.training.router.train import write_router
-from metaprobe.training.router.words import Words
+from metaprobe.training.recipes.panel import train_router
+from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 from metaprobe.training.study import study_of
 from metaprobe.training.trees import fit_trees
 
 WRITTEN = Path(__file__).parent / "what_is_learned.json"
 SEED = 3
 """Another than the default, so that it must be passed on."""
-STATES = 1500
-"""Far fewer than in earnest."""
-
-
-@cache
-def routed(*, logged: bool = False) -> tuple[Outcomes, Words, FittedRouter]:
-    data = outcomes_of(logged_outcomes() if logged else outcomes())
-    words = Words.of(data.questions)
-    rows = np.arange(len(data))[: len(data) - 20]
-    return data, words, fit_router(data, words, rows, seed=SEED, states=STATES)
 
 
 def written(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -88,36 +70,24 @@ def operating_of(own: OperatingPoint | None) -> list[Any]:
     return [own.option, own.value, *([one.estimate, one.low, one.high] for one in (own.flagged, own.caught, own.cost))]
 
 
-def points(of: list[Point] | list[Alone]) -> list[Any]:
-    return [[value for value in dataclasses.astuple(point) if not isinstance(value, str)] for point in of[::3]]
-
-
-def a_router(*, logged: bool = False) -> dict[str, Any]:
-    """Its curve, and what its heads and words make of the questions."""
-    data, words, fitted = routed(logged=logged)
-    held_out = cross_played(data, words, folds=2, seed=SEED, states=STATES)
-    pasts = [dataclasses.astuple(past) for by in fitted.pasts.values() for _, past in sorted(by.items())]
-    return {
-        "offered": list(fitted.offered),
-        "most asked": fitted.max_asked,
-        "pasts": [[value for value in past if isinstance(value, float)] for past in pasts],
-        "knots": [[len(part) for part in past if isinstance(part, tuple)] for past in pasts],
-        "words": np.abs(fitted.words.weights).sum(axis=0).tolist(),
-        "curve": points(curve_of(held_out, fitted, data, words, np.arange(len(data)))),
-        "rule": points(rule_of(held_out)),
-        "alone": points(alone_of(held_out, data.agents)),
-        "surer": held_out.surer[::5].tolist(),
-        "right": [float(np.nansum(held_out.success)), int(held_out.asked.sum())],
-    }
-
-
-def the_controls() -> dict[str, Any]:
-    """Every control of a router, at three budgets."""
-    data = outcomes_of(outcomes())
-    found = families_of(data, np.arange(160), np.arange(160, 260), seed=SEED)
-    return {
-        name: [[float(part.mean()) for part in family.at(budget)] for budget in (0.5, 1.0, 3.0)]
-        for name, family in found.items()
+def a_router(questions: list[QuestionOutcomes]) -> tuple[Panel, dict[str, Any]]:
+    """A panel that was trained on outcomes, and what it learned of whom to ask."""
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrustedCheckpoint)
+        options = RouterOptions(out=Path(folder) / "c", seed=SEED, command="called so")
+        panel = Panel(train_router(questions, options))
+    asks = panel.asks
+    assert asks is not None
+    return panel, {
+        "settings": {
+            way: [[one.cost, one.accuracy, one.price, *one.agents, *one.thresholds] for one in many[::4]]
+            for way, many in asks.curves.settings.items()
+        },
+        "budgets": asks.curves.budgets[::10].tolist(),
+        "accuracy": {way: values[::10].tolist() for way, values in asks.curves.accuracy.items()},
+        "price": asks.price.tolist(),
+        "words": asks.words.shifts("red new loud").tolist(),
+        **written(panel.checkpoint),
     }
 
 
@@ -190,25 +160,6 @@ def difficulty() -> dict[str, Any]:
     }
 
 
-def a_choice() -> dict[str, Any]:
-    """P(right) both ways, and what each policy spends."""
-    paired = pair_variants(both_ways(80))
-    rng = np.random.default_rng(0)  # what is told apart without a mistake has no finite weights
-    data = dataclasses.replace(paired, correct=np.where(rng.random((80, 2)) < 0.2, 1, 0) ^ paired.correct)
-    policies, learned = evaluate_choice(data, folds=4, seed=SEED)
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)
-        path = Path(folder) / "c"
-        checkpoint = export_choice(path, data, policies, learned, seed=SEED, command="called so")
-    return {
-        "policies": {
-            one.name: [one.correct.mean(), one.tokens.mean(), int(one.step_by_step.sum())] for one in policies
-        },
-        "learned": learned[::8].tolist(),
-        **written(checkpoint),
-    }
-
-
 def an_adapter() -> dict[str, Any]:
     """Losses on the selection rows, and log-odds, of a tiny base."""
     pytest.importorskip("peft")
@@ -239,26 +190,20 @@ def an_adapter() -> dict[str, Any]:
 
 
 def an_evaluation() -> dict[str, Any]:
-    """Of a router on other questions, beside its controls."""
-    made = outcomes(340, timed=False)
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)
-        asked = {"folds": 2, "states": STATES, "seed": SEED, "command": "called so"}
-        checkpoint = write_router(Path(folder) / "c", made[:260], **asked)  # type: ignore[arg-type]
-        router = LearnedRouter.load(Path(folder) / "c", lambda_=0.05)
-        figures, _ = evaluate_router(router, made[260:], resamples=100, seed=SEED)
-    for name in ("checkpoint", "agents"):
+    """A router's figures on other questions, beside every simple way."""
+    made = outcomes(340)
+    panel, learned = a_router(made[:260])
+    figures = evaluate_panel(panel, panels_of_outcomes(made[260:]), budget=1.0, seed=SEED, resamples=100)
+    for name in ("checkpoint", "agents", "decisions"):
         del figures[name]
-    return {"figures": figures, **written(checkpoint)}
+    return {"figures": figures, **learned}
 
 
 LEARNED: dict[str, Callable[[], dict[str, Any]]] = {
-    "router from a log": lambda: a_router(logged=True),
-    "controls": the_controls,
+    "router from a log": lambda: a_router(logged_outcomes())[1],
     "trees": trees,
     "probes": probes,
     "difficulty": difficulty,
-    "choice": a_choice,
     "adapter": an_adapter,
     "evaluation of a router": an_evaluation,
 }
@@ -295,10 +240,6 @@ def test_a_router_learns_from_a_log_what_it_has_always_learned() -> None:
     check("router from a log")
 
 
-def test_controls_reach_what_they_have_always_reached() -> None:
-    check("controls")
-
-
 def test_trees_grow_as_they_have_always_grown() -> None:
     check("trees")
 
@@ -310,10 +251,6 @@ def test_probes_learn_what_they_have_always_learned() -> None:
 def test_a_difficulty_is_ordered_as_it_has_always_been() -> None:
     # Ranks of 60 items and a fit in float32: processors with AVX-512 and without it are up to 1.3 % apart.
     check("difficulty", within=0.02)
-
-
-def test_a_choice_is_made_as_it_has_always_been() -> None:
-    check("choice")
 
 
 def test_an_adapter_learns_what_it_has_always_learned() -> None:

@@ -36,7 +36,7 @@ from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask
 from metaprobe.routing.question_words import QuestionWords
 from metaprobe.training.folds import group_folds
 from metaprobe.training.panel_data import Panels, agents_in
-from metaprobe.training.panel_fit import FOLDS, CrossFit, FittedPanel, Judge, renumbered
+from metaprobe.training.panel_fit import FOLDS, CrossFitPanel, FittedPanel, Judge, renumbered
 from metaprobe.training.question_words import count_words, fit_words, word_shifts
 from metaprobe.training.trees import Trees, grow
 
@@ -120,7 +120,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST) 
     return laid
 
 
-class Scorer(Protocol):
+class GainModel(Protocol):
     """What gives a number (n,) for rows (n, len(ASK_STATE)): fitted trees, or those of a checkpoint."""
 
     def score(self, X: NDArray[np.float32], /) -> Floats: ...
@@ -131,7 +131,7 @@ class View:
     """What is known of m questions if their agents are asked, by models that have not seen their groups."""
 
     model: Judge
-    gain: Scorer | None
+    gain: GainModel | None
     answers: Answers
     odds: Floats
     """(m, A)"""
@@ -217,7 +217,7 @@ class FittedAsks:
 
 
 def fit_asks(
-    data: Panels, counts: Any, cross: CrossFit, way: str, *, ways: Sequence[str] = ASKS, seed: int = 0
+    data: Panels, counts: Any, cross: CrossFitPanel, way: str, *, ways: Sequence[str] = ASKS, seed: int = 0
 ) -> FittedAsks:
     """Fits and tunes ways on questions in the order of `by_agent`, by models that `cross_fit` made of them.
 
@@ -244,7 +244,7 @@ def fit_asks(
 def cross_played(
     data: Panels,
     fitted: FittedAsks,
-    crossed: Callable[[Ints], CrossFit],
+    crossed: Callable[[Ints], CrossFitPanel],
     *,
     seed: int = 0,
     on_step: Callable[[str], None] = lambda _: None,
@@ -275,7 +275,7 @@ def cross_played(
     return Curves(fitted.settings, budgets, {way: values / len(data) for way, values in total.items()})
 
 
-def _views(data: Panels, counts: Any, cross: CrossFit) -> list[View]:
+def _views(data: Panels, counts: Any, cross: CrossFitPanel) -> list[View]:
     """Returns the view of each inner fold, by what the other folds show."""
     agents, views = cross.fitted.agents, []
     for number, model in enumerate(cross.models):

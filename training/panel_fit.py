@@ -179,7 +179,7 @@ class PlayedPanels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CrossFit:
+class CrossFitPanel:
     """A panel fitted on some questions, and for each of them models that were fitted without its group."""
 
     fitted: FittedPanel
@@ -191,7 +191,7 @@ class CrossFit:
     """Of each fold, the panel that was fitted on the others."""
 
 
-def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None) -> CrossFit:
+def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None) -> CrossFitPanel:
     """Fits odds and classes on these questions, and for each inner fold on the others."""
     rng = np.random.default_rng(seed)
     agents, exclusive = agents_in(data), data.exclusive
@@ -210,10 +210,10 @@ def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = l
         models.append(FittedPanel(agents, odds_model, classes, exclusive, None))
     on_step("fit on all questions")
     classes = _fit_classes(placed, agents, exclusive, rng)
-    return CrossFit(FittedPanel(agents, odds_model, classes, exclusive, None), fold, placed, tuple(models))
+    return CrossFitPanel(FittedPanel(agents, odds_model, classes, exclusive, None), fold, placed, tuple(models))
 
 
-def play_panels(data: Panels, cross: CrossFit, *, seed: int = 0) -> tuple[FittedPanel, PlayedPanels]:
+def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[FittedPanel, PlayedPanels]:
     """Plays each question by models that have not seen its group. Of samples the panel gets the gain of asking on."""
     rng = np.random.default_rng([seed, 1])
     folds = [np.flatnonzero(cross.fold == number) for number in range(FOLDS)]

@@ -48,7 +48,7 @@ from metaprobe.training.check import (
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.panel_asks import by_agent
 from metaprobe.training.panel_data import panels_of_outcomes
-from metaprobe.training.recipes.panel_evaluate import expected_at
+from metaprobe.training.panel_played import expected_at
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
 
 MARGIN = 0.01

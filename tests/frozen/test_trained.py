@@ -95,16 +95,10 @@ def gate(folder: Path) -> dict[str, Any]:
     return found
 
 
-def choice(folder: Path) -> dict[str, Any]:
-    runs, _ = parts(folder, "smollm2-metacog-eval", 300, 0)
-    done("train", "choice", runs, "--out", folder / "c", *SOON)
-    return figures(folder / "c")
-
-
 def router(folder: Path) -> dict[str, Any]:
     runs, new = parts(folder, "metacog-every-agent", 300, 60)
     prices = ("--prices", RECORDED / "prices.json")
-    done("train", "router", runs, *prices, "--states", 1000, "--out", folder / "c", *SOON)
+    done("train", "router", runs, *prices, "--out", folder / "c", "--seed", SEED)
     lines = []
     for number, one in enumerate(new):
         texts = {call.agent: call.text for call in one.calls if call.stage == "answer"}
@@ -127,7 +121,6 @@ PARTS = {
     "hidden": hidden,
     "difficulty": difficulty,
     "gate": gate,
-    "choice": choice,
     "router": router,
 }
 WITHIN: dict[str, dict[str, float]] = {"hidden": {"": 1e-4}, "difficulty": {"": 5e-3}}

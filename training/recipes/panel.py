@@ -59,19 +59,17 @@ from metaprobe.routing.panel_stops import (
 from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.routing.same_answers import EXACT
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.confidence_sources import sources_of
 from metaprobe.training.gaps import gaps_of
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.logged import LoggedPanels, logged_panels
 from metaprobe.training.options import PanelOptions, RouterOptions
-from metaprobe.training.outcomes_of_runs import outcomes_at
 from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks
 from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
     FEWEST,
     FOLDS,
     ORDERS,
-    CrossFit,
+    CrossFitPanel,
     FittedPanel,
     Linear,
     Placed,
@@ -80,6 +78,8 @@ from metaprobe.training.panel_fit import (
     play_panels,
 )
 from metaprobe.training.question_words import count_words
+from metaprobe.training.recipes.confidence_sources import sources_of
+from metaprobe.training.recipes.outcomes_of_runs import outcomes_at
 from metaprobe.training.trees import Trees
 
 BEHIND = 0.003
@@ -245,7 +245,7 @@ def _only(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> list[
 
 def fit_whom_to_ask(
     data: Panels,
-    cross: CrossFit,
+    cross: CrossFitPanel,
     way: str,
     *,
     logged: LoggedPanels | None = None,
@@ -263,7 +263,7 @@ def fit_whom_to_ask(
     except RecordError as error:
         return None, f"nothing is learned of whom to ask next: {error}"
 
-    def crossed(rows: Ints) -> CrossFit:
+    def crossed(rows: Ints) -> CrossFitPanel:
         part = laid.take(rows)
         return cross_fit(part, seed=seed) if logged is None else _alone(cross_fit(data.take(rows), seed=seed), part)
 
@@ -278,7 +278,7 @@ def fit_whom_to_ask(
     return (Asks(curves, fitted.price, fitted.words), fitted.gain), ""
 
 
-def _alone(cross: CrossFit, laid: Panels) -> CrossFit:
+def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
     """Returns the models of logged decisions with the questions laid out by agent, of whom one alone is asked."""
     answers = laid.answers(cross.fitted.agents)
     return replace(cross, placed=Placed(answers, np.zeros(answers.form.shape), laid.right))

@@ -15,12 +15,13 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import AskPlan, AskSetting, mixed
+from metaprobe.routing.panel_asks import AskPlan, mixed
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
 from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of
-from metaprobe.training.panel_asks import FAILED, View, by_agent, play_setting
+from metaprobe.training.panel_asks import View, by_agent, play_setting
 from metaprobe.training.panel_data import Panels
-from metaprobe.training.panel_fit import ORDERS, Placed, PlayedPanels, play
+from metaprobe.training.panel_fit import PlayedPanels
+from metaprobe.training.panel_played import mixed_play, played_by, view_of
 from metaprobe.training.recipes.panel import (
     settings_of,
     sizes_shown,
@@ -94,12 +95,12 @@ def _at_cost(
     """
     assert panel.asks is not None
     laid = by_agent(data, panel.agents.names, fewest=1)
-    view = _view(panel, laid)
+    view = view_of(panel, laid)
     plan = panel.ask_plan(budget=budget)
     weights = cluster_weights(list(laid.groups), resamples, seed)
-    own = _mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
+    own = mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
     ways = {
-        way: _mixed_play(view, panel.pick, *mixed(settings, budget))
+        way: mixed_play(view, panel.pick, *mixed(settings, budget))
         for way, settings in panel.asks.curves.settings.items()
     }
     best = int(view.score.mean(axis=0).argmax())
@@ -148,76 +149,6 @@ def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[di
             }
         )
     return lines
-
-
-def expected_at(panel: Panel, data: Panels, plan: AskPlan) -> tuple[Floats, Floats, Floats]:
-    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, by a panel's plan.
-
-    `data`: in the order of `by_agent`, of all agents of the panel.
-    """
-    view = _view(panel, by_agent(data, panel.agents.names, fewest=1))
-    return _mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
-
-
-def _mixed_play(
-    view: View, way: str, first: AskSetting, second: AskSetting, share: float
-) -> tuple[Floats, Floats, Floats]:
-    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, of two settings mixed."""
-    one, two = play_setting(view, first, way), play_setting(view, second, way)
-    return (
-        share * one.score + (1 - share) * two.score,
-        share * one.cost + (1 - share) * two.cost,
-        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
-    )
-
-
-def _view(panel: Panel, data: Panels) -> View:
-    """Returns what the panel of a checkpoint knows of questions in the order of its agents."""
-    assert panel.asks is not None
-    agents = panel.agents
-    where = np.array([agents.dimension(name) for name in data.dimensions] + [len(agents.dimensions)])
-    dimension = where[data.dimension]
-    answers = data.answers(agents, dimension=dimension)
-    return View(
-        model=_Judge(panel),
-        gain=_Gain(panel),
-        answers=answers,
-        odds=np.where(answers.form >= 0, panel.odds(answers), FAILED),
-        rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
-        rate_here=agents.rate[:, dimension].T,
-        shift=np.stack([panel.asks.words.shifts(text) for text in data.questions]),
-        price=panel.asks.price[:, dimension].T,
-        score=data.score,
-        cost=1000 * data.cost,
-    )
-
-
-class _Gain:
-    """The gain of a checkpoint, in the form of fitted trees."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.score = panel.gain
-
-
-class _Judge:
-    """The panel of a checkpoint, in the form of a fitted one, which `play` asks."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.agents = panel.agents
-        self.judge = panel.classes
-
-
-def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
-    """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
-    who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
-    where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
-    answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
-    placed = Placed(answers, panel.odds(answers), data.right)
-    held = play(_Judge(panel), placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
-    if not (data.sampled and panel.settings):
-        return held
-    states = held.states
-    return held.with_gain(panel.gain(states.reshape(-1, states.shape[-1])).reshape(states.shape[:-1]))
 
 
 def _at_size(panel: Panel, held: PlayedPanels, rows: Ints, size: int, weights: NDArray[np.int32]) -> dict[str, Any]:

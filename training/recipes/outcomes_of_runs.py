@@ -18,8 +18,8 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line, read_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Run
-from metaprobe.training.confidence_sources import Confidences
 from metaprobe.training.options import WrongOptions
+from metaprobe.training.recipes.confidence_sources import Confidences
 
 ASSESS = "assess"
 
