@@ -52,7 +52,7 @@ def main() -> None:
 @click.argument("names", nargs=-1)
 @click.option("--peers", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where the peers are.")
 @click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets, for the router."
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets, for quality."
 )
 def run(names: tuple[str, ...], peers: Path | None, data: Path | None) -> None:
     """Every benchmark, or those named, one after another; then the page. Fails in the end where one failed."""
@@ -283,11 +283,10 @@ def log_rows(found: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def routing_rows(found: dict[str, Any]) -> list[Row]:
-    speed = found.get("speed", {})
+def panel_rows(found: dict[str, Any]) -> list[Row]:
     return [
-        [f"one routing decision over {speed['agents']} agents, {state}", duration(p50), "-", "-", "-", "p50 <= 40 us"]
-        for state, (p50, _) in ((state, row) for state, row in speed.items() if state.endswith(" asked"))
+        [name, duration(p50), "-", "-", "-", "p50 <= 150 us" if "samples" in name else "p50 <= 40 us"]
+        for name, (p50, _) in found.items()
     ]
 
 
@@ -347,7 +346,7 @@ BENCHMARKS = {
     "capture": Benchmark(("benchmarks.capture", "--out", "{out}"), capture_rows),
     "serving": Benchmark(("benchmarks.serving", "--json", "{out}"), serving_rows),
     "score_log": Benchmark(("benchmarks.score_log", "--json", "{out}"), log_rows),
-    "routing": Benchmark(("research.routing.measure", "measure", "speed", "--data", "{data}"), routing_rows),
+    "panel_speed": Benchmark(("benchmarks.panel_speed", "--out", "{out}"), panel_rows),
     "quality": Benchmark(("research.quality.measure", "measure", "--data", "{data}"), quality_rows),
 }
 """Name -> benchmark. features.py and gate.py have no figures of their own here: predict.py measures the readers of the

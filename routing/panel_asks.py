@@ -118,10 +118,15 @@ def ask_rows(states: NDArray[np.float32], known: Asking) -> NDArray[np.float32]:
 def next_agent(setting: AskSetting, known: Asking, gain: Floats | None = None) -> Ints:
     """Returns whom a setting asks next (b,), -1 where it stops or nobody is left.
 
-    `gain` (b, A): of asking each agent, which the way of that name needs.
+    Where all its agents failed or cannot be asked, the likeliest of the others is. `gain` (b, A): of asking each agent,
+    which the way of that name needs.
     """
-    if setting.way == CASCADE:
-        return _next_in_chain(setting, known)
+    chosen = _next_in_chain(setting, known) if setting.way == CASCADE else _next_offered(setting, known, gain)
+    lost = (chosen < 0) & ~known.answered.any(axis=1) & known.left.any(axis=1)
+    return np.where(lost, np.where(known.left, known.rate_here, -np.inf).argmax(axis=1), chosen)
+
+
+def _next_offered(setting: AskSetting, known: Asking, gain: Floats | None) -> Ints:
     offered = np.zeros(known.legal.shape[1], dtype=bool)
     offered[list(setting.agents)] = True
     left = known.left & offered

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_hidden_probe import WIDTH, hidden_checkpoint
-from test_router import planted
 from tiny import tiny_quality
 
 from metaprobe.checkpoints import Metric
 from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
-from metaprobe.records.outcomes import write_outcomes
+from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
 from metaprobe.terminal import CHECKPOINT
 from metaprobe.training.check import FEWEST_GROUPS, load_reader
+from metaprobe.training.options import RouterOptions
 from metaprobe.training.promotion import promote
-from metaprobe.training.router.train import write_router
+from metaprobe.training.recipes.panel import train_router
 
 
 def run(*arguments):
@@ -197,24 +197,38 @@ def test_a_probe_of_states_that_were_not_kept_is_refused_in_one_line(with_states
     assert "layers [7] were not captured" in run("promote", other.path, "--over", made.path, with_states).stderr
 
 
+def planted(n, seed, skill):
+    """Outcomes of three agents with these skills at these prices in US dollars for 1,000 questions."""
+    rng, prices = np.random.default_rng(seed), {"small": 0.1, "middle": 0.4, "large": 2.0}
+    made = []
+    for i in range(n):
+        agents = {
+            name: AgentOutcome(f"{name} {i}", float(rng.random() < skill[name]), None, price / 1000)
+            for name, price in prices.items()
+        }
+        made.append(QuestionOutcomes(f"{seed}-{i}", f"{seed}-{i}", f"question {i}", "", agents))
+    return made
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")  # of so little data
-def test_routers_are_promoted_on_outcomes_and_take_no_option_of_the_others(made, held_out, tmp_path):
-    elsewhere = {"small": (0.1, 0.1), "middle": (0.3, 0.3), "large": (0.95, 0.9)}
-    dear = planted(60, 8, {name: dict(zip(("easy", "hard"), skill, strict=True)) for name, skill in elsewhere.items()})
+def test_panels_are_promoted_on_outcomes_and_take_no_option_of_the_others(made, held_out, tmp_path):
+    """The running one learned that only the dear agent is right, where the cheap one is as good by now."""
+    today = {"small": 0.8, "middle": 0.5, "large": 0.8}
     new, old = tmp_path / "new", tmp_path / "old"
-    write_router(new, planted(120), folds=2, states=600)
-    write_router(old, dear, folds=2, states=600)
-    write_outcomes(tmp_path / "outcomes.jsonl", planted(120, seed=1))
-    promoted = run("promote", "--json", new, "--over", old, tmp_path / "outcomes.jsonl")
-    refused = run("promote", "--json", old, "--over", new, tmp_path / "outcomes.jsonl")
+    train_router(planted(150, 0, today), RouterOptions(out=new))
+    train_router(planted(150, 8, {"small": 0.1, "middle": 0.3, "large": 0.95}), RouterOptions(out=old))
+    write_outcomes(tmp_path / "outcomes.jsonl", planted(150, 1, today))
+    price = ("--price", 0.1)
+    promoted = run("promote", "--json", new, "--over", old, tmp_path / "outcomes.jsonl", *price)
+    refused = run("promote", "--json", old, "--over", new, tmp_path / "outcomes.jsonl", *price)
     assert promoted.exit_code == 0, promoted.output
     assert refused.exit_code == 1
     assert json.loads(promoted.stdout)["digest"] == json.loads(refused.stdout)["digest"]
     for arguments, reason in (
-        ((new, "--over", old, tmp_path / "outcomes.jsonl", "--not-worse"), "--not-worse: not for routers"),
+        ((new, "--over", old, tmp_path / "outcomes.jsonl", "--not-worse"), "--not-worse: not for panels"),
         ((new, "--over", old, held_out), "one file of outcomes"),
-        ((made.path, "--over", made.path, held_out, "--lambda", "0.1"), "--lambda: not for predictors"),
+        ((made.path, "--over", made.path, held_out, "--price", "0.1"), "--price: not for predictors"),
         ((new, "--over", made.path, held_out), "of kind 'quality'"),
         ((made.path, "--over", made.path, tmp_path / "outcomes.jsonl"), "judged on run stores"),
     ):

@@ -13,7 +13,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer
-from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, AskSetting, Curves, mixed
+from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, AskSetting, Curves, mixed
 from metaprobe.routing.panel_rows import JOINT
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_asks import FittedAsks, by_agent, fit_asks, play_setting
@@ -147,6 +147,17 @@ def test_an_agent_that_cannot_be_asked_or_failed_is_passed_over(team: Panel) -> 
     assert other not in (None, first)
     after = team.next("red new", "sums", [PanelAnswer("", agent=first, cut=True)], budget=1.0).agent
     assert after not in (None, first)
+
+
+def test_where_the_agents_of_a_way_failed_or_cannot_be_asked_another_is(team: Panel) -> None:
+    names = team.agents.names
+    chain = AskSetting(CASCADE, 0.0, (0, 1), (0.0,), 1.0, 0.5)
+    for setting in (AskSetting(ONE, 0.0, (0,), (), 1.0, 0.5), chain):
+        failed = [PanelAnswer("", agent=names[at], cut=True) for at in setting.agents]
+        other = _next(team, setting, "red", "sums", failed).agent
+        assert other in set(names) - {one.agent for one in failed}
+        kept = _next(team, setting, "red", "sums", [*failed, PanelAnswer("yes", agent=other or "")])
+        assert (kept.agent, kept.keep) == (None, len(failed))
 
 
 def test_where_nobody_is_left_asking_stops_with_a_reason_and_keeps_nothing(team: Panel) -> None:

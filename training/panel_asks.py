@@ -374,8 +374,9 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
         asked[active, chosen] = True
         order[active, step] = chosen
     kept = last_in_chain(setting, view.known(np.arange(m), asked))
-    if setting.way != CASCADE:
-        kept = view.judged(np.arange(m), asked, way)[0]
+    judged = np.arange(m) if setting.way != CASCADE else np.flatnonzero(kept < 0)
+    if len(judged):
+        kept[judged] = view.judged(judged, asked[judged], way)[0]
     return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
 
 
