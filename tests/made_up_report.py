@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from metaprobe.eval.answers import trajectory_bands
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import brier_skill, ece, reliability_table, stated_calibration
 from metaprobe.eval.metrics.discrimination import auprc, auroc
 from metaprobe.eval.metrics.selective import aurc
@@ -31,7 +31,6 @@ from metaprobe.eval.results import (
     MethodResult,
     Overconfidence,
     PairTest,
-    PolicyResult,
     SeenMethod,
     SeenTokens,
     StageAccuracy,
@@ -144,16 +143,6 @@ def made_up(n=400, resamples=100, model=HOSTILE):
             for probe in ("difficulty", "confidence")
         ),
         trajectories=Trajectories(correct=trajectory_bands(answers[1]), wrong=trajectory_bands(answers[0])),
-        choices=tuple(
-            PolicyResult(
-                policy=policy,
-                accuracy=mean_interval(y if share else 1 - y, weights),
-                tokens_per_question=12 + 130 * share,
-                step_by_step=share,
-                reliability=reliability_table(y, methods[-1].probability) if policy == "learned" else (),
-            )
-            for policy, share in {"always direct": 0, "always step by step": 1, "learned": 0.4, "oracle": 0.3}.items()
-        ),
         audits=(
             Finding("Length alone", True, "AUROC 0.61, below the best method by 0.18."),
             Finding("Cut answers", False, "22 % of answers were cut by max_tokens."),

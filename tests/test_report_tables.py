@@ -147,13 +147,12 @@ def test_every_interval_of_the_comparison_stands_in_a_table_under_its_own_name(c
         ]
 
     stages, coupled, agreed = (distinct(getattr(comparison, name)) for name in ("stages", "coupling", "agreement"))
-    policies, within = distinct(comparison.choices), distinct(comparison.difficulty.methods)
+    within = distinct(comparison.difficulty.methods)
     efficient = distinct(comparison.two_choice.methods)
     for table, rows in (
         (tables.stages(stages), stages),
         (tables.coupling(coupled), coupled),
         (tables.agreement(replace(comparison, agreement=agreed)), agreed),
-        (tables.choices(replace(comparison, choices=policies)), policies),
         (tables.efficiency(replace(comparison.two_choice, methods=efficient)), efficient),
         (tables.within_strata(comparison, replace(comparison.difficulty, methods=within)), within),
     ):
@@ -246,7 +245,7 @@ def test_files_hold_the_tables_that_other_programs_read():
         if name.endswith(".csv")
     }
     assert {f"{name}.csv" for name in (
-        "methods controls seen within-strata overconfidence efficiency layers accuracy choices stages coupling "
+        "methods controls seen within-strata overconfidence efficiency layers accuracy stages coupling "
         "agreement failures routing audits provenance"
     ).split()} == set(read)  # fmt: skip
     assert read["provenance.csv"][0] == {"key": "model", "value": HOSTILE}

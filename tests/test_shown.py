@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from metaprobe.shown import alarm_table, estimate_table, promotion_table, rollback_table, router_table
+from metaprobe.shown import alarm_table, asking_table, estimate_table, promotion_table, rollback_table
 
 
 def interval(estimate: float) -> dict[str, float]:
@@ -15,37 +15,37 @@ FIGURES: dict[str, Any] = {
     "questions": 40,
     "groups": 20,
     "agents": ["small", "large"],
-    "accuracy": interval(0.8),
-    "cost_per_1000": interval(0.5),
-    "controls": {
-        "small": {
-            "accuracy": interval(0.6),
-            "cost_per_1000": interval(0.25),
-            "router_minus_control": {"accuracy": interval(0.2)},
-            "p_holm": 0.004,
+    "budgets": {
+        "0.5": {
+            "by": "tuned cascade",
+            "asked": 1.25,
+            "accuracy": interval(0.8),
+            "cost_per_1000": interval(0.5),
+            "ways": {"one agent": {"accuracy": interval(0.6), "cost_per_1000": 0.25, "panel_over_it": interval(0.2)}},
+            "best_single": {"agent": "large", "accuracy": interval(0.7), "cost_per_1000": 2.0},
+            "oracle": {"accuracy": 0.9, "cost_per_1000": 0.3},
         }
     },
-    "verdict": {"word": "better", "strongest_control": "small"},
 }
 
 
-def test_the_router_stands_beside_its_controls_and_the_verdict_below() -> None:
-    shown = list(router_table(FIGURES))
+def test_the_panel_stands_beside_every_way_at_each_budget() -> None:
+    shown = list(asking_table(FIGURES))
     assert shown[0] == "40 questions of 20 groups, agents small, large"
-    assert shown[3].split() == "router 0.800 0.700 to 0.900 0.5000 0.4000 to 0.6000 - -".split()
-    assert shown[4].split()[:2] == ["small", "0.600"]
-    assert "+0.200 +0.100 to +0.300" in shown[4]
-    assert shown[4].endswith("0.004")
-    assert shown[5] == "Against the strongest control, small: better."
+    assert shown[1] == "budget 0.5 US dollars for 1,000 questions; 1.25 agents asked of each"
+    assert shown[3].split() == "panel (tuned cascade) 0.800 0.700 to 0.900 0.5".split()
+    assert shown[4].split() == "one agent 0.600 0.500 to 0.700 0.25 +0.200 +0.100 to +0.300".split()
+    assert shown[5].split() == "best agent, large 0.700 2".split()
+    assert shown[6].split() == "oracle 0.900 0.3".split()
 
 
-def test_an_estimate_from_logged_decisions_says_whether_it_may_be_relied_on() -> None:
-    logged = {**FIGURES, "controls": {}, "verdict": None, "logged": True, "reliable": False}
-    logged["accuracy"] = {"ips": interval(0.7), "doubly_robust": interval(0.75)}
-    shown = "\n".join(router_table(logged))
-    assert "router (ips)" in shown
-    assert "router (doubly_robust)" in shown
-    assert "may not be relied on" in shown
+@pytest.mark.parametrize("reliable", [False, True])
+def test_an_estimate_from_logged_decisions_says_whether_it_may_be_relied_on(reliable: bool) -> None:
+    accuracy = {"ips": interval(0.7), "doubly_robust": interval(0.75)}
+    shown = list(asking_table({**FIGURES, "logged": True, "reliable": reliable, "accuracy": accuracy}))
+    assert shown[2].split()[:2] == ["ips", "0.700"]
+    assert shown[3].split()[:2] == ["doubly_robust", "0.750"]
+    assert ("too few" in shown[-1]) != reliable
 
 
 @pytest.mark.parametrize("key", ["reason", "reasons"])
@@ -80,10 +80,8 @@ def test_whatever_is_unknown_is_shown_as_such_and_a_row_a_line(several: bool) ->
     assert "labels are right" in " ".join(shown)
 
 
-def test_an_alarm_and_figures_without_some_of_their_fields_are_shown() -> None:
+def test_an_alarm_without_some_of_its_fields_is_shown() -> None:
     for alarm in ({}, {"stream": "tokens", "what": "mean tokens", "moved": "higher", "text": "why"}):
         shown = list(alarm_table([{**alarm, "began": 1.7e9, "before": None, "after": 0.5}]))
         assert len(shown) >= 3
         assert "2023-11-14" in shown[2]
-    for figures in ({}, {"accuracy": interval(0.5)}, {"cost_per_1000": {"estimate": None, "low": None, "high": 0.1}}):
-        assert any("router" in row for row in router_table(figures))
