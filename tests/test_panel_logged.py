@@ -106,7 +106,8 @@ def test_the_curve_of_logged_decisions_is_what_the_full_outcomes_would_have_show
         plan = panel.ask_plan(budget=budget)
         chosen = [asked_first(panel, question, budget) for question in held_out]
         assert plan.accuracy == pytest.approx(np.mean([one.score for one in chosen]), abs=0.06)
-        assert plan.cost == pytest.approx(1000 * np.mean([one.cost_usd for one in chosen]), rel=0.1)
+        # On "plain" questions the agents tie, and a third of all questions may change hands between two fits.
+        assert plan.cost == pytest.approx(1000 * np.mean([one.cost_usd for one in chosen]), rel=0.15)
 
 
 def test_an_agent_that_was_hardly_tried_fails_the_audit(panel: Panel) -> None:
