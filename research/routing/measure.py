@@ -36,7 +36,7 @@ PANEL = "panel"
 SPLITS = 3
 TEST = 0.3
 LABELLED, LABELS = "router_cascade9", "labels"
-SIZES = (100, 300, 1000, 2700)
+SIZES = (100, 300, 1000)
 AREA = 40
 """Budgets, evenly spread from the cheapest agent's cost to the best agent's, whose mean accuracy is the area (AIQ)."""
 Came = tuple[Floats, Floats]
@@ -183,16 +183,15 @@ def labels(data: Path, splits: int) -> None:
     """How many labels it takes, and a dimension that nothing was learned of, on router_cascade9."""
     panels = by_agent(panels_of_outcomes(SETS[LABELLED].load(data)))
     kept = json.loads(KEPT.read_text())
-    kept[LABELS] = {
-        "sizes": {str(size): _area_of(panels, _draws(panels, size, splits)) for size in SIZES},
-        "dimensions": {
-            name: _area_of(
-                panels, [(np.flatnonzero(panels.dimension != at), np.flatnonzero(panels.dimension == at), 0)]
-            )
-            for at, name in enumerate(panels.dimensions)
-        },
-    }
-    KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    found = kept.setdefault(LABELS, {"sizes": {}, "dimensions": {}})
+    splits_of = {("sizes", str(size)): _draws(panels, size, splits) for size in SIZES}
+    for at, name in enumerate(panels.dimensions):
+        there = panels.dimension == at
+        splits_of["dimensions", name] = [(np.flatnonzero(~there), np.flatnonzero(there), 0)]
+    for (kind, name), drawn in splits_of.items():
+        if name not in found[kind]:
+            found[kind][name] = _area_of(panels, drawn)
+            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _draws(data: Panels, size: int, splits: int) -> list[tuple[Ints, Ints, int]]:
