@@ -60,7 +60,8 @@ class ExtractReport:
     rebuilt: int
     """Calls read whose token ids were not recorded: chat template and tokenizer made them from messages and text."""
     without_exact: int
-    """Calls read whose answer does not hold the run's final answer; there `before_exact` is `answer_last`."""
+    """Calls read whose answer does not hold the run's final answer; there `before_exact` and
+    `exact_last` are `answer_last`, and `exact_mean` is `answer_mean`."""
     disagreement: float | None
     """Mean absolute difference from the recorded log-probabilities, nats a token, of a few calls. None: no call holds
     any."""
@@ -170,7 +171,7 @@ def extract(
         _check_finite(states, llm)
         _write(store.path, request, replay, states, model)
         tokens = sum(r.tokens for r in readings)
-        rebuilt, without = sum(r.rebuilt for r in readings), sum(r.exact is None for r in readings)
+        rebuilt, without = sum(r.rebuilt for r in readings), sum(not len(r.exact_at) for r in readings)
         report += ExtractReport(len(readings), tokens, 0, 0, rebuilt, without, None)
         watch.on_chunk(len(readings), tokens)
     share.wait()

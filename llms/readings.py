@@ -62,8 +62,9 @@ class Reading:
     Where there are none, it is the last prompt token's place."""
     thinking_at: NDArray[np.intp]
     """Places of the thinking's tokens, found in the same way."""
-    exact: int | None
-    """Index of the answer token in which the exact answer begins; None where the answer does not hold it."""
+    exact_at: NDArray[np.intp]
+    """Places of the tokens that spell the exact answer, found in the same way; empty where the answer does not hold
+    the exact answer."""
     rebuilt: bool
     """Whether ids were made by template and tokenizer, because none were recorded."""
     logprobs: NDArray[np.float32] | None
@@ -90,7 +91,8 @@ class Readings(ABC):
     Layers are those of `metaprobe.llms.hidden_capture.Capture`, and so are the positions while a model answers.
     `before_exact` is the last token before the one in which the exact answer begins: the last prompt token where the
     answer begins with it, and the last answer token where the answer does not hold it, for there everything was said
-    and no exact answer is to come.
+    and no exact answer is to come. `exact_last` and `exact_mean` read the tokens that spell the exact answer, and those
+    of the whole answer where it does not hold the exact answer (Orgad et al. 2024, arXiv:2410.02707).
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Readings(ABC):
             answer=answer,
             answer_at=answer_at,
             thinking_at=thinking_at,
-            exact=self._exact_token(answer, exact),
+            exact_at=len(prompt) + self._exact_tokens(answer, exact),
             rebuilt=not kept,
             logprobs=np.asarray(call.logprobs, dtype=np.float32) if comparable else None,
         )
@@ -193,13 +195,18 @@ class Readings(ABC):
     def _ids(self, text: str) -> list[int]:
         return encode_text(self._reader.tokenizer, text)
 
-    def _exact_token(self, answer: list[int], exact: str) -> int | None:
+    def _exact_tokens(self, answer: list[int], exact: str) -> NDArray[np.intp]:
+        """Indices of the answer tokens that spell the exact answer; none where the answer does not hold it."""
         start = exact_start(self._text(answer), exact)
         if start is None:
-            return None
+            return np.arange(0)
         # Tokens are counted on decoded beginnings: one token alone may be half a character.
         ends = range(1, len(answer) + 1)
-        return bisect.bisect_right(ends, start, key=lambda count: len(self._text(answer[:count])))
+        first, last = (
+            bisect.bisect_right(ends, place, key=lambda count: len(self._text(answer[:count])))
+            for place in (start, start + len(exact) - 1)
+        )
+        return np.arange(first, last + 1)
 
     def _text(self, ids: list[int]) -> str:
         return str(self._reader.tokenizer.decode(ids, skip_special_tokens=True))
@@ -220,17 +227,18 @@ def exact_start(text: str, exact: str) -> int | None:
 
 
 def span_of(reading: Reading, position: str) -> NDArray[np.intp]:
-    """Returns the places of the tokens of the segment that a position belongs to."""
-    return reading.thinking_at if position.startswith("thinking") else reading.answer_at
+    """Returns the places of the tokens of the part that a position belongs to."""
+    if position.startswith("thinking"):
+        return reading.thinking_at
+    return reading.exact_at if position.startswith("exact") and len(reading.exact_at) else reading.answer_at
 
 
 def place_of(reading: Reading, position: str) -> int:
     """Returns the place in prompt and answer of the token that a position names."""
-    prompt = len(reading.prompt) - 1
     if position == "prompt_last":
-        return prompt
+        return len(reading.prompt) - 1
     if position == "before_exact":
-        return reading.tokens - 1 if reading.exact is None else prompt + reading.exact
+        return int(reading.exact_at[0]) - 1 if len(reading.exact_at) else reading.tokens - 1
     return int(span_of(reading, position)[0 if position.endswith("_first") else -1])
 
 

@@ -25,8 +25,11 @@ THINKING_POSITIONS = ("thinking_first", "thinking_last", "thinking_mean")
 LIVE_POSITIONS = ("prompt_last", "answer_first", "answer_last", "answer_mean", *THINKING_POSITIONS)
 """Token positions at which hidden states can be kept while a model answers. `prompt_last` comes before any answer."""
 
-POSITIONS = (*LIVE_POSITIONS, "before_exact")
-"""All of them. `before_exact`, the token just before the exact answer begins, is known only once the answer is read."""
+EXACT_POSITIONS = ("before_exact", "exact_last", "exact_mean")
+"""Token positions at the exact answer, the span that a grader reads: known only once the answer is finished."""
+
+POSITIONS = (*LIVE_POSITIONS, *EXACT_POSITIONS)
+"""All token positions."""
 
 
 @dataclass(frozen=True, slots=True)

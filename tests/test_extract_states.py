@@ -56,6 +56,15 @@ def test_before_exact_is_the_token_before_the_exact_answer(llm, calls) -> None:
         np.testing.assert_array_equal(states.hidden.values[:, 2], states.hidden.values[:, 1])
 
 
+def test_the_exact_answer_is_read_at_its_last_token_and_as_the_mean_of_its_tokens(llm, calls) -> None:
+    call = replace(calls[2], text="h i j h", token_ids=np.array([10, 11, 12, 10]), tokens=(), logprobs=None)
+    options = {"positions": ("exact_last", "exact_mean"), "tokens": True}
+    for exact, first, last in (("j", 2, 2), ("i j", 1, 2), ("h", 3, 3), ("h i", 0, 1), ("k", 0, 3), ("", 0, 3)):
+        [states] = read(llm, [call], exact, **options)
+        np.testing.assert_array_equal(states.hidden.values[:, 0], states.tokens[last])
+        close(states.hidden.values[:, 1], states.tokens[first : last + 1].astype(np.float32).mean(axis=0))
+
+
 def test_an_empty_answer_has_the_state_of_the_prompt_everywhere(llm, calls) -> None:
     empty = bare(calls[0], text="", tokens=(), token_ids=np.array([], np.int32), logprobs=np.array([], np.float32))
     alone, other = read(llm, [empty, calls[3]], "x", positions=POSITIONS, tokens=True)
