@@ -11,6 +11,7 @@ from typing import Any, get_args
 from metaprobe.llms.base import LLM, Request
 from metaprobe.pipelines import Models, System
 from metaprobe.pipelines.system_options import Options
+from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.source import Replacement, SignalSource
 from metaprobe.records.errors import RecordError
@@ -191,7 +192,8 @@ def _json_or_text(text: str) -> Any:
 def _check_reading(llm: LLM, replacement: Replacement) -> None:
     """A checkpoint that could never be read would leave every decision to its fallback."""
     trained_on = replacement.reader.checkpoint.manifest.generator
-    if replacement.layers and not llm.capabilities.hidden:
+    blend = isinstance(replacement.reader, BlendPredictor)  # which scores without what is missing, and says so
+    if replacement.layers and not blend and not llm.capabilities.hidden:
         raise RecordError(
             f"{replacement.reader.checkpoint.path} reads hidden states, and {llm.name} gives none: use a local model, "
             f"or a checkpoint on log-probabilities"

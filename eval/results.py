@@ -472,7 +472,7 @@ class Comparison:
     baselines: Mapping[str, int] = field(default_factory=dict)
     """The controls that the folds chose for it, and in how many folds each was chosen, the most frequent first."""
     exported: str = ""
-    """A sentence: which checkpoint comes nearest to the headline method, where none holds that method itself."""
+    """Sentences: what writes the checkpoint of the headline method; empty where there is none of it."""
     accuracy: tuple[AccuracyRow, ...] = ()
     """Share of right answers by dimension and level."""
     sweeps: tuple[LayerSweep, ...] = ()

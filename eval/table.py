@@ -40,7 +40,7 @@ class AnswerTable:
     y: NDArray[np.int64]
     """The target label, 0 or 1."""
     stated_difficulty: NDArray[np.float64]
-    """In [0, 1], as `stated_of` says whose it is; NaN where the model stated none."""
+    """In [0, 1], as `Run.stated_of` says whose it is; NaN where the model stated none."""
     stated_confidence: NDArray[np.float64]
     """In [0, 1]; NaN where the model stated none."""
     p_true: NDArray[np.float64]
@@ -206,9 +206,9 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
         "questions": item.question,
         "models": call.model,
         "y": y,
-        "stated_difficulty": _number(stated_of(run, call, "difficulty")),
-        "stated_confidence": _number(stated_of(run, call, "confidence")),
-        "p_true": _number(stated_of(run, call, "p_true")),
+        "stated_difficulty": _number(run.stated_of(call, "difficulty")),
+        "stated_confidence": _number(run.stated_of(call, "confidence")),
+        "p_true": _number(run.stated_of(call, "p_true")),
         "logprobs": logprobs,
         "thinking": thinking,
         "tokens": len(logprobs),
@@ -219,28 +219,6 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
 def _has_logprobs(call: Call) -> bool:
     logprobs = answer_logprobs(call)
     return logprobs is not None and len(logprobs) > 0
-
-
-def stated_of(run: Run, answer: Call, kind: str) -> float | None:
-    """Returns the number stated of this answer, not of another agent's or round's answer; None where there is none.
-
-    By the answer itself, else by who was asked about it (a call with the answer as its parent), else by the same agent
-    in the same round. What a single call of the run states, and no other, is of the run and so of each of its answers.
-    """
-    calls = {call.id: call for call in run.calls}
-    stated = [s for s in run.statements if s.kind == kind]
-    asked = {s.call_id: calls.get(s.call_id) for s in stated}
-    nearest = (
-        [s for s in stated if s.call_id == answer.id],
-        [s for s in stated if (call := asked[s.call_id]) is not None and call.parent == answer.id],
-        [
-            s
-            for s in stated
-            if (call := asked[s.call_id]) is not None and (call.agent, call.round) == (answer.agent, answer.round)
-        ],
-        stated if len(asked) == 1 else [],
-    )
-    return next((of[-1].value for of in nearest if of), None)
 
 
 def group_of(item: Item) -> str:

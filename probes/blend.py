@@ -1,194 +1,193 @@
-"""A probe learned from many tasks, with a free number beside it, for tasks that neither has seen.
+"""A predictor that reads hidden states and what the model stated beside the log-probabilities, each where it came.
 
-Neither of the two needs a label of the new task. Each is standardised on the unlabelled answers of one run (a model, a
-task, a way of asking), and the sum of both orders that run's answers. How often they are right it cannot say.
+An input that did not come is NaN in the graph, which has weights and a calibration for each set of inputs. What was
+missing stands in the verdict's reason. States that are not those of the contract are refused, not passed over.
 """
 
-import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
-from metaprobe.checkpoints.checkpoint import check_kind
-from metaprobe.checkpoints.display import explain_fields
-from metaprobe.probes.terms import FREE, TERMS, terms
+from metaprobe.checkpoints import Checkpoint, ContractMismatch
+from metaprobe.probes.features import features_one
+from metaprobe.probes.quality import QualityPredictor, Read, doubts_of
+from metaprobe.probes.quality_contract import INPUT
+from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.types import FloatArray
+from metaprobe.records.logprobs import float_list
+from metaprobe.records.signals import number_of
+from metaprobe.records.types import HIDDEN, Hidden
 
 KIND = "blend"
-INPUT, OUTPUT = "hidden", "probe"
-FEWEST = 20
-"""Unlabelled answers of a run below which its means and standard deviations are too uncertain to standardise by."""
-Floats = NDArray[np.float64]
+PROMPT_INPUT, CONFIDENCE_INPUT, TRUE_INPUT = "prompt", "confidence", "p_true"
+"""Inputs of the graph beside the features and the hidden states of the answer."""
+STATES_READER = "states_reader"
+"""Key of the contract with the model that read the states, where it is another than the one that answered."""
+STATED = (CONFIDENCE_INPUT, TRUE_INPUT)
+NAMED = {
+    INPUT: "log-probabilities",
+    HIDDEN: "hidden states of the answer",
+    PROMPT_INPUT: "the hidden state of the prompt",
+    CONFIDENCE_INPUT: "stated confidence",
+    TRUE_INPUT: "P(true)",
+}
+"""Input of the graph -> what it is, in words."""
+REMEDY = "capture them again, in bfloat16 or float32"
 
-
-@explain_fields
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TravellingBlend(Pretrained):
-    """The probe's weights for one model, and which free number stands beside it.
-
-    An example, with made-up states and log-probabilities of one run:
-
-        >>> blend = TravellingBlend.load("bundled:smollm2-135m-blend")
-        >>> states = np.random.default_rng(0).normal(size=(30, blend.width))
-        >>> run = blend.of_run(states, [[-0.1 * i, -0.2] for i in range(30)])
-        >>> run.score(states[0], [-0.05, -0.01]) > run.score(states[0], [-3.0, -2.0])
-        True
-    """
-
-    checkpoint: Checkpoint
-    """The checkpoint that it was loaded from."""
-    layer: int
-    """The layer that it reads: 0 is the embeddings' output, i the output of block i."""
-    position: str
-    """The position that it reads: `answer_mean`, the mean over the answer's tokens."""
-    width: int
-    """Numbers in a state."""
-    free: str
-    """The free number beside the probe, a name in `metaprobe.probes.terms.FREE`."""
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None) -> Self:
-        """Returns the blend in a checkpoint folder, verified. `sha256` is the digest that its author gave you."""
-        return cls.of(load_checkpoint(path, sha256=sha256))
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Self:
-        """Returns the blend in a checkpoint that is loaded. Raises `ContractMismatch` for one that holds none."""
-        manifest, path = checkpoint.manifest, checkpoint.path
-        check_kind(path, manifest.kind, KIND)
-        contract = manifest.contract
-        layer, position, width, free = (contract.get(name) for name in ("layer", "position", "width", "free"))
-        if not isinstance(layer, int) or not isinstance(position, str) or not isinstance(width, int):
-            raise ContractMismatch(f"{path}: the contract of a blend needs layer, position and width; got {contract}")
-        if not isinstance(free, str) or free not in FREE:
-            raise ContractMismatch(f"{path}: the contract's free number is {free!r}; expected one of {', '.join(FREE)}")
-        if [spec.shape for spec in manifest.inputs] != [(None, width)]:
-            raise ContractMismatch(f"{path}: the graph does not read states of {width} numbers, as the contract says")
-        return cls(checkpoint, layer, position, width, free)
-
-    @property
-    def read_model(self) -> str:
-        """The model whose states the probe was learned from; empty where the checkpoint names none."""
-        reader, generator = self.checkpoint.manifest.contract.get("reader", {}), self.checkpoint.manifest.generator
-        return str(reader.get("model", "")) or (generator.models[0] if generator else "")
-
-    def reads(self, model: str) -> bool:
-        """Returns whether the states of this model's answers are those the probe was learned from."""
-        named = "reader" in self.checkpoint.manifest.contract
-        return named or not model or not self.read_model or model == self.read_model
-
-    def probe_scores(self, states: Any) -> Floats:
-        """Returns the probe's raw scores (n,) of n states (n, width); they mean something within one run alone.
-
-        Raises `InvalidResponse` for states of another shape, or that hold NaN or infinity.
-        """
-        read = np.ascontiguousarray(states, dtype=np.float32)
-        if read.ndim != 2 or read.shape[1] != self.width:
-            raise InvalidResponse(
-                f"states have shape {read.shape}; expected (n, {self.width}): layer {self.layer} at {self.position}"
-            )
-        if not np.isfinite(read).all():
-            raise InvalidResponse("hidden states hold NaN or infinity: capture them again, in bfloat16 or float32")
-        return self.checkpoint.run({INPUT: read})[OUTPUT][:, 0].astype(np.float64)
-
-    def of_run(self, states: Any, logprobs: Sequence[FloatArray | Sequence[float]]) -> "RunBlend":
-        """Returns the blend standardised on unlabelled answers of one run, by which its other answers are scored.
-
-        `states` is (n, width), of the layer and position that the blend reads; `logprobs` are n lists of nats. Twenty
-        answers are the least, and a hundred are better. Raises `InvalidResponse` for fewer, or for what cannot be read.
-        """
-        _check_enough(states, logprobs)
-        probe = Standard.of(self.probe_scores(states))
-        numbers = free_numbers(self.free, logprobs)
-        free = Standard.of(numbers)
-        both = Standard.of(probe(self.probe_scores(states)) + free(numbers))
-        return RunBlend(self, probe, free, both)
-
-    def standing(self, states: Any | None, logprobs: Sequence[FloatArray | Sequence[float]]) -> Floats:
-        """Returns the scores (n,) of all answers of one run, standardised among themselves.
-
-        Without `states` they are the free number's alone. Raises as `of_run` does.
-        """
-        if states is not None:
-            return self.of_run(states, logprobs).scores(states, logprobs)
-        _check_enough(logprobs, logprobs)
-        numbers = free_numbers(self.free, logprobs)
-        return Standard.of(numbers)(numbers)
-
-
-def _check_enough(states: Any, logprobs: Sequence[FloatArray | Sequence[float]]) -> None:
-    """Raises `InvalidResponse` for too few answers to standardise by, or for states of other answers."""
-    if len(states) != len(logprobs) or len(logprobs) < FEWEST:
-        raise InvalidResponse(
-            f"{len(states)} states and log-probabilities of {len(logprobs)} answers came; expected as many of each, and"
-            f" at least {FEWEST} answers of the run, without labels"
-        )
+Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Standard:
-    """Mean and standard deviation of a score on one run's unlabelled answers."""
+class StatesRead:
+    """The states that one input of the graph reads."""
 
-    mean: float
-    deviation: float
-    """Never 0: of scores that are all equal it is 1."""
+    layers: tuple[int, ...]
+    position: str
+    width: int
 
-    @classmethod
-    def of(cls, scores: Floats) -> "Standard":
-        """Returns those of these scores (n,)."""
-        return cls(float(scores.mean()), float(scores.std()) or 1.0)
+    def __str__(self) -> str:
+        return f"layer {', '.join(map(str, self.layers))} at {self.position}"
 
-    def __call__(self, scores: Floats) -> Floats:
-        """Returns the scores in standard deviations above their mean."""
-        return (scores - self.mean) / self.deviation
+    def of(self, hidden: Hidden) -> Row | None:
+        """Returns the states as one row, (1, layers * width); None where none were kept at the position.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunBlend:
-    """The blend on one run: scores of which 0 is the run's average and 1 a standard deviation above it."""
-
-    blend: TravellingBlend
-    probe: Standard
-    free: Standard
-    both: Standard
-
-    def score(self, state: Any | None, logprobs: FloatArray | Sequence[float]) -> float:
-        """Returns the score of one answer, higher for a better one; it is no probability.
-
-        `state` is (width,). Where it is None the score is the free number's alone, in the same unit. Raises
-        `InvalidResponse` where state or log-probabilities cannot be read.
+        Raises `InvalidResponse` for states of other layers, of another width or type, and for NaN.
         """
-        states = None if state is None else np.asarray(state)[None]
-        return float(self.scores(states, [logprobs])[0])
-
-    @np.errstate(all="ignore")  # a host application may have NumPy raise for what is rounded to 0 here
-    def scores(self, states: Any | None, logprobs: Sequence[FloatArray | Sequence[float]]) -> Floats:
-        """Returns the scores (n,) of n answers at once; `states` is (n, width) or None."""
-        free = self.free(free_numbers(self.blend.free, logprobs))
-        if states is None:
-            return free
-        return self.both(self.probe(self.blend.probe_scores(states)) + free)
-
-
-def free_numbers(name: str, logprobs: Sequence[FloatArray | Sequence[float]]) -> Floats:
-    """Returns a free number (n,) of n answers, higher for a better one: a weighted sum of the terms, on a log scale.
-
-    Raises `InvalidResponse` for an answer without log-probabilities, or one that is above 0 or not finite.
-    """
-    weights = np.array([FREE[name].get(term, 0.0) for term in TERMS])
-    numbers = np.empty(len(logprobs))
-    for place, given in enumerate(logprobs):
-        values = np.asarray(given, dtype=np.float64)
-        if values.ndim != 1 or not len(values) or not all(math.isfinite(v) and v <= 0 for v in values.tolist()):
+        values = hidden.values
+        expected = (len(hidden.layers), len(hidden.positions))
+        if values.ndim != 3 or values.shape[:2] != expected:
             raise InvalidResponse(
-                f"answer {place}: log-probabilities are a list of finite numbers of at most 0, a token each; got "
-                f"{len(values) if values.ndim else 0} of them, or others"
+                f"hidden states of shape {values.shape} came for {expected[0]} layers and {expected[1]} positions; "
+                "expected (layers, positions, width)"
             )
-        numbers[place] = -float((terms(values[None])[0] * weights).sum())
-    return numbers
+        if values.dtype.kind != "f":
+            raise InvalidResponse(f"hidden states came as {values.dtype}; expected floating-point numbers")
+        if len(set(hidden.layers)) < expected[0] or len(set(hidden.positions)) < expected[1]:
+            raise InvalidResponse(
+                f"hidden states name a layer or position twice: {list(hidden.layers)}, {list(hidden.positions)}"
+            )
+        if self.position not in hidden.positions:
+            return None
+        if not {*self.layers} <= {*hidden.layers}:
+            raise InvalidResponse(
+                f"hidden states of layers {list(hidden.layers)} at {self.position} came; this blend reads {self}"
+            )
+        if values.shape[2] != self.width:
+            raise InvalidResponse(
+                f"hidden states of width {values.shape[2]} came; this blend reads {self} of width {self.width}"
+            )
+        at = [hidden.layers.index(layer) for layer in self.layers]
+        row = values[at, hidden.positions.index(self.position)].astype(np.float32).reshape(1, -1)
+        if not np.isfinite(row).all():
+            raise InvalidResponse(f"the hidden states ({self}) hold NaN or infinity: {REMEDY}")
+        return row
+
+
+class BlendPredictor(QualityPredictor):
+    """Scores responses by their log-probabilities, hidden states, and what the model stated of them.
+
+    Any of these may be missing. Hidden states come with a stored call, under `metaprobe_signals` of a response
+    (`metaprobe.records.signals`), or as an argument of `predict`.
+    """
+
+    kind: ClassVar[str] = KIND
+
+    def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
+        """Takes what `QualityPredictor` takes."""
+        super().__init__(checkpoint, **options)
+        manifest = checkpoint.manifest
+        try:
+            self.states = {
+                str(name): StatesRead(tuple(of["layers"]), str(of["position"]), int(of["width"]))
+                for name, of in manifest.contract["states"].items()
+            }
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ContractMismatch(f"{checkpoint.path} is no whole blend ({error!r}); train it again") from error
+        self._nothing = {spec.name: np.full((1, spec.shape[1] or 1), np.nan, np.float32) for spec in manifest.inputs}
+        widths = {name: len(read.layers) * read.width for name, read in self.states.items()}
+        widths |= {INPUT: len(self.schema.names), **dict.fromkeys(STATED, 1)}
+        if odd := [name for name, row in self._nothing.items() if row.shape[1] != widths.get(name)]:
+            raise ContractMismatch(f"{checkpoint.path}: its contract does not say what the input {odd[0]!r} reads")
+        self.states_reader = str(manifest.contract.get(STATES_READER, ""))
+        """The model of the states, where it read what another model answered."""
+        models = manifest.generator.models if manifest.generator else ()
+        self._models = (self.states_reader.rpartition("@")[0] or self.states_reader,) if self.states_reader else models
+
+    def predict(
+        self,
+        response: object,
+        *,
+        hidden: Hidden | None = None,
+        confidence: float | None = None,
+        p_true: float | None = None,
+    ) -> Verdict:
+        """Returns the verdict on a response, as `QualityPredictor.predict` does.
+
+        `hidden`: its hidden states, `confidence` and `p_true`: what the model stated of it, where these do not come
+        with the response. Raises `InvalidResponse` for states of other layers, of another width or type, of another
+        model, or that hold NaN.
+        """
+        stated = {CONFIDENCE_INPUT: confidence, TRUE_INPUT: p_true}
+        given = {name: number_of(name, value) for name, value in stated.items() if value is not None}
+        with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
+            return self._one(self._read(response, hidden, given))
+
+    def _read(self, response: object, hidden: Hidden | None = None, given: Mapping[str, float] = {}) -> Read:
+        plain = float_list(response) if type(response) is list else None
+        if plain is not None:
+            logprobs, model, note = plain, "", doubts_of(plain)
+        else:
+            parsed = self._parsed(response)
+            logprobs, model, note = parsed.logprobs, parsed.model, self._note(parsed)
+            hidden, given = hidden or parsed.hidden, {**parsed.stated, **given}
+        inputs = {} if hidden is None else self._states_of(hidden, model)
+        for name, value in given.items():
+            if name in self._nothing:
+                inputs[name] = np.array([[value]], dtype=np.float32)
+        missing = self._missing(inputs, has_logprobs=bool(len(logprobs)))
+        return Read(logprobs, None, None, model, "; ".join(filter(None, (note, missing))), inputs)
+
+    def _states_of(self, hidden: Hidden, answered: str) -> dict[str, Row]:
+        """Returns the rows of the inputs that read hidden states, of those that came with an answer of this model."""
+        self._check_model(hidden.model or answered)
+        rows = {name: row for name, read in self.states.items() if (row := read.of(hidden)) is not None}
+        if not rows and self.states:
+            raise InvalidResponse(
+                f"hidden states at {', '.join(hidden.positions)} came; this blend reads "
+                f"{' and '.join(map(str, self.states.values()))}"
+            )
+        return rows
+
+    def _check_model(self, read_by: str) -> None:
+        """Raises `InvalidResponse` where the states are not of the model that the blend was trained on."""
+        if not read_by or not self._models or self._on_mismatch == "ignore":
+            return
+        if read_by not in self._models and (read_by.rpartition("@")[0] or read_by) not in self._models:
+            raise InvalidResponse(
+                f"hidden states of {read_by} came; this blend was trained on those of {', '.join(self._models)}: name "
+                "the model of the states where it is one of these by another name, or take on_mismatch 'ignore'"
+            )
+
+    def _missing(self, inputs: Mapping[str, Row], *, has_logprobs: bool) -> str:
+        """Returns the note on what did not come. Raises `InvalidResponse` where nothing came."""
+        came = {*inputs, *([INPUT] if has_logprobs else [])}
+        lacking = [NAMED[name] for name in self._nothing if name not in came]
+        if not came:
+            raise InvalidResponse(f"nothing came that this blend reads; expected {' or '.join(lacking)}")
+        if not lacking:
+            return ""
+        used = [NAMED[name] for name in self._nothing if name in came]
+        return f"without {' and '.join(lacking)}: scored by {' and '.join(used)}"
+
+    def _inputs(self, read: Read) -> dict[str, Row]:
+        inputs = {**self._nothing, **read.inputs}
+        if len(read.logprobs) and INPUT in inputs:
+            inputs[INPUT] = features_one(self.schema, read.logprobs)[None]
+        return inputs
+
+    def _inputs_of(self, read: Sequence[Read]) -> dict[str, Row]:
+        rows = [self._inputs(one) for one in read]
+        return {name: np.concatenate([row[name] for row in rows]) for name in self._nothing}

@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from metaprobe.probes.features import features, features_one, schema_of
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
-from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.logprobs import doubtful, float_list
 from metaprobe.records.openai_format import CALLED
 from metaprobe.records.parse import parse_response
@@ -42,8 +42,18 @@ _PROBABILITY = (0.0, 1.0)
 _ROUNDED = 1e-4
 """A head may lie so far beyond its scale by rounding, as far as golden rows may differ."""
 
-_Read = tuple[FloatArray, FloatArray | None, FloatArray | None, str | None, str]
-"""Log-probabilities, alternatives and thinking of one answer, its model, and what the verdict must say of it."""
+
+class Read(NamedTuple):
+    """What is scored of one answer. The text is left out: there may be many answers."""
+
+    logprobs: FloatArray
+    top: FloatArray | None
+    thinking: FloatArray | None
+    model: str | None
+    note: str
+    """What the verdict must say of it."""
+    inputs: Mapping[str, NDArray[np.float32]] = {}
+    """Further inputs of the graph, by name, (1, d); the features are computed later."""
 
 
 class QualityPredictor(Pretrained):
@@ -56,6 +66,8 @@ class QualityPredictor(Pretrained):
         >>> good.score > bad.score, good.flagged  # nothing is flagged before `adapt` has seen labels of your model
         (True, None)
     """
+
+    kind: ClassVar[str] = KIND
 
     def __init__(
         self,
@@ -74,7 +86,7 @@ class QualityPredictor(Pretrained):
         `ContractMismatch` for two of the options, for one where the checkpoint does not store what the option needs,
         and for a run that it does not know.
         """
-        check_kind(checkpoint.path, checkpoint.manifest.kind, KIND)
+        check_kind(checkpoint.path, checkpoint.manifest.kind, self.kind)
         self.checkpoint = checkpoint
         contract = checkpoint.manifest.contract
         self.schema = schema_of(checkpoint)
@@ -126,7 +138,18 @@ class QualityPredictor(Pretrained):
         confidence); by default by the stored threshold.
         """
         checkpoint = load_checkpoint(DEFAULT if path is None else path, sha256=sha256)
-        return cls(checkpoint, run=run, on_mismatch=on_mismatch, **flag)
+        return cls.of(checkpoint, run=run, on_mismatch=on_mismatch, **flag)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, **options: Any) -> "QualityPredictor":
+        """Returns the predictor in a loaded checkpoint, with the options of `load`: a `BlendPredictor` of a blend."""
+        kind = checkpoint.manifest.kind
+        if cls is QualityPredictor and kind != KIND:
+            from metaprobe.probes import blend  # it is one of these
+
+            check_kind(checkpoint.path, kind, KIND, blend.KIND)
+            return blend.BlendPredictor(checkpoint, **options)
+        return cls(checkpoint, **options)
 
     def of_run(self, run: str) -> "QualityPredictor":
         """Returns the predictor for answers of this run, MODEL|TASK|VARIANT: with its base rate where the checkpoint
@@ -163,8 +186,7 @@ class QualityPredictor(Pretrained):
         of one or two tokens.
         """
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            logprobs, top, thinking, model, note = self._read(response)
-            return self._one(features_one(self.schema, logprobs, top, thinking), model, note)
+            return self._one(self._read(response))
 
     def adapt(
         self,
@@ -210,16 +232,15 @@ class QualityPredictor(Pretrained):
                 )
         else:
             with np.errstate(all="ignore"):  # as in `predict`
-                logprobs, top, thinking, model, note = self._read(answer)
-                verdict = self._one(features_one(self.schema, logprobs, top, thinking), model, note)
-                measured = measure_signals(logprobs)
-        read = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
+                read = self._read(answer)
+                verdict, measured = self._one(read), measure_signals(read.logprobs)
+        told = {"confidence": verdict.score, "quality": verdict.score, CRITICAL: verdict.critical}
         thresholds = dict(self.checkpoint.manifest.thresholds)
         if self._asked.flags and self._threshold is not None:  # whoever chose a threshold decides by no other one
             thresholds = {name: value for name, value in thresholds.items() if name != "accept"} | {
                 FLAG: self._threshold
             }
-        given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in read.items() if v is not None}
+        given = {n: Signal(v, verdict.checkpoint, thresholds) for n, v in told.items() if v is not None}
         return Signals(**given, **measured)
 
     def predict_many(self, responses: Iterable[object]) -> list[Verdict]:
@@ -232,24 +253,21 @@ class QualityPredictor(Pretrained):
                 except InvalidResponse as error:
                     raise InvalidResponse(f"response {number}: {error}") from error
             if len(read) < TOGETHER_FROM:
-                return [
-                    self._one(features_one(self.schema, *three), *two) for three, two in ((r[:3], r[3:]) for r in read)
-                ]
-            logprobs, tops, thinking, models, notes = zip(*read, strict=True)
-            X = features(self.schema, logprobs, tops if self.schema.uses_top else None, thinking)
-            outputs = self._heads(X)
+                return [self._one(one) for one in read]
+            outputs = self._heads(self._inputs_of(read))
             return [
-                self._verdict({name: values[i] for name, values in outputs.items()}, models[i], note)
-                for i, note in enumerate(notes)
+                self._verdict({name: values[i] for name, values in outputs.items()}, one.model, one.note)
+                for i, one in enumerate(read)
             ]
 
-    def _read(self, response: object) -> "_Read":
-        """Returns what is scored of a response, and its notes. It leaves out the text: there may be many responses."""
+    def _read(self, response: object) -> Read:
         plain = float_list(response) if type(response) is list else None
         if plain is not None:  # says nothing of its model
-            return plain, None, None, None, _doubtful(plain)
+            return Read(plain, None, None, None, doubts_of(plain))
         parsed = self._parsed(response)
-        return parsed.logprobs, parsed.top_logprobs, parsed.thinking, parsed.model, self._note(parsed)
+        if not len(parsed.logprobs):
+            raise NoLogprobs("the answer came with hidden states alone; this predictor reads log-probabilities")
+        return Read(parsed.logprobs, parsed.top_logprobs, parsed.thinking, parsed.model, self._note(parsed))
 
     def _parsed(self, response: object) -> ParsedResponse:
         if isinstance(response, (str, bytes, bytearray)):
@@ -270,21 +288,29 @@ class QualityPredictor(Pretrained):
             )
         return answer_of(parsed)
 
-    def _one(self, row: NDArray[np.float32], model: str | None, note: str) -> Verdict:
-        """From features (d,)."""
-        heads = {name: values[0] for name, values in self._heads(row[None]).items()}
-        return self._verdict(heads, model, note)
+    def _one(self, read: Read) -> Verdict:
+        heads = {name: values[0] for name, values in self._heads(self._inputs(read)).items()}
+        return self._verdict(heads, read.model, read.note)
 
-    def _heads(self, X: NDArray[np.float32]) -> dict[str, list[float]]:
-        """Returns the value of each head for each row of X (n, d).
+    def _inputs(self, read: Read) -> dict[str, NDArray[np.float32]]:
+        """Returns the graph's inputs for one answer, (1, d) each."""
+        return {INPUT: features_one(self.schema, read.logprobs, read.top, read.thinking)[None]}
+
+    def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
+        """Returns the graph's inputs for n answers, (n, d) each."""
+        tops = [one.top for one in read] if self.schema.uses_top else None
+        return {INPUT: features(self.schema, [one.logprobs for one in read], tops, [one.thinking for one in read])}
+
+    def _heads(self, inputs: dict[str, NDArray[np.float32]]) -> dict[str, list[float]]:
+        """Returns the value of each head for each of n answers, whose inputs are (n, d).
 
         Raises `ContractMismatch` where the graph does not give one for each row: a row would get that of another one.
         """
-        outputs = self.checkpoint.run({INPUT: X})
-        if odd := [name for name, values in outputs.items() if values.shape != (len(X), 1)]:
+        outputs, n = self.checkpoint.run(inputs), len(next(iter(inputs.values())))
+        if odd := [name for name, values in outputs.items() if values.shape != (n, 1)]:
             raise ContractMismatch(
-                f"{self.checkpoint.path} gives {odd[0]!r} of shape {outputs[odd[0]].shape} for {len(X)} answers; "
-                f"expected ({len(X)}, 1): take another checkpoint"
+                f"{self.checkpoint.path} gives {odd[0]!r} of shape {outputs[odd[0]].shape} for {n} answers; "
+                f"expected ({n}, 1): take another checkpoint"
             )
         return {name: values.ravel().tolist() for name, values in outputs.items()}
 
@@ -329,11 +355,12 @@ class QualityPredictor(Pretrained):
         alternatives = parsed.top_fault
         if self.schema.uses_top and parsed.top_logprobs is None:
             alternatives = "the predictor reads alternatives (top_logprobs), and none came"
-        notes = other, parsed.note, ended, alternatives, _doubtful(parsed.logprobs)
+        doubts = doubts_of(parsed.logprobs) if len(parsed.logprobs) else ""
+        notes = other, parsed.note, ended, alternatives, doubts
         return "; ".join(filter(None, notes))
 
 
-def _doubtful(logprobs: FloatArray) -> str:
+def doubts_of(logprobs: FloatArray) -> str:
     """Returns the note about numbers on which a score rests weakly; empty where there is none."""
     tokens = len(logprobs)
     few = (

@@ -1,11 +1,13 @@
 """Scores a file of responses: a line out for each line in, whatever is in it."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.base_rates import name_of_run
+from metaprobe.probes.blend import STATED, BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
@@ -28,7 +30,8 @@ def score_lines(predictor: QualityPredictor, path: Path, *, by_run: bool = True)
 
     def judged(run: Run) -> dict[str, Any]:
         [call] = run.calls
-        return verdict_or_reason((of_its_run(predictor, run, call) if by_run else predictor).predict, call)
+        own = of_its_run(predictor, run, call) if by_run else predictor
+        return verdict_or_reason(predict_of(own, run, call), call)
 
     return _each_line(path, judged, plain=False)
 
@@ -67,6 +70,13 @@ def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPred
     """The predictor for an answer of this run; of a run without a task, which may be any, as for a bare response."""
     name = name_of_run(call.model, run.item.task, run.variant)
     return predictor.of_run(name) if run.item.task or name in predictor.runs else predictor
+
+
+def predict_of(predictor: QualityPredictor, run: Run, call: Call) -> Callable[[Call], Verdict]:
+    """Returns what judges a call of this run; a blend is handed what the model stated of the answer."""
+    if not isinstance(predictor, BlendPredictor):
+        return predictor.predict
+    return partial(predictor.predict, **{name: run.stated_of(call, name) for name in STATED})
 
 
 def verdict_or_reason(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:

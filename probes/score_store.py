@@ -1,17 +1,21 @@
-"""Scores the answers of a run store: each by a quality predictor, or a run's answers among themselves by a blend."""
+"""Scores the answers of a run store: each by a predictor, or a run's answers among themselves by a travelling blend."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from metaprobe.probes.base_rates import name_of_run
-from metaprobe.probes.blend import TravellingBlend
+from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
-from metaprobe.probes.score_file import of_its_run, verdict_or_reason
+from metaprobe.probes.score_file import of_its_run, predict_of, verdict_or_reason
+from metaprobe.probes.travel import TravellingBlend
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.types import Call, Run
+from metaprobe.records.types import Call, Hidden, Run
 
 
 def quality_lines(
@@ -20,18 +24,76 @@ def quality_lines(
     """Yields an object for each answer with log-probabilities: run, id, call, stage and what a verdict says.
 
     In stored order. `by_run`: each answer is scored by the base rate of its own run, MODEL|TASK|VARIANT, where the
-    checkpoint knows it; otherwise all as the predictor would. An answer that cannot be scored has null for all that is
-    unknown, and the reason. Raises `RecordError` for a store that holds no such answer.
+    checkpoint knows it; otherwise all as the predictor would. A blend reads the stored hidden states too, and scores
+    answers that have only these. An answer that cannot be scored has null for all that is unknown, and the reason.
+    Raises `RecordError` for a store that holds no such answer.
     """
     predictors: dict[str, QualityPredictor] = {}
-    for name, run, call in _answers(_open(path), stage):
+    store = _open(path)
+    states = StoredStates(store, predictor) if isinstance(predictor, BlendPredictor) else None
+    for name, run, call in _answers(store, stage, () if states is None else states.held):
         if name not in predictors:
             predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
-        verdict = verdict_or_reason(predictors[name].predict, call)
+        given = call if states is None else replace(call, hidden=states.of(call.id))
+        verdict = verdict_or_reason(predict_of(predictors[name], run, call), given)
         yield {"run": name, "id": run.id, "call": call.id, "stage": call.stage, **verdict}
 
 
-def blend_lines(blend: TravellingBlend, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
+class StoredStates:
+    """The hidden states of a store that a blend reads; a call is read from the disk when it is asked for."""
+
+    def __init__(self, store: Any, predictor: BlendPredictor) -> None:
+        """`store`: a `RunStore`. Of states that several models read, those of the blend's own model are taken."""
+        self._reads = tuple(predictor.states.values())
+        self._layers = tuple(sorted({layer for read in self._reads for layer in read.layers}))
+        self._places: dict[str, list[tuple[Any, int]]] = {}
+        reader = predictor.states_reader
+        files = store.activation_files()
+        own = [file for file in files if (file.model == reader or file.model.rpartition("@")[0] == reader)]
+        # Without any of its own model the others are handed on, and the predictor says whose they are.
+        for file in own or files:
+            for row, call_id in enumerate(file.call_ids):
+                self._places.setdefault(call_id, []).append((file, row))
+
+    @property
+    def held(self) -> Container[str]:
+        """The ids of the calls that have hidden states."""
+        return self._places
+
+    def of(self, call_id: str) -> Hidden | None:
+        """Returns the states of a call at the layers and positions that the blend reads; None where it has none.
+
+        Where states are stored and none of these is among them, all that are stored are returned: the predictor then
+        says what came and what it reads.
+        """
+        places = self._places.get(call_id, [])
+        cells: dict[tuple[int, str], Any] = {}
+        for file, row in places:
+            have = file.layout
+            for layer, position in ((la, read.position) for read in self._reads for la in read.layers):
+                if layer in have.layers and position in have.positions and (layer, position) not in cells:
+                    at = [have.layers.index(layer)], [have.positions.index(position)]
+                    cells[layer, position] = file.read(np.array([row]), *at)[0, 0, 0]
+        if not cells:
+            return self._first(places)
+        layers, positions = tuple({layer: 0 for layer, _ in cells}), tuple({position: 0 for _, position in cells})
+        width = max(len(values) for values in cells.values())
+        values = np.full((len(layers), len(positions), width), np.nan, dtype=np.float32)
+        for (layer, position), state in cells.items():
+            values[layers.index(layer), positions.index(position), : len(state)] = state
+        return Hidden(values, layers, positions, places[0][0].model)
+
+    @staticmethod
+    def _first(places: list[tuple[Any, int]]) -> Hidden | None:
+        if not places:
+            return None
+        (file, row), *_ = places
+        have = file.layout
+        every = file.read(np.array([row]), range(len(have.layers)), range(len(have.positions)))[0]
+        return Hidden(every, have.layers, have.positions, file.model)
+
+
+def travel_lines(blend: TravellingBlend, path: Path, *, stage: str | None = None) -> Iterator[dict[str, Any]]:
     """Yields an object for each answer with log-probabilities: run, id, call, stage, score and reason.
 
     `run` is MODEL|TASK|VARIANT, within which scores compare. A score is in standard deviations above the run's average.
@@ -51,13 +113,17 @@ def _open(path: Path) -> Any:
     return require("metaprobe.records.store", "fit").RunStore(path)  # heavy: this room does without
 
 
-def _answers(store: Any, stage: str | None) -> Iterator[tuple[str, Run, Call]]:
-    """Yields the name of its run, the run and the call of each answer with log-probabilities, of the stage if any."""
+def _answers(store: Any, stage: str | None, states: Container[str] = ()) -> Iterator[tuple[str, Run, Call]]:
+    """Yields the name of its run, the run and the call of each answer with log-probabilities, of the stage if any.
+
+    `states`: ids of calls that will do without log-probabilities, for they have hidden states.
+    """
     stages, none = set(), True
     for run in store.runs():
         for call in run.calls:
             stages.add(call.stage)
-            if stage in (None, call.stage) and call.logprobs is not None and len(call.logprobs):
+            measured = call.logprobs is not None and len(call.logprobs) > 0
+            if stage in (None, call.stage) and (measured or call.id in states):
                 none = False
                 yield name_of_run(call.model, run.item.task, run.variant), run, call
     if none:

@@ -11,8 +11,9 @@ from typing import Literal
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.checkpoints.checkpoint import load_verified, wrong_kind
-from metaprobe.probes import adapter, hidden, quality_contract
+from metaprobe.probes import adapter, blend, hidden, quality_contract
 from metaprobe.probes.adapter import AdapterProbe
+from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.quality_contract import MAIN_HEADS
@@ -54,6 +55,8 @@ class Replacement:
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers whose hidden states it reads, none for a predictor on log-probabilities."""
+        if isinstance(self.reader, BlendPredictor):
+            return tuple(sorted({layer for read in self.reader.states.values() for layer in read.layers}))
         return self.reader.layers if isinstance(self.reader, HiddenProbe) else ()
 
     @property
@@ -177,13 +180,13 @@ class SignalSource:
 
 def _reader(path: str) -> Reader:
     kind = load_verified(Path(path)).manifest.kind  # what reads it warns, where there is something to warn of
-    if kind == quality_contract.KIND:
+    if kind in (quality_contract.KIND, blend.KIND):
         return QualityPredictor.load(path)
     if kind == hidden.KIND:
         return HiddenProbe.load(path)
     if kind == adapter.KIND:
         return AdapterProbe.load(path)
-    raise wrong_kind(path, kind, quality_contract.KIND, hidden.KIND, adapter.KIND)
+    raise wrong_kind(path, kind, quality_contract.KIND, blend.KIND, hidden.KIND, adapter.KIND)
 
 
 def _check(key: str, replacement: Replacement) -> None:

@@ -136,6 +136,13 @@ def statements_of(record: dict[str, Any], call_id: str) -> tuple[Statement, ...]
     return (Statement(call_id, "confidence", stated),)
 
 
+def stated_with(response: object, record: dict[str, Any], call_id: str) -> tuple[Statement, ...]:
+    """Returns what came under `metaprobe_signals` of a response; a confidence that the line states goes before it."""
+    stated = response.stated if isinstance(response, ParsedResponse) else {}
+    given = stated.keys() - ({"confidence"} if "verbalized_confidence" in record else set())
+    return tuple(Statement(call_id, name, stated[name]) for name in sorted(given))
+
+
 def messages_of(messages: object) -> tuple[Message, ...]:
     if messages is None:
         return ()
@@ -241,7 +248,8 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
     sampling = sampling_of(record.get("sampling"))
     measured: dict[str, Any] = {}
     if isinstance(response, ParsedResponse):
-        measured = {name: getattr(response, name) for name in ("tokens", "logprobs", "top_logprobs", "segments")}
+        kept = ("tokens", "logprobs", "top_logprobs", "segments", "hidden")
+        measured = {name: getattr(response, name) for name in kept}
         measured |= segments_of(record, len(response.logprobs))
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
@@ -272,7 +280,7 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
                 **measured,
             ),
         ),
-        statements=statements_of(record, id),
+        statements=statements_of(record, id) + stated_with(response, record, id),
         labels=labels,
         decision_answers=decisions_of(record, id),
         final_answer=spoken_text(response.text),

@@ -20,11 +20,12 @@ from metaprobe.records import (
 )
 from metaprobe.records.answer_stream import AnswerStream, kind_of
 from metaprobe.records.endings import read_end, refuse_error
-from metaprobe.records.errors import InvalidResponse
+from metaprobe.records.errors import InvalidResponse, NoLogprobs
 from metaprobe.records.logprobs import check_logprobs, implausible, refuse_placeholders
 from metaprobe.records.openai_format import read_completion, read_said
 from metaprobe.records.reading import array, error_message, fields, first_keys, read_temperature
 from metaprobe.records.response import ParsedResponse, ParsedText, check_text, first_of
+from metaprobe.records.signals import HIDDEN_STATES, KEY, with_signals
 from metaprobe.records.types import Call, LogprobsMode
 
 EVENTS_AS_TEXT = (
@@ -131,6 +132,8 @@ def is_events(body: str | bytes | bytearray) -> bool:
 LOOKED_AT = 8
 """Elements of a list that is no stream which are looked at: enough to say what the list holds. Each takes 10 us, and a
 body of a megabyte holds a hundred thousand."""
+NO_NUMBERS = np.empty(0, dtype=np.float32)
+"""Log-probabilities of an answer that came with hidden states alone."""
 _ASK = "make the call again asking for log-probabilities"
 
 
@@ -169,6 +172,8 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
         if form.recognises(response):
             if isinstance(response, Mapping):
                 refuse_error(response)
+                if response.get(KEY) is not None:
+                    return _with_signals(form, response, choice, top)
             return form.read(response, choice, top)
     if isinstance(response, Mapping):
         raise InvalidResponse(_unknown(response))
@@ -177,6 +182,19 @@ def _read(response: object, choice: int, top: bool) -> ParsedResponse:
     if isinstance(response, Iterable):
         return _from_parts(list(response), choice, top)
     return ParsedResponse("", (), check_logprobs(response))
+
+
+def _with_signals(form: Format, response: Mapping[str, Any], choice: int, top: bool) -> ParsedResponse:
+    """A response with what else came with it; its log-probabilities may be missing where hidden states came."""
+    given = response[KEY]
+    try:
+        parsed = form.read(response, choice, top)
+    except NoLogprobs:
+        if not isinstance(given, Mapping) or given.get(HIDDEN_STATES) is None:
+            raise
+        said = read_said(response, choice)[0]
+        parsed = ParsedResponse(said.text, (), NO_NUMBERS, None, said.finish_reason, said.model, said.usage)
+    return with_signals(parsed, given)
 
 
 def _unknown(response: Mapping[str, Any]) -> str:
@@ -224,6 +242,9 @@ def _from_parts(parts: list[Any], choice: int, top: bool) -> ParsedResponse:
 
 
 def _from_call(call: Call, top: bool) -> ParsedResponse:
+    if call.logprobs is None and call.hidden is not None:
+        end = read_end(call.finish_reason)
+        return ParsedResponse(call.text, (), NO_NUMBERS, None, end, call.model, call.usage, hidden=call.hidden)
     if call.logprobs is None:
         raise InvalidResponse(f"call {call.id!r} was recorded without log-probabilities; {_ASK}")
     logprobs, others = check_logprobs(call.logprobs), call.top_logprobs
@@ -249,5 +270,6 @@ def _from_call(call: Call, top: bool) -> ParsedResponse:
         reader=call.reader,
         note=call.note,
         top_fault=fault,
+        hidden=call.hidden,
     )
     return check_text(parsed)

@@ -20,6 +20,7 @@ from metaprobe.records.parse import from_json, parse_response
 from metaprobe.records.reading import text, usage
 from metaprobe.records.response import ParsedResponse, first_of, settle, with_alternatives
 from metaprobe.records.segments import ending_of
+from metaprobe.records.signals import KEY
 
 if TYPE_CHECKING:
     from metaprobe.records.raw_body_decoders import Decoders
@@ -40,7 +41,8 @@ def parse_body(body: Body, *, choice: int = 0, top: bool = True) -> ParsedRespon
     the outcome is the same with and without msgspec. Known exceptions: a body with an integer of more than 4300 digits,
     or nested as deeply as the interpreter can just bear, in a part that is not read.
     """
-    decoders = _decoders(top)
+    signals = KEY in body if isinstance(body, str) else KEY.encode() in body
+    decoders = None if signals else _decoders(top)
     if decoders is not None:
         try:
             if not isinstance(body, str):

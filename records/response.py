@@ -25,7 +25,7 @@ from metaprobe.records.logprobs import (
 from metaprobe.records.reading import as_list, columns_of_each, fields, fields_of_each, text
 from metaprobe.records.segments import Ending, Parts, locate, text_of
 from metaprobe.records.spelling import names_tokens, spelled
-from metaprobe.records.types import Call, FloatArray, LogprobsMode, Segment, SegmentKind, Usage
+from metaprobe.records.types import Call, FloatArray, Hidden, LogprobsMode, Segment, SegmentKind, Usage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class ParsedResponse:
     tokens: tuple[str, ...]
     """The tokens as the server spelled them; empty where only log-probabilities were given."""
     logprobs: FloatArray
-    """float32, shape (T,), T >= 1, nats, finite and at most 0."""
+    """float32, shape (T,), nats, finite and at most 0. T >= 1, but for an answer that came with hidden states alone."""
     top_logprobs: FloatArray | None = None
     """float32, shape (T, k), nats, descending; NaN where a token has fewer than k alternatives."""
     finish_reason: str = ""
@@ -61,6 +61,10 @@ class ParsedResponse:
     """Text that a verdict must mention: that the stream has no end, or there are other answers. Empty for nothing."""
     top_fault: str = ""
     """Why the alternatives cannot be the likeliest tokens; they are then left out. Empty where nothing was found."""
+    hidden: Hidden | None = None
+    """Hidden states that came with the answer."""
+    stated: Mapping[str, float] = field(default_factory=dict)
+    """What the model stated of the answer, where that came with it: `confidence` and `p_true`, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)

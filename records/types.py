@@ -91,6 +91,8 @@ class Hidden:
     layers: tuple[int, ...]
     positions: tuple[str, ...]
     """Names out of `POSITIONS`."""
+    model: str = ""
+    """The model that read the states, by its name or `NAME@REVISION`; empty for the model that answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,23 @@ class Run:
     def cost_usd(self) -> float:
         """Cost of all calls together; calls without a price count as 0."""
         return sum(call.cost_usd or 0.0 for call in self.calls)
+
+    def stated_of(self, answer: "Call", kind: str) -> float | None:
+        """The number stated of this answer, not of another agent's or round's answer; None where there is none.
+
+        By the answer itself, else by who was asked about it (a call with the answer as its parent), else by the same
+        agent in the same round. What a single call of the run states, and no other, is of each of the run's answers.
+        """
+        calls = {call.id: call for call in self.calls}
+        stated = [(s, calls.get(s.call_id)) for s in self.statements if s.kind == kind]
+        asked = [(s, call) for s, call in stated if call is not None]
+        nearest = (
+            [s for s, _ in stated if s.call_id == answer.id],
+            [s for s, call in asked if call.parent == answer.id],
+            [s for s, call in asked if (call.agent, call.round) == (answer.agent, answer.round)],
+            [s for s, _ in stated] if len({s.call_id for s, _ in stated}) == 1 else [],
+        )
+        return next((of[-1].value for of in nearest if of), None)
 
     def stated(self, kind: str, call_id: str | None = None) -> float | None:
         """The last value stated under `kind` (by that call, where one is given), or None."""

@@ -1,155 +1,305 @@
-"""A probe from many tasks beside a free number: what is planted is found on tasks left out, noise is refused."""
+"""One predictor of hidden states, log-probabilities and what was stated, any of which may be missing."""
 
+import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from served import KEY, running
 
-from metaprobe import load
-from metaprobe.checkpoints import Checkpoint
+from metaprobe import load, watch
+from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
-from metaprobe.probes.blend import FEWEST, TravellingBlend, free_numbers
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.source import SignalSource
+from metaprobe.records.activations import activation_bytes
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Hidden, Item, Label, Run
+from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
+from metaprobe.serving.http.app import create_app
+from metaprobe.serving.http.settings import Settings
 from metaprobe.train import train_blend
 
-WIDTH, TASKS, EACH = 6, 12, 30
+WIDTH, N = 6, 400
+LAYERS, POSITIONS = (0, 1), ("prompt_last", "answer_last", "answer_mean")
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
-def planted(path: Path, *, told_by_state: float, told_by_logprobs: float, tasks: int = TASKS, models: int = 1) -> Path:
-    """Answers of which the first number of a state, and the log-probabilities, say how good they are; the second number
-    says which task it is."""
-    rng = np.random.default_rng(5)
-    runs = []
-    for i in range(tasks * EACH):
-        task, good = i % tasks, rng.random() < 0.2 + 0.6 * (i % tasks) / tasks
-        state = rng.normal(size=(2, 1, WIDTH))
-        state[1, 0, 0] += told_by_state * good
-        state[:, 0, 1] += 5 * task
-        logprobs = -rng.exponential(1 + told_by_logprobs * (not good), size=4).astype(np.float32)
+def planted(p_true: float = 0.0) -> list[Run]:
+    """Answers of which layer 1 at answer_mean and the log-probabilities each tell a part, and P(true) as much as is
+    said; stated confidence tells nothing."""
+    rng, runs = np.random.default_rng(3), []
+    for i in range(N):
+        by_state, by_tokens = rng.normal(size=2)
+        good = by_state + by_tokens + 0.3 * rng.normal() > 0
+        state = rng.normal(size=(2, 3, WIDTH))
+        state[1, 2, 0] += 4 * by_state
+        logprobs = -np.exp(-1.5 * by_tokens + 0.3 * rng.normal(size=5)).astype(np.float32)
         call = Call(
             id=f"c{i}",
             stage="answer",
-            model=f"m{i % models}",
-            text="an answer",
+            model="m",
+            text="a b c d e",
+            tokens=tuple("a b c d e".split(" ")),
             logprobs=logprobs,
-            hidden=Hidden(state.astype(np.float16), (0, 1), ("answer_mean",)),
+            logprobs_mode="raw",
+            finish_reason="stop",
+            hidden=Hidden(state.astype(np.float16), LAYERS, POSITIONS),
         )
-        item = Item(f"q{i}", f"question number {i} {rng.integers(1e9)}", group=f"g{i}", task=f"task-{task}")
-        runs.append(Run(f"r{i}", "s", "", item, (call,), labels=(Label(call.id, "correct", float(good), "program"),)))
-    RunStore(path).append(runs)
+        item = Item(f"q{i}", f"what is {rng.integers(10**9)}?", group=f"g{i}", task="sums")
+        said = (
+            Statement(call.id, "confidence", float(rng.random())),
+            Statement(call.id, "p_true", float(np.clip(0.5 + p_true * (good - 0.5) + 0.1 * rng.normal(), 0, 1))),
+        )
+        label = Label(call.id, "correct", float(good), "program")
+        runs.append(Run(f"r{i}", "s", "", item, (replace(call, tokens=()),), labels=(label,), statements=said))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("planted") / "runs"
+    RunStore(path).append(planted())
     return path
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return planted(tmp_path_factory.mktemp("both") / "runs", told_by_state=2.0, told_by_logprobs=0.5)
+def made(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return train_blend(store, folds=2, out=tmp_path_factory.mktemp("blend") / "blend")
 
 
 @pytest.fixture(scope="module")
-def made(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return train_blend(both, out=tmp_path_factory.mktemp("blend") / "blend")
+def blend(made: Checkpoint) -> BlendPredictor:
+    loaded = load(made.path)
+    assert isinstance(loaded, BlendPredictor)
+    return loaded
 
 
-def test_what_is_planted_in_the_states_is_found_on_tasks_left_out(made: Checkpoint) -> None:
-    figures = made.manifest.metrics
-    assert figures["auroc_within_runs_without_task"].estimate > 0.85
-    gain = figures["auroc_within_runs_without_task_gain_over_mean_log_probability"]
-    assert gain.low > 0.1
-    assert all(audit.passed for audit in made.manifest.audits.values())
-    assert made.manifest.contract["layer"] == 1, "layer 0 holds nothing of how good an answer is"
+@pytest.fixture(scope="module")
+def calls(store: Path) -> list[Call]:
+    return [run.calls[0] for run in RunStore(store).runs(hidden=True)]
 
 
-def test_states_of_noise_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    runs = planted(tmp_path / "runs", told_by_state=0.0, told_by_logprobs=6.0)
-    with pytest.raises(RecordError, match="not above the mean log-probability"):
-        train_blend(runs, out=tmp_path / "blend")
-    assert not (tmp_path / "blend").exists()
+def right(store: Path) -> np.ndarray:
+    return np.array([run.labels[0].value for run in RunStore(store)])
+
+
+def test_what_tells_is_joined_and_what_tells_nothing_is_left_out(made: Checkpoint) -> None:
+    manifest = made.manifest
+    assert manifest.contract["states"] == {"hidden": {"layers": [1], "position": "answer_mean", "width": WIDTH}}
+    assert {spec.name for spec in manifest.inputs} == {"features", "hidden"}, "neither confidence nor P(true) pays"
+    alone = [manifest.metrics[f"auroc_from_{name}_alone"] for name in ("log_probabilities", "hidden_states")]
+    assert manifest.metrics["auroc"].low > max(one.high for one in alone)
+
+
+def test_a_stated_number_that_tells_is_joined(tmp_path: Path) -> None:
+    RunStore(tmp_path / "runs").append(planted(p_true=0.4))
+    made = train_blend(tmp_path / "runs", folds=2, out=tmp_path / "blend")
+    assert "p_true" in {spec.name for spec in made.manifest.inputs}
+    predictor = BlendPredictor(made)
+    call = next(iter(RunStore(tmp_path / "runs"))).calls[0]
+    sure, unsure = (predictor.predict(call, p_true=value) for value in (0.9, 0.1))
+    assert sure.score > unsure.score
+    assert "P(true)" in predictor.predict(call).reason
+    with pytest.raises(InvalidResponse, match=r"p_true is 1.5; expected a number from 0 to 1"):
+        predictor.predict(call, p_true=1.5)
+
+
+def test_every_set_of_inputs_is_calibrated_and_names_what_was_missing(
+    blend: BlendPredictor, calls: list[Call], store: Path
+) -> None:
+    y = right(store)
+    for change, reason in (
+        ({}, ""),
+        ({"hidden": None}, "without hidden states of the answer: scored by log-probabilities"),
+        ({"logprobs": None}, "without log-probabilities: scored by hidden states of the answer"),
+    ):
+        verdicts = [blend.predict(replace(call, **change)) for call in calls]
+        scores = np.array([verdict.score for verdict in verdicts])
+        assert {verdict.reason for verdict in verdicts} == {reason}
+        assert scores.mean() == pytest.approx(y.mean(), abs=0.06)
+        assert auroc(y, scores) > (0.9 if not change else 0.7)
+        together = blend.predict_many([replace(call, **change) for call in calls])
+        assert [verdict.score for verdict in together] == pytest.approx(scores.tolist(), abs=1e-6)
+    with pytest.raises(InvalidResponse, match="without log-probabilities"):
+        blend.predict(replace(calls[0], hidden=None, logprobs=None))
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [({"tasks": 9}, "9 tasks; expected at least 10"), ({"models": 2}, "several models have no direction in common")],
-)
-def test_too_few_tasks_and_several_models_are_refused(tmp_path: Path, changes: dict[str, int], said: str) -> None:
-    runs = planted(tmp_path / "runs", told_by_state=2.0, told_by_logprobs=1.0, **changes)
-    with pytest.raises(RecordError, match=said):
-        train_blend(runs, out=tmp_path / "blend")
-
-
-def test_the_order_in_a_run_is_the_sum_of_both_standardised(made: Checkpoint, both: Path) -> None:
-    blend = TravellingBlend.of(made)
-    rng = np.random.default_rng(1)
-    states = rng.normal(size=(40, WIDTH)).astype(np.float32)
-    logprobs = [(-rng.exponential(size=n)).tolist() for n in rng.integers(1, 9, size=40)]
-    probe = blend.probe_scores(states)
-    free = np.array([-np.log(-np.mean(values) + 1e-4) - 0.5 * np.log(len(values)) for values in logprobs])
-    total = (probe - probe.mean()) / probe.std() + (free - free.mean()) / free.std()
-    expected = (total - total.mean()) / total.std()
-    np.testing.assert_allclose(blend.standing(states, logprobs), expected, atol=1e-4)
-    moved = blend.standing(states + np.float32(3), logprobs)  # a task that shifts all states shifts nothing
-    np.testing.assert_allclose(moved, expected, atol=1e-4)
-    assert blend.standing(np.ones((25, WIDTH)), [[-0.5]] * 25).tolist() == [0.0] * 25  # no division by zero
-    run = blend.of_run(states, logprobs)
-    assert run.score(states[3], logprobs[3]) == pytest.approx(expected[3], abs=1e-4)
-    assert run.score(None, logprobs[3]) == pytest.approx((free[3] - free.mean()) / free.std(), abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("of", "said"),
+    ("change", "said"),
     [
-        (lambda states, logprobs: (states[:-1], logprobs), "expected as many of each"),
-        (lambda states, logprobs: (states[: FEWEST - 1], logprobs[: FEWEST - 1]), f"at least {FEWEST} answers"),
-        (lambda states, logprobs: (states[:, :-1], logprobs), f"expected \\(n, {WIDTH}\\)"),
-        (lambda states, logprobs: (states * np.nan, logprobs), "NaN"),
-        (lambda states, logprobs: (states, [[0.5], *logprobs[1:]]), "at most 0"),
-        (lambda states, logprobs: (states, [[], *logprobs[1:]]), "at most 0"),
+        (lambda h: replace(h, values=h.values[:, :, :-1]), r"width 5 came; this blend reads layer 1 .* of width 6"),
+        (lambda h: replace(h, layers=(0, 2)), r"layers \[0, 2\] at answer_mean came; this blend reads layer 1"),
+        (lambda h: replace(h, layers=(1, 1)), "name a layer or position twice"),
+        (lambda h: replace(h, positions=("prompt_last", "answer_last", "answer_first")), "answer_first came; this"),
+        (lambda h: replace(h, values=h.values.astype(np.int8)), "came as int8; expected floating-point"),
+        (lambda h: replace(h, values=h.values[:1]), r"shape \(1, 3, 6\) came for 2 layers and 3 positions"),
+        (lambda h: replace(h, values=h.values * np.float16(np.nan)), "NaN or infinity"),
+        (lambda h: replace(h, model="other"), "states of other came; this blend was trained on those of m"),
     ],
 )
-def test_what_cannot_be_read_is_refused(made: Checkpoint, of: Callable[..., tuple[object, object]], said: str) -> None:
-    states, logprobs = of(np.ones((30, WIDTH), np.float32), [[-0.1 * i, -0.2] for i in range(30)])
+def test_states_that_are_not_those_of_the_contract_are_refused(
+    blend: BlendPredictor, calls: list[Call], change: Callable[[Hidden], Hidden], said: str
+) -> None:
+    hidden = calls[0].hidden
+    assert hidden is not None
     with pytest.raises(InvalidResponse, match=said):
-        TravellingBlend.of(made).of_run(states, logprobs)  # type: ignore[arg-type]
-    with pytest.raises(InvalidResponse, match=said):
-        TravellingBlend.of(made).standing(states, logprobs)  # type: ignore[arg-type]
+        blend.predict(replace(calls[0], hidden=change(hidden)))
 
 
-def test_a_store_is_scored_run_by_run_from_the_command_line(made: Checkpoint, both: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["score", str(made.path), str(both)])
+def test_layers_in_another_order_are_read_by_their_names(blend: BlendPredictor, calls: list[Call]) -> None:
+    hidden = calls[0].hidden
+    assert hidden is not None
+    turned = Hidden(hidden.values[::-1], hidden.layers[::-1], hidden.positions)
+    assert blend.predict(replace(calls[0], hidden=turned)).score == blend.predict(calls[0]).score
+
+
+def response(call: Call, signals: dict[str, Any] | None) -> dict[str, Any]:
+    """A chat completion of the call's answer."""
+    entries = [{"token": t, "logprob": float(v)} for t, v in zip("abcde", call.logprobs, strict=True)]  # type: ignore[arg-type]
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": "abcde"}, "logprobs": {"content": entries}}
+    return {"model": "m", "choices": [choice], **({} if signals is None else {"metaprobe_signals": signals})}
+
+
+def test_states_come_with_a_response_as_numbers_as_bytes_or_token_by_token(
+    blend: BlendPredictor, calls: list[Call]
+) -> None:
+    call = calls[0]
+    assert call.hidden is not None
+    values = call.hidden.values.astype(np.float32)
+    named = {"layers": list(LAYERS), "positions": list(POSITIONS)}
+    packed = {"values": base64.b64encode(values.tobytes()).decode(), "dtype": "float32", "shape": list(values.shape)}
+    tokens = np.repeat(values[None, :, 2], 5, axis=0)  # their mean is the state at answer_mean
+    expected = blend.predict(call).score
+    for states in ({**named, "values": values.tolist()}, {**named, **packed}, {**named, "tokens": tokens.tolist()}):
+        given = response(call, {"hidden_states": states, "confidence": 0.5})
+        for form in (given, json.dumps(given), json.dumps(given).encode()):
+            assert blend.predict(form).score == pytest.approx(expected, abs=1e-5)
+    alone = response(call, {"hidden_states": {**named, "values": values.tolist()}})
+    alone["choices"][0]["logprobs"] = None
+    assert blend.predict(alone).reason == "without log-probabilities: scored by hidden states of the answer"
+
+
+@pytest.mark.parametrize(
+    ("signals", "said"),
+    [
+        (
+            {"hidden_states": {"layers": [1], "tokens": [[[0.0] * WIDTH]] * 3}},
+            "states of 3 tokens came for an answer of 5",
+        ),
+        ({"hidden_states": {"layers": [1], "positions": ["answer_mean"], "values": [[[1, "x"]]]}}, "cannot be read"),
+        ({"hidden_states": {"layers": [1], "positions": ["middle"], "values": [[[1.0]]]}}, "at 'middle'"),
+        ({"hidden_states": {"layers": "1", "positions": ["answer_mean"]}}, "layers of the hidden states are '1'"),
+        ({"hidden_states": {"layers": [1], "positions": ["answer_mean"], "values": "AA==", "dtype": "int8"}}, "'int8'"),
+        ({"hiden_states": {}}, "has 'hiden_states'; expected hidden_states, confidence, p_true"),
+        ({"confidence": "high"}, "confidence is 'high'; expected a number from 0 to 1"),
+    ],
+)
+def test_signals_that_cannot_be_read_are_named(
+    blend: BlendPredictor, calls: list[Call], signals: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidResponse, match=said):
+        blend.predict(json.dumps(response(calls[0], signals)))
+
+
+def test_a_store_and_a_file_are_scored_from_the_command_line(
+    blend: BlendPredictor, store: Path, calls: list[Call], tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(main, ["score", str(blend.checkpoint.path), str(store)])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(lines) == TASKS * EACH
-    of_run = [line["score"] for line in lines if line["run"] == "m0|task-3|"]
-    assert np.mean(of_run) == pytest.approx(0, abs=1e-6)
-    assert np.std(of_run) == pytest.approx(1, abs=1e-6)
-    calls = [run.calls[0] for run in RunStore(both).runs(hidden=True) if run.item.task == "task-3"]
-    blend = TravellingBlend.of(made)
-    states = np.stack([call.hidden.values[blend.layer, 0] for call in calls])  # of the two layers that are stored
-    assert of_run == pytest.approx(blend.standing(states, [call.logprobs for call in calls]).tolist(), abs=1e-5)
+    assert [line["call"] for line in lines] == [call.id for call in calls]
+    assert {line["reason"] for line in lines} == {""}
+    expected = [blend.predict(call).score for call in calls]
+    assert [line["score"] for line in lines] == pytest.approx(expected, abs=1e-6)
     bare = tmp_path / "bare"
-    RunStore(bare).append([run for run in RunStore(both) if run.item.task in ("task-1", "task-2")][:45])
-    found = [
-        json.loads(line) for line in CliRunner().invoke(main, ["score", str(made.path), str(bare)]).stdout.splitlines()
-    ]
-    assert all(line["reason"].startswith("log-probabilities alone") for line in found)
-    assert all(line["score"] is not None for line in found)
+    runs = list(RunStore(store))[:3]  # without their states
+    RunStore(bare).append(runs)
+    hidden = {call.id: call.hidden for call in calls[:2]}
+    other = {calls[2].id: calls[2].hidden}
+    (bare / "states-000000000000-1.safetensors").write_bytes(activation_bytes(hidden))  # type: ignore[arg-type]
+    (bare / "states-000000000000-2.safetensors").write_bytes(activation_bytes(other, model="other@1"))  # type: ignore[arg-type]
+    done = CliRunner().invoke(main, ["score", str(blend.checkpoint.path), str(bare)])
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["score"] for line in lines[:2]] == pytest.approx(expected[:2], abs=1e-6)
+    assert "without hidden states" in lines[2]["reason"], "the states of another model are not read"
+    file = tmp_path / "lines.jsonl"
+    values = calls[0].hidden.values.tolist()  # type: ignore[union-attr]
+    states = {"layers": list(LAYERS), "positions": list(POSITIONS), "values": values}
+    given = [response(calls[0], {"hidden_states": states}), response(calls[0], None)]
+    file.write_text("".join(json.dumps({"response": one}) + "\n" for one in given))
+    with_states, without = map(
+        json.loads, CliRunner().invoke(main, ["score", str(blend.checkpoint.path), str(file)]).stdout.splitlines()
+    )
+    assert with_states["score"] == pytest.approx(expected[0], abs=1e-5)
+    assert without["reason"].endswith("scored by log-probabilities")
 
 
-def test_answers_of_another_model_are_ordered_by_their_log_probabilities(made: Checkpoint, tmp_path: Path) -> None:
-    runs = planted(tmp_path / "runs", told_by_state=2.0, told_by_logprobs=1.0, models=2)
-    done = CliRunner().invoke(main, ["score", str(made.path), str(runs)])
-    found = {line["run"][:2]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert found["m0"]["reason"] == ""
-    assert "states of m0, and m1 answered" in found["m1"]["reason"]
-    assert found["m1"]["score"] is not None
+def test_it_is_taken_as_a_signal_and_watches_a_stream(blend: BlendPredictor, calls: list[Call]) -> None:
+    source = SignalSource.load([f"confidence={blend.checkpoint.path}"])
+    signal = source.signal("confidence", call=calls[0])
+    assert signal is not None
+    assert (signal.value, signal.source) == (pytest.approx(blend.predict(calls[0]).score), blend.checkpoint.digest)
+    replacement = source.replacement("confidence")
+    assert replacement is not None
+    assert (replacement.layers, replacement.when) == ((1,), "answer")
+    with pytest.raises(ContractMismatch, match="difficulty is asked for before there is one"):
+        SignalSource.load([f"difficulty={blend.checkpoint.path}"])
+    entry = {"token": "4", "logprob": -0.1}
+    chunk = {"choices": [{"index": 0, "delta": {"content": "4"}, "logprobs": {"content": [entry]}}]}
+    watched = watch([chunk, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}], blend)
+    list(watched)
+    assert watched.verdict is not None
+    assert "without hidden states of the answer" in watched.reason
 
 
-def test_load_makes_it_and_the_free_number_is_the_one_of_the_terms(made: Checkpoint) -> None:
-    loaded = load(made.path)
-    assert isinstance(loaded, TravellingBlend)
-    assert (loaded.layer, loaded.position, loaded.width, loaded.free) == (1, "answer_mean", WIDTH, "scaled")
-    assert free_numbers("min", [[-0.1, -2.0]]) == pytest.approx([-np.log(2.0001)], abs=1e-5)
+def test_the_server_takes_states_with_a_response(
+    blend: BlendPredictor, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
+    states = {"layers": list(LAYERS), "positions": list(POSITIONS), "values": calls[0].hidden.values.tolist()}  # type: ignore[union-attr]
+    bad = {**states, "layers": [7, 8]}
+    headers = {"authorization": f"Bearer {KEY}"}
+    with running(create_app(Settings(checkpoint=blend.checkpoint.path))) as (url, _):
+
+        def post(signals: dict[str, Any] | None) -> httpx.Response:
+            return httpx.post(f"{url}/v1/score", json=response(calls[0], signals), headers=headers, trust_env=False)
+
+        assert post({"hidden_states": states}).json()["score"] == pytest.approx(blend.predict(calls[0]).score, abs=1e-5)
+        assert "without hidden states of the answer" in post(None).json()["reason"]
+        refused = post({"hidden_states": bad})
+    assert refused.status_code == 422
+    assert "layers [7, 8] at answer_mean came; this blend reads layer 1" in refused.json()["error"]["message"]
+
+
+def test_what_the_comparison_recommends_is_written_and_the_report_names_the_command(
+    store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "report"
+    options = ["--folds", "2", "--out", str(out), "--export", str(tmp_path / "c")]
+    done = CliRunner().invoke(main, ["compare", str(store), *options])
+    assert done.exit_code == 0, done.output
+    exported = load(tmp_path / "c")
+    assert isinstance(exported, BlendPredictor)
+    found = json.loads((out / "comparison.json").read_text())
+    assert (found["headline"], "metaprobe compare RUNS --export C" in found["exported"]) == ("blend", True)
+    again = CliRunner().invoke(main, ["compare", str(store), *options])
+    assert again.exit_code != 0
+    assert "exists; expected a new folder" in again.output
+
+
+def test_answers_without_states_are_sent_to_extract(tmp_path: Path) -> None:
+    RunStore(tmp_path / "runs").append([replace(run, calls=(replace(run.calls[0], hidden=None),)) for run in planted()])
+    with pytest.raises(RecordError, match="400 of 400 labelled answers have no hidden states: run `metaprobe extract`"):
+        train_blend(tmp_path / "runs", out=tmp_path / "c")
+
+
+def test_a_blend_is_not_adapted_as_if_it_read_log_probabilities_alone(blend: BlendPredictor, tmp_path: Path) -> None:
+    with pytest.raises(ContractMismatch, match="kind 'blend'; expected 'quality'"):
+        blend.adapt([[-0.1]] * 30, [0, 1] * 15, out=tmp_path / "c")

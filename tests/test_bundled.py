@@ -29,7 +29,7 @@ from metaprobe.routing.panel import Panel
 ROOT = Path(__file__).parent.parent
 CLASSES = {
     "quality": "QualityPredictor",
-    "blend": "TravellingBlend",
+    "travel": "TravellingBlend",
     "gate": "StreamingGate",
     "panel": "Panel",
     "text-classes": "TextClassifier",
@@ -88,7 +88,7 @@ def test_the_default_predictor_and_gate_are_the_bundled_ones() -> None:
 
 
 def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
-    wrong = r"^bundled:gate is a checkpoint of kind 'gate'; expected 'quality': `metaprobe serve --gate`"
+    wrong = r"^bundled:gate is a checkpoint of kind 'gate'; expected 'quality' or 'blend': `metaprobe serve --gate`"
     with pytest.raises(ContractMismatch, match=wrong):
         QualityPredictor.load("bundled:gate")
     with pytest.raises(ContractMismatch, match=r"kind 'panel'; expected 'hidden': `metaprobe score"):

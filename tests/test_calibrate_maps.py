@@ -102,7 +102,7 @@ def test_isotonic_is_never_steeper_than_float32_scores_can_bear(drawing: tuple[i
 def answered(calibrator: Calibrator, score: NDArray[np.float64]) -> NDArray[np.float32]:
     graph = GraphBuilder("here")
     calibrator.add_to(graph, "score", "p")
-    model = onnx.load_from_string(graph.model("score", 1, ["p"]))
+    model = onnx.load_from_string(graph.model({"score": 1}, ["p"]))
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     [p] = session.run(["p"], {"score": score.astype(np.float32)[:, None]})

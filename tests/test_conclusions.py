@@ -18,7 +18,7 @@ from metaprobe.eval.results import (
     PairTest,
     WithinStrata,
 )
-from metaprobe.training.comparison import further_sentences, headline_method, headline_sentences, nearest_checkpoint
+from metaprobe.training.comparison import further_sentences, headline_method, headline_sentences, recommended_checkpoint
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER
 
 MADE = made_up(60, resamples=20).methods[-1]
@@ -122,15 +122,14 @@ def test_what_is_left_at_equal_difficulty_and_after_correction_is_counted() -> N
     assert further_sentences([learned], (), None, gaps[2:], None) == []
 
 
-def test_beside_the_blend_the_nearest_checkpoint_is_named_with_what_it_does_not_beat() -> None:
+def test_the_command_that_writes_the_recommended_method_is_named_with_what_it_does_not_beat() -> None:
     beaten, standing = over("length", 0.01, 0.1, 0.01), over("words", -0.1, 0.1, 0.9)
-    some = method(LADDER, auroc=about(0.78, 0.7, 0.8), controls=ControlComparison(0.78, (beaten, standing)))
-    probe = method(AFTER, auroc=about(0.75, 0.7, 0.8))
-    found = nearest_checkpoint([method(BLEND), probe, some])
-    assert "`metaprobe train quality`" in found
-    assert f"{format_interval(beaten.difference, signed=True)} against {control_named('length')}" in found
-    assert f"It is not shown to beat {control_named('words')}: where the blend cannot be had, use that instead" in found
-    alone = nearest_checkpoint([method(BLEND), replace(some, controls=ControlComparison(0.78, (beaten,)))])
+    some = method(BLEND, auroc=about(0.78, 0.7, 0.8), controls=ControlComparison(0.78, (beaten, standing)))
+    found = recommended_checkpoint([some, method(LADDER)])
+    assert "`metaprobe compare RUNS --export C`" in found
+    assert "`metaprobe train blend RUNS --out C`" in found
+    assert f"It is not shown to beat {control_named('words')}" in found
+    alone = recommended_checkpoint([replace(some, controls=ControlComparison(0.78, (beaten,)))])
     assert "not shown" not in alone
-    assert "`metaprobe train hidden --when after`" in nearest_checkpoint([method(BLEND), probe])
-    assert nearest_checkpoint([some, probe]) == "", "the headline is a checkpoint itself"
+    assert "`metaprobe train hidden --when after RUNS --out C`" in recommended_checkpoint([method(AFTER)])
+    assert recommended_checkpoint([method("mine", family="own")]) == "", "there is no checkpoint of a user's method"

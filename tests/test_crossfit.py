@@ -12,12 +12,13 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.training.audit import audit_method
-from metaprobe.training.calibration import choose_calibrator, sigmoid
+from metaprobe.training.calibration import choose_calibrator, fit_platt, sigmoid
 from metaprobe.training.controls import CellTable, PromptTfidf
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds, roles_without
+from metaprobe.training.joined import Blend, blend_weights
 from metaprobe.training.methods import BLEND, Fitted, GivenScore, Method
-from metaprobe.training.study import BEST_BASELINE, blend_weights, crossfit, standard_methods
+from metaprobe.training.study import BEST_BASELINE, crossfit, standard_methods
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,19 +85,40 @@ def test_what_learns_nothing_is_calibrated_on_all_rows_but_the_test_rows(answers
 
 
 def test_a_blend_is_weighed_and_calibrated_on_rows_that_its_parts_have_not_seen(answers: Evidence) -> None:
-    y, groups = answers.table.y, answers.table.groups
+    y = answers.table.y
     parts = [memoriser(answers, knows=0.7), knowing(answers)]
-    fits = crossfit(answers, parts, blend=[part.name for part in parts])
+    fits = crossfit(answers, [*parts, Blend(tuple(parts))])
     assert auroc(y, fits[BLEND].probability) > auroc(y, fits["honest"].probability) - 0.01
     for roles in fits.roles:
         at = roles.calibration
 
         def logit(scores: Scores, at: Rows = at) -> Scores:
-            return np.asarray(choose_calibrator(scores[at], y[at], groups[at]).logit(scores))
+            return fit_platt(scores[at], y[at]).logit(scores)
 
         logits = np.array([logit(part.scores(roles)) for part in parts])
-        blended = logit(blend_weights(logits[:, at], y[at]) @ logits)
-        np.testing.assert_allclose(fits[BLEND].probability[roles.test], sigmoid(blended)[roles.test])
+        blended = logit(logit(blend_weights(logits[:, at], y[at]) @ logits))  # as a blend, then as any method
+        np.testing.assert_allclose(fits[BLEND].probability[roles.test], sigmoid(blended)[roles.test], atol=1e-6)
+
+
+def test_a_further_part_is_joined_only_where_it_pays(answers: Evidence) -> None:
+    n, y = len(answers.table), answers.table.y
+    base, nothing = knowing(answers), Written("nothing", lambda roles: noise(n, 5))
+    other = Written("other", lambda roles: 1.5 * y + noise(n, 6))
+    fits = crossfit(answers, [Blend((base,), (nothing, other))])
+    joined = [[part.name for part in fold.methods] for fold in fits.joined[BLEND]]
+    assert all("other" in names for names in joined)
+    assert sum("nothing" in names for names in joined) <= 2, "by luck, in a fold with few calibration rows"
+
+
+def test_answers_that_lack_a_part_are_weighed_by_the_others(answers: Evidence) -> None:
+    y = answers.table.y
+    rare = np.where(np.arange(len(y)) % 2, np.nan, 3.0 * y + noise(len(y), 7))
+    parts = (knowing(answers, strength=0.7), Written("rare", lambda roles: rare))
+    probability = crossfit(answers, [*parts, Blend(parts)])[BLEND].probability
+    with_both, without = (np.arange(len(y)) % 2 == kind for kind in (0, 1))
+    assert auroc(y[with_both], probability[with_both]) > 0.9 > auroc(y[without], probability[without]) > 0.6
+    for rows in (with_both, without):
+        assert probability[rows].mean() == pytest.approx(y[rows].mean(), abs=0.06)
 
 
 def test_the_best_plain_baseline_is_a_baseline_whatever_learned_methods_promise(answers: Evidence) -> None:

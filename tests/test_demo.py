@@ -94,9 +94,7 @@ def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> Non
     said = " ".join(found.summary)
     assert f"controls on these answers is the free number {strongest.name}" in said or strongest.name in FITTED
     assert ("so it is better" in said) == (strongest.beaten or blend.controls_within.strongest.beaten)
-    assert found.exported.startswith("There is no checkpoint of the blend")
-    best = max(("learned on logprobs", "hidden probe, before", "hidden probe, answer"), key=lambda name: by_name[name])
-    assert f"({best})" in found.exported
+    assert "`metaprobe train blend RUNS --out C`" in found.exported
 
 
 @pytest.mark.slow

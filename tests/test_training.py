@@ -16,9 +16,10 @@ from metaprobe.training.audit import out_of_domain
 from metaprobe.training.controls import CellTable
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles, outer_folds
+from metaprobe.training.joined import blend_weights
 from metaprobe.training.methods import AFTER, BLEND, LADDER, MEAN_LOGPROB, HiddenProbeMethod
 from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.study import BEST_BASELINE, STATED, Study, blend_weights, crossfit, standard_methods
+from metaprobe.training.study import BEST_BASELINE, STATED, Study, crossfit, standard_methods
 from metaprobe.training.trees import fit_trees, round_down
 
 groups_and_labels = st.integers(0, 1000).map(
@@ -44,8 +45,7 @@ def test_no_group_has_rows_in_two_roles_and_every_row_is_tested_once(data: tuple
 
 
 def test_planted_signals_are_found_and_statements_that_know_nothing_are_at_chance(evidence: Evidence) -> None:
-    methods = standard_methods(evidence)
-    fits = crossfit(evidence, methods, blend=("mean log-probability", LADDER))
+    fits = crossfit(evidence, standard_methods(evidence))
     found = {m.name: float(auroc(evidence.table.y, m.probability)) for m in fits.methods}
     assert found["mean log-probability"] > 0.65
     assert found[LADDER] > 0.65

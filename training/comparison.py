@@ -65,7 +65,6 @@ from metaprobe.records.types import Call, Item, Run
 from metaprobe.training.audit import ENOUGH_FOR_ECE, audit_method
 from metaprobe.training.checkpoint import read_by
 from metaprobe.training.evidence import Evidence, Scores, load_runs
-from metaprobe.training.learning_curve import learning_curve
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
     AFTER,
@@ -78,8 +77,7 @@ from metaprobe.training.methods import (
     HiddenProbeMethod,
     Method,
 )
-from metaprobe.training.options import CompareOptions
-from metaprobe.training.study import CrossFit, Study, crossfit, study
+from metaprobe.training.study import CrossFit, Study, crossfit
 
 COLUMNS = ("call_id", "score")
 NAMED = 3
@@ -177,7 +175,7 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
 
 
 SIGNIFICANT = 0.05
-EXPORTED = {LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
 
 
@@ -308,28 +306,18 @@ def _describe_choices(choices: TwoChoice, learned: str) -> list[str]:
     ]
 
 
-def nearest_checkpoint(results: Sequence[MethodResult]) -> str:
-    """Returns a sentence about the checkpoint that comes nearest to the blend, of which there is none.
-
-    Empty where the headline method is not the blend.
-    """
-    if headline_method(results).name != BLEND:
+def recommended_checkpoint(results: Sequence[MethodResult]) -> str:
+    """Returns sentences about the checkpoint of the headline method; empty where there is none of it."""
+    headline = headline_method(results)
+    if headline.name not in EXPORTED:
         return ""
-    best = max((result for result in results if result.name in EXPORTED), key=lambda result: result.auroc.estimate)
-    beside = ""
-    if (over := best.controls) is not None:
-        beside = (
-            f", {format_interval(over.strongest.difference, signed=True)} against {control_named(over.strongest.name)}"
-        )
-        if not over.beaten:
-            beside += (
-                f". It is not shown to beat {control_named(over.standing[0].name)}: where the blend cannot be had, use "
-                "that instead"
-            )
-    return (
-        f"There is no checkpoint of the {BLEND}: `metaprobe compare` makes it of several methods. The nearest one is "
-        f"that of `metaprobe train {EXPORTED[best.name]}` ({best.name}): AUROC {format_interval(best.auroc)}{beside}."
+    found = (
+        f"`metaprobe compare RUNS --export C` writes the checkpoint of the method that is recommended here "
+        f"({headline.name}), and so does `metaprobe train {EXPORTED[headline.name]} RUNS --out C`."
     )
+    if (over := headline.controls) is not None and not over.beaten:
+        found += f" It is not shown to beat {control_named(over.standing[0].name)}: that may do as well."
+    return found
 
 
 def collect_grades(runs: Sequence[Run], table: AnswerTable) -> dict[str, NDArray[np.float64]]:
@@ -432,7 +420,7 @@ def comparison(
         methods=results,
         best_baseline=BEST_BASELINE,
         baselines=dict(Counter(fits.best_baseline).most_common()),
-        exported=nearest_checkpoint(results),
+        exported=recommended_checkpoint(results),
         accuracy=accuracy_rows(table),
         learning=learning,
         by_model=headline_by_model(table, fits.methods, headline_method(results).name, seed=seed),
@@ -531,33 +519,6 @@ def require_report() -> None:
     """Raises `MissingExtra` now rather than after minutes of collecting and fitting."""
     for module in ("pyarrow", "lightgbm", "sklearn", "jinja2", "matplotlib", "pandas"):
         require(module, "train,report")
-
-
-def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
-    """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`."""
-    require_report()
-    given = [options.scores] if isinstance(options.scores, str | Path) else options.scores
-    files = [Path(path) for path in given]
-
-    def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
-        known = {call.id for run in load_runs(stores) for call in run.calls} if files else set()
-        return own_methods(files, evidence.table, known, (*names, BLEND, BEST_BASELINE))
-
-    made = study(
-        stores,
-        own=own,
-        bare=True,
-        target=options.target,
-        stage=options.stage,
-        agent=options.agent,
-        folds=options.folds,
-        seed=options.seed,
-        on_step=options.on_step,
-    )
-    learning = learning_curve(made, on_step=options.on_step) if options.learning_curves else None
-    options.on_step("report")
-    comparison, _ = write_comparison(options.out, made, learning=learning, command=options.recorded("compare"))
-    return comparison
 
 
 def write_comparison(

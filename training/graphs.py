@@ -56,9 +56,9 @@ class GraphBuilder:
         """Returns the constants as a graph holds them."""
         return [self.onnx.numpy_helper.from_array(array, name) for name, array in self._constants.values()]
 
-    def model(self, input_name: str, width: int, outputs: Sequence[str]) -> bytes:
-        """Returns the whole model: `input_name` (n, width) float32 in, each of `outputs` (n, 1) float32 out."""
-        return self.whole({input_name: (np.float32, width)}, outputs)
+    def model(self, inputs: Mapping[str, int], outputs: Sequence[str]) -> bytes:
+        """Returns the whole model: `inputs` by name (n, width) float32 in, each of `outputs` (n, 1) float32 out."""
+        return self.whole({name: (np.float32, width) for name, width in inputs.items()}, outputs)
 
     def whole(self, inputs: Mapping[str, tuple[Any, int | None]], outputs: Sequence[str]) -> bytes:
         """Returns the whole model. `inputs` maps a name to type and width (None for any); each is (n, width)."""

@@ -244,7 +244,7 @@ def linear_graph(
     weighted, shift = graph.add("MatMul", x, graph.number(weights)), graph.number(intercept)
     if not probabilities:
         graph.add("Add", weighted, shift, name=outputs[0])
-        return graph.model(input_name, len(weights), outputs)
+        return graph.model({input_name: len(weights)}, outputs)
     logits = graph.add("Add", weighted, shift)
     if calibrator is not None:
         calibrator.add_to(graph, logits, outputs[0])
@@ -254,7 +254,7 @@ def linear_graph(
         first = graph.add("Split", logits, graph.constant([1] * len(outputs)), more=len(outputs) - 1, axis=1)
         for number, output in enumerate(outputs):
             graph.add("Sigmoid", f"{first}_{number}" if number else first, name=output)
-    return graph.model(input_name, len(weights), outputs)
+    return graph.model({input_name: len(weights)}, outputs)
 
 
 def trees_graph(
@@ -268,4 +268,4 @@ def trees_graph(
     for name, head in heads.items():
         fitted = Probability(*head) if isinstance(head, tuple) else head
         fitted.add_to(graph, input_name, width, name)
-    return graph.model(input_name, width, list(heads))
+    return graph.model({input_name: width}, list(heads))

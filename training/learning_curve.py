@@ -6,12 +6,13 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import LearningCurve, SeenMethod
 from metaprobe.records.errors import RecordError
-from metaprobe.training.methods import BLEND
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
 from metaprobe.training.options import OnStep, quiet
-from metaprobe.training.study import BLENDED, CrossFit, Study, crossfit
+from metaprobe.training.study import CrossFit, Study, crossfit
 
 SIZES = (100, 300, 1000, 3000)
 """Labels that a fold learns from, as papers on probes show them."""
+SHOWN = (MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
 
 
 def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | None:
@@ -21,9 +22,8 @@ def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | 
     do not suffice for the folds, are left out; None where only the whole is left.
     """
     table, whole = study.evidence.table, min(len(roles.seen) for roles in study.fits.roles)
-    methods = [method for method in study.methods if method.name in BLENDED]
-    blend = [method.name for method in methods]
-    shown = [*blend, *([BLEND] if len(blend) > 1 else [])]
+    methods = [method for method in study.methods if method.name in SHOWN]
+    shown = [method.name for method in methods]
     weights = cluster_weights(table.groups.tolist(), seed=study.seed)
 
     def measured(fits: CrossFit) -> dict[str, Interval]:
@@ -33,9 +33,7 @@ def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | 
     for labels in (size for size in SIZES if size < whole):
         on_step(f"learning curve: {labels} labels")
         with suppress(RecordError):
-            fits = crossfit(
-                study.evidence, methods, folds=len(study.fits.roles), seed=study.seed, blend=blend, labels=labels
-            )
+            fits = crossfit(study.evidence, methods, folds=len(study.fits.roles), seed=study.seed, labels=labels)
             points[labels] = measured(fits)
     if not points or not shown:
         return None

@@ -6,9 +6,10 @@ rows; one that learns is calibrated on rows it has not seen.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
@@ -19,6 +20,9 @@ from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_ladder, fit_offsets
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
+
+if TYPE_CHECKING:
+    from metaprobe.training.joined import JoinedFit
 
 MEAN_LOGPROB = "mean log-probability"
 TREES = "LightGBM on logprobs"
@@ -32,6 +36,20 @@ BLEND = "blend"
 Scorer = Callable[[Rows], Scores]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearScore:
+    """score = ((x - mean) / scale) @ weights + intercept, all (d,) but the intercept."""
+
+    mean: Scores
+    scale: Scores
+    weights: Scores
+    intercept: float
+
+    def __call__(self, X: NDArray[np.floating]) -> Scores:
+        """(n, d) -> (n,)."""
+        return np.asarray(((X.astype(np.float64) - self.mean) / self.scale) @ self.weights + self.intercept)
+
+
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A method that has learned."""
@@ -41,6 +59,10 @@ class Fitted:
     """On rows that it had not learned from when its hyper-parameters were chosen."""
     probe: LinearProbe | None = None
     """Where the method is a probe on hidden states."""
+    linear: LinearScore | None = None
+    """Where the method is linear in numbers that come with an answer."""
+    joined: "JoinedFit | None" = None
+    """Where the method joins others."""
 
 
 class Method(Protocol):
@@ -87,6 +109,8 @@ class LogprobLadder:
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
+    calibrators: ClassVar[tuple[str, ...]] = (Platt.name,)
+    """Platt's alone: an exported base rate is added to its log-odds."""
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table, X = evidence.table, evidence.features
@@ -110,11 +134,8 @@ USUAL_LADDER = LogprobLadder()
 
 
 def calibrators_of(method: Method) -> tuple[str, ...]:
-    """Returns the calibrators that a method's scores may get.
-
-    The quality predictor gets Platt's alone: an exported base rate is added to its log-odds.
-    """
-    return (Platt.name,) if isinstance(method, LogprobLadder) else USUAL_CALIBRATORS
+    """Returns the calibrators that a method's scores may get: those that it names itself, else the usual ones."""
+    return getattr(method, "calibrators", USUAL_CALIBRATORS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,8 +169,21 @@ class HiddenOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlendOptions(RunOptions, ReplaceOptions):
+class BlendOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """Options of `train_blend`."""
+
+    target: Target = "correct"
+    layers: Layers = "all"
+    position: Annotated[
+        Sequence[str],
+        Option("Stored token position to try; repeatable.  [default: all that go with the layers]", choices=POSITIONS),
+    ] = ()
+    states_of: Annotated[str, Option("Whose states, where several models read the answers.", metavar="MODEL")] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TravelOptions(RunOptions, ReplaceOptions):
+    """Options of `train_travel`."""
 
     target: Target = "correct"
     layers: Layers = "all"  # those of the first third are left out
@@ -305,3 +318,6 @@ class CompareOptions(AnswerOptions):
         bool,
         Option("Fit again on 100, 300, 1,000 and 3,000 labels, as far as there are more. Takes up to twice as long."),
     ] = False
+    export: Annotated[
+        str | Path | None, Option("Also write the checkpoint of the method that the report recommends.", kind="folder")
+    ] = None

@@ -34,6 +34,7 @@ from metaprobe.checkpoints import (
     Training,
     check_target,
 )
+from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.flagging import USUAL_FLAGS, threshold_at, threshold_of
 from metaprobe.checkpoints.manifest import GOLDEN, MODEL, RAW, Manifest
 from metaprobe.eval.compare import Judged, method_results
@@ -315,6 +316,7 @@ def adapt_predictor(
     command: str = "",
 ) -> Checkpoint:
     """Adapts to runs in memory. Raises `CheckpointExists` where `out` is the predictor's own folder."""
+    check_kind(predictor.checkpoint.path, predictor.checkpoint.manifest.kind, KIND)
     if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
         raise CheckpointExists(
             f"{out} is the checkpoint that is adapted, and may be in service; give another folder, so that it can be "
@@ -496,6 +498,7 @@ def recalibrate_quality(
     require("onnx", "fit")
     predictor = QualityPredictor.load(checkpoint, sha256=sha256)
     base = predictor.checkpoint
+    check_kind(base.path, base.manifest.kind, KIND)
     if Path(out).resolve() == Path(base.path).resolve():
         raise CheckpointExists(f"{out} is the checkpoint itself, which may be in service; give another path")
     with writing.replacing():

@@ -6,31 +6,28 @@ whose figures are those of the folds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.results import Family
-from metaprobe.eval.table import usable_groups
+from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.decisions import MADE
-from metaprobe.records.extras import require
-from metaprobe.training.calibration import calibrator_on, sigmoid
+from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.controls import control_methods, own_controls
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, outer_folds, with_fewer
 from metaprobe.training.heads import INVERTED
+from metaprobe.training.joined import CONFIDENCE, TRUE, Blend, JoinedFit, TermsPart
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
     AFTER,
     BEFORE,
-    BLEND,
-    LADDER,
-    MEAN_LOGPROB,
     USUAL_LADDER,
+    Fitted,
     GivenScore,
     HiddenProbeMethod,
     LearnedDecisions,
@@ -42,12 +39,6 @@ from metaprobe.training.options import OnStep, quiet
 
 BASELINES: tuple[Family, ...] = ("log-probability", "plain")
 """Families among which the best plain baseline is chosen."""
-
-
-BLEND_PRIOR = 20.0
-"""Answers' worth of the belief that all parts of a blend weigh the same."""
-BLENDED = (MEAN_LOGPROB, LADDER, BEFORE, AFTER)
-"""Methods that the blend joins: one signal of each kind. Fixed beforehand, not chosen."""
 
 
 OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
@@ -69,6 +60,8 @@ class CrossFit:
     """Roles of each fold."""
     probes: Mapping[str, tuple[LinearProbe, ...]]
     """Name of each method on hidden states -> its probe of every fold."""
+    joined: Mapping[str, tuple[JoinedFit, ...]] = field(default_factory=dict)
+    """Name of each method that joins others -> what it joined in every fold."""
 
     def __getitem__(self, name: str) -> Judged:
         return next(method for method in self.methods if method.name == name)
@@ -93,7 +86,21 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
     for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
         if read:
             methods.append(HiddenProbeMethod(name, read))
-    return methods
+    blend = blend_of(table, [method for method in methods if isinstance(method, HiddenProbeMethod)])
+    return methods if blend is None else [*methods, blend]
+
+
+def blend_of(table: AnswerTable, probes: Sequence[HiddenProbeMethod]) -> Blend | None:
+    """Returns the blend of one signal of each kind that these answers have; None where they have but one.
+
+    The log-probabilities and the states of the answer are joined, fixed beforehand; what was stated of the answer and
+    the state of the prompt where they pay.
+    """
+    own = [probe for probe in probes if probe.name == AFTER]
+    parts: list[Method] = [*((TermsPart(),) if table.measured else ()), *own]
+    extras: list[Method] = [part for part in (TRUE, CONFIDENCE) if np.isfinite(part.values(table)).any()]
+    extras += [probe for probe in probes if probe.name == BEFORE]
+    return Blend(tuple(parts), tuple(extras)) if parts and len(parts) + len(extras) > 1 else None
 
 
 def decision_methods(evidence: Evidence) -> list[Method]:
@@ -164,8 +171,7 @@ def study_of(
     """Makes a study of evidence that is loaded."""
     methods = tuple(standard_methods(evidence, ladder=ladder))
     methods += tuple(own(evidence, [method.name for method in methods]))
-    blend = [name for name in BLENDED if name in {method.name for method in methods}]
-    fits = crossfit(evidence, methods, folds=folds, seed=seed, blend=blend, on_step=on_step)
+    fits = crossfit(evidence, methods, folds=folds, seed=seed, on_step=on_step)
     return Study(evidence, methods, fits, seed)
 
 
@@ -175,7 +181,6 @@ def crossfit(
     *,
     folds: int = 5,
     seed: int = 0,
-    blend: Sequence[str] = (),
     labels: int | None = None,
     on_step: OnStep = quiet,
 ) -> CrossFit:
@@ -184,17 +189,18 @@ def crossfit(
     `labels`: how many labels each fold learns from, calibration included, in whole groups drawn by `seed`; None for
     all. The test rows are the same.
 
-    Adds the best plain baseline (chosen in each fold on its selection rows) and, where `blend` names at least two
-    methods, their blend (`blend_weights`), calibrated again. Raises `RecordError` where the groups do not suffice.
+    Adds the best plain baseline, chosen in each fold on its selection rows. What a blend joins is not fitted again
+    where it is among the methods. Raises `RecordError` where the groups do not suffice.
     """
     table = evidence.table
     usable_groups(list(table.groups), table.y, folds=folds)
     n = len(table)
-    columns = _columns(methods, blend)
+    columns = _columns(methods)
     probability = {name: np.full(n, np.nan) for name, _ in columns}
     ranking = dict(probability)  # the same arrays, but for given scores
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
     probes: dict[str, list[LinearProbe]] = {}
+    joined: dict[str, list[JoinedFit]] = {}
     coverage: dict[str, float] = {name: 1.0 for name, _ in columns}
     chosen_baselines = []
 
@@ -202,13 +208,20 @@ def crossfit(
         roles if labels is None else with_fewer(roles, labels, list(table.groups), table.y, seed=seed)
         for roles in outer_folds(list(table.groups), table.y, folds=folds, seed=seed)
     )
+    blends_last = sorted(methods, key=lambda method: isinstance(method, Blend))
     for number, roles in enumerate(splits):
         logits: dict[str, Scores] = {}
-        for place, method in enumerate(methods, 1):
+        made: dict[Method, Fitted] = {}
+        for place, method in enumerate(blends_last, 1):
             on_step(f"fold {number + 1} of {folds}, method {place} of {len(methods)}: {method.name}")
-            fitted = method.fit(evidence, roles, seed=seed)
+            if isinstance(method, Blend):
+                fitted = method.fit_with(made, evidence, roles, seed=seed)
+            else:
+                made[method] = fitted = method.fit(evidence, roles, seed=seed)
             if fitted.probe is not None:
                 probes.setdefault(method.name, []).append(fitted.probe)
+            if fitted.joined is not None:
+                joined.setdefault(method.name, []).append(fitted.joined)
             scores, coverage[method.name] = _without_gaps(fitted.score(np.arange(n)))
             if not method.fitted:
                 ranking[method.name] = scores
@@ -221,10 +234,6 @@ def crossfit(
             best = max(chosen, key=lambda name: selected[name][-1])
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
-        if len(blend) > 1:
-            parts, rows = np.array([logits[name] for name in blend]), roles.calibration
-            together = blend_weights(parts[:, rows], table.y[rows]) @ parts
-            logits[BLEND] = calibrator_on(rows, together, table, seed).logit(together)
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
     own = {method.name: own_controls(method) for method in methods}
@@ -237,42 +246,19 @@ def crossfit(
         best_baseline=tuple(chosen_baselines),
         roles=splits,
         probes={name: tuple(of_folds) for name, of_folds in probes.items()},
+        joined={name: tuple(of_folds) for name, of_folds in joined.items()},
     )
 
 
-def _columns(methods: Sequence[Method], blend: Sequence[str]) -> list[tuple[str, Family]]:
+def _columns(methods: Sequence[Method]) -> list[tuple[str, Family]]:
     """Returns name and family of what is judged: the methods, then the best plain baseline and the blend, if any."""
-    columns = [(method.name, method.family) for method in methods]
+    columns = [(method.name, method.family) for method in methods if not isinstance(method, Blend)]
     if any(method.family in BASELINES for method in methods):
         columns.append((BEST_BASELINE, "plain"))
-    if len(blend) > 1:
-        columns.append((BLEND, "learned"))
-    return columns
+    return columns + [(method.name, method.family) for method in methods if isinstance(method, Blend)]
 
 
 def _without_gaps(scores: Scores) -> tuple[Scores, float]:
     """Returns the scores with the median in place of those that are not finite, and the share that was finite."""
     known = np.isfinite(scores)
     return np.where(known, scores, np.median(scores[known]) if known.any() else 0.0), float(known.mean())
-
-
-def blend_weights(logits: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(k,) weights of k methods' calibrated log-odds (k, n): logistic regression, none negative, shrunk to equal ones.
-
-    With few answers the blend is the mean of the log-odds; with many, what adds nothing loses its weight (stacking,
-    Breiman 1996, with the prior of a plain average).
-    """
-    optimize = require("scipy.optimize", "fit")
-    k, n = logits.shape
-
-    def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        weights, shift = parameters[:k], parameters[k]
-        z = weights @ logits + shift
-        error, away = sigmoid(z) - y, weights - 1 / k
-        value = np.logaddexp(0, z).sum() - y @ z + BLEND_PRIOR * away @ away
-        return float(value / n), np.r_[logits @ error + 2 * BLEND_PRIOR * away, error.sum()] / n
-
-    bounds = [(0, None)] * k + [(None, None)]
-    start = np.r_[np.full(k, 1 / k), 0.0]
-    fit = optimize.minimize(loss, start, jac=True, method="SLSQP", bounds=bounds, options={"ftol": 1e-12})
-    return np.asarray(fit.x[:k], dtype=np.float64)

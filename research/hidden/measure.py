@@ -28,7 +28,7 @@ from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB
-from metaprobe.training.study import BLENDED, crossfit, standard_methods
+from metaprobe.training.study import crossfit, standard_methods
 from research.blocks import write
 from research.hidden.controls import over_strongest, packed, says, with_joined
 from research.hidden.tables import calibration, discrimination, efficiency, kinds
@@ -191,9 +191,7 @@ def measured(store: Path) -> dict[str, Any]:
     """Figures of one model on one task."""
     evidence = load_evidence([store])
     assert evidence.states is not None, f"{store} holds no hidden states"
-    methods = standard_methods(evidence)
-    blend = [name for name in BLENDED if name in {method.name for method in methods}]
-    fits = crossfit(evidence, methods, blend=blend, on_step=lambda what: click.echo(f"  {what}", err=True))
+    fits = crossfit(evidence, standard_methods(evidence), on_step=lambda what: click.echo(f"  {what}", err=True))
     table = evidence.table
     results = {result.name: result for result in method_results(table, fits.methods)}
     probes = {name: fits.probes[name] for name in (BEFORE, AFTER) if name in fits.probes}

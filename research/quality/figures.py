@@ -22,6 +22,7 @@ from metaprobe.probes.features import COUNTS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, group_folds, outer_folds
+from metaprobe.training.joined import Blend
 from metaprobe.training.methods import BLEND, MEAN_LOGPROB, TREES, Method
 from metaprobe.training.study import CrossFit, crossfit
 from research.quality.controls import over_controls, packed
@@ -101,13 +102,14 @@ def measure(of: DataSet, *, seed: int, on_step: Callable[[str], None] = lambda w
     methods = rivals(evidence.table)
     if of.alternatives is not None:
         methods += entropy_rivals(of.alternatives)
-    fits = crossfit(evidence, methods, folds=FOLDS, seed=seed, blend=[STEADY, TERMS], on_step=on_step)
+    blend = Blend(tuple(method for method in methods if method.name in (STEADY, TERMS)))
+    fits = crossfit(evidence, [*methods, blend], folds=FOLDS, seed=seed, on_step=on_step)
     judged = {method.name: method for method in fits.methods}
     if len(np.unique(of.runs)) > 1:
         known: list[Method] = [SteadyTrees(STEADY + WITH_RUN, with_run=True), Terms(TERMS + WITH_RUN, with_run=True)]
-        names = [method.name for method in known]
-        joined: CrossFit = crossfit(evidence, known, folds=FOLDS, seed=seed, blend=names, on_step=on_step)
-        judged |= {m.name if m.name != BLEND else BLEND_RUN: m for m in joined.methods}
+        known.append(Blend(tuple(known), BLEND_RUN))
+        joined: CrossFit = crossfit(evidence, known, folds=FOLDS, seed=seed, on_step=on_step)
+        judged |= {m.name: m for m in joined.methods}
     fold = fold_of(fits.roles, len(evidence.table))
     return Measured(of, judged, fold, fits.best_baseline, fits.roles, time.process_time() - start)
 

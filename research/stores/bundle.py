@@ -94,7 +94,7 @@ PRICES = "recorded/prices.json"
 AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-coder-1.5b"}
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
-LAYERS_OF_BLENDS = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
+LAYERS_OF_TRAVEL = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
 """Of the 0.5B coder the layer that all eight parts chose among every fourth, each without its own tasks
 (docs/research/travel.md), so that its figures are those of the choice."""
 
@@ -109,8 +109,8 @@ COMMANDS = {
         for name, when in (("difficulty", "before"), ("confidence", "after"))
     },
     **{
-        f"{model}-blend": f"train blend {STATES / 'breadth' / model} --layers {layers}"
-        for model, layers in LAYERS_OF_BLENDS.items()  # of the 1.5B coder too few tasks are recorded
+        f"{model}-travel": f"train travel {STATES / 'breadth' / model} --layers {layers}"
+        for model, layers in LAYERS_OF_TRAVEL.items()  # of the 1.5B coder too few tasks are recorded
     },
 }
 """Name -> what makes it, run at the repository's root."""
@@ -147,8 +147,8 @@ def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
 def read_states(model: str, kind: str, models: Path | None) -> None:
     """Hidden states of that model's recorded answers, beside a copy of the runs; what is there is not read again."""
     agent = next(agent for agent, name in AGENTS.items() if name == model)
-    if kind == "blend":
-        source, asked = f"breadth/{model}", f"--layers {LAYERS_OF_BLENDS[model]} --position answer_mean"
+    if kind == "travel":
+        source, asked = f"breadth/{model}", f"--layers {LAYERS_OF_TRAVEL[model]} --position answer_mean"
         store = STATES / source
     else:
         source, asked, store = "metacog-every-agent", f"--layers every:2 --stage answer --agent {agent}", STATES / model

@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from metaprobe.eval.systems import metacogagent, mgv
-from metaprobe.eval.table import group_of, stated_of
+from metaprobe.eval.table import group_of
 from metaprobe.pipelines.metacogagent import extract
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.answers import most_voted
@@ -162,7 +162,7 @@ def asking(runs: Sequence[Run], read: Read) -> list[Row]:
             rates[half, agent] = fmean(read_correctness(r, agent) or 0.0 for r in runs if half_of(r) != half)
 
     def stated(run: Run, agent: str) -> Signal | None:
-        return as_stated(stated_of(run, answer[run.id, agent], "confidence"))
+        return as_stated(run.stated_of(answer[run.id, agent], "confidence"))
 
     def probed(name: str) -> Numbers:
         return lambda run, agent: with_threshold(read.get(answer[run.id, agent].id), name)

@@ -2,7 +2,7 @@
 
     python -m research.travel.blend STORE [STORE ...]    # run stores of `breadth` with hidden states; minutes
 
-The recipe is that of `metaprobe train blend` (`training.recipes.blend`); here the figures of its parts are kept.
+The recipe is that of `metaprobe train travel` (`training.recipes.travel`); here the figures of its parts are kept.
 """
 
 import json
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.training.evidence import Evidence, load_evidence
-from metaprobe.training.recipes.blend import TasksLeftOut, judge_held_out
+from metaprobe.training.recipes.travel import TasksLeftOut, judge_held_out
 from research.breadth.items import ARITHMETIC, NAME
 from research.travel.measure import MEASURED
 

@@ -10,11 +10,11 @@ from metaprobe.checkpoints.flagging import FlagKeywords
 
 if TYPE_CHECKING:
     from metaprobe.probes.adapter import AdapterProbe
-    from metaprobe.probes.blend import TravellingBlend
     from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
     from metaprobe.probes.quality import QualityPredictor
     from metaprobe.probes.text import TextReader
     from metaprobe.probes.text_classes import TextClassifier
+    from metaprobe.probes.travel import TravellingBlend
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.panel import Panel
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def _quality(checkpoint: Checkpoint, run: str | None = None, **flag: Unpack[FlagKeywords]) -> "QualityPredictor":
     from metaprobe.probes.quality import QualityPredictor
 
-    return QualityPredictor(checkpoint, run=run, **flag)
+    return QualityPredictor.of(checkpoint, run=run, **flag)
 
 
 def _gate(checkpoint: Checkpoint) -> "StreamingGate":
@@ -51,8 +51,8 @@ def _probe(checkpoint: Checkpoint) -> "ConfidenceProbe | DifficultyProbe":
     return DifficultyProbe.of(checkpoint) if before else ConfidenceProbe.of(checkpoint)
 
 
-def _blend(checkpoint: Checkpoint) -> "TravellingBlend":
-    from metaprobe.probes.blend import TravellingBlend
+def _travel(checkpoint: Checkpoint) -> "TravellingBlend":
+    from metaprobe.probes.travel import TravellingBlend
 
     return TravellingBlend.of(checkpoint)
 
@@ -85,7 +85,8 @@ BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
     "quality": _quality,
     "gate": _gate,
     "hidden": _probe,
-    "blend": _blend,
+    "blend": _quality,
+    "travel": _travel,
     "adapter": _adapter,
     "panel": _panel,
     "text": _text,
@@ -141,7 +142,7 @@ def load(
     if flags and run is None and kind == "text":
         return _text(checkpoint, **flag)
     if flags or run is not None:
-        if kind != "quality":
+        if kind not in ("quality", "blend"):
             given = next(iter(flags), "run")
             raise ContractMismatch(f"{given} is for predictors, which flag answers; {path} is of kind {kind!r}")
         return _quality(checkpoint, run, **flag)

@@ -21,6 +21,7 @@ from metaprobe.training.options import (
     QualityOptions,
     RouterOptions,
     TextOptions,
+    TravelOptions,
 )
 
 if TYPE_CHECKING:
@@ -98,15 +99,28 @@ def train_hidden(runs: Stores, options: HiddenOptions) -> Checkpoint:
 
 @takes(BlendOptions)
 def train_blend(runs: Stores, options: BlendOptions) -> Checkpoint:
+    """Trains a blend of hidden states, log-probabilities and what the model stated, and returns its checkpoint.
+
+    `runs` is a run store or several, with hidden states. `metaprobe.load(checkpoint.path)` gives the predictor, which
+    also scores answers that lack some of these. Raises `RecordError` where the runs do not suffice, `MissingExtra`
+    without the extra `train`.
+    """
+    from metaprobe.training.recipes.blend import train_blend
+
+    return train_blend(_list(runs), options)
+
+
+@takes(TravelOptions)
+def train_travel(runs: Stores, options: TravelOptions) -> Checkpoint:
     """Trains a probe on runs of many tasks, which improves a free number on tasks that it has not seen.
 
     `runs` is a run store or several, of one model, of at least ten tasks, with hidden states. Raises `RecordError`
     where the runs do not suffice, or where the blend is not above the mean log-probability on tasks left out, and
     `MissingExtra` without the extra `fit`.
     """
-    from metaprobe.training.recipes.blend import train_blend
+    from metaprobe.training.recipes.travel import train_travel
 
-    return train_blend(_list(runs), options)
+    return train_travel(_list(runs), options)
 
 
 @takes(GateOptions)
@@ -203,6 +217,6 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)
         ('stated confidence', True)
     """
-    from metaprobe.training.comparison import compare
+    from metaprobe.training.recipes.recommended import compare
 
     return compare(_list(runs), options)

@@ -36,6 +36,7 @@ from metaprobe.training.options import (
     RunOptions,
     Seed,
     TextOptions,
+    TravelOptions,
 )
 
 COMMANDS = click.Group()
@@ -43,7 +44,7 @@ COMMANDS = click.Group()
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, text, adapter, panel, router."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, travel, text, adapter, panel, router."""
     wait_without_spinning()
 
 
@@ -81,12 +82,23 @@ def train_hidden_command(runs: Stores, options: HiddenOptions) -> None:
     _write(train_hidden, runs, options)
 
 
-@command(train, "On hidden states of many tasks, for tasks that they do not hold.", name="blend")
+@command(train, "On hidden states, log-probabilities and what is stated, together.", name="blend")
 def train_blend_command(runs: Stores, options: BlendOptions) -> None:
-    """A probe from runs of at least ten tasks, to stand beside the log-probabilities on tasks that it has not seen."""
+    """One predictor of hidden states, log-probabilities and what the model stated; any of them may be missing later.
+
+    What was stated, and the state of the prompt, are joined only where they pay on groups left out.
+    """
     from metaprobe.training.recipes.blend import train_blend
 
     _write(train_blend, runs, options)
+
+
+@command(train, "On hidden states of many tasks, for tasks that they do not hold.", name="travel")
+def train_travel_command(runs: Stores, options: TravelOptions) -> None:
+    """A probe from runs of at least ten tasks, to stand beside the log-probabilities on tasks that it has not seen."""
+    from metaprobe.training.recipes.travel import train_travel
+
+    _write(train_travel, runs, options)
 
 
 @command(train, "On the first log-probabilities: when to stop a stream.", name="gate")
@@ -178,7 +190,7 @@ def compare(runs: Stores, options: CompareOptions) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     wait_without_spinning()
     from metaprobe.eval.report.write import comparison_table
-    from metaprobe.training.comparison import compare as compared
+    from metaprobe.training.recipes.recommended import compare as compared
 
     with steps() as on_step:
         comparison = compared(runs, replace(options, on_step=on_step, on_line=say, command=command_line()))

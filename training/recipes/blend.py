@@ -1,293 +1,265 @@
-"""The recipe of a blend for tasks that nobody has seen: a probe of hidden states beside a free number.
+"""The recipe of the blend: hidden states, log-probabilities and what the model stated, in one graph of several inputs.
 
-The probe is strongly regularised, on states that are centred run by run, and the runs' base rates are kept apart. What
-it reaches is measured on whole tasks that it was not fitted on, and that its layer was not chosen on.
+Any input may be missing when an answer is scored. Each set of inputs has weights and a calibration of its own in the
+graph, which sees a missing input by its NaN.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
+from metaprobe.checkpoints import Checkpoint, FlagOptions
+from metaprobe.checkpoints.flagging import USUAL_FLAGS
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
-from metaprobe.eval.results import Finding
-from metaprobe.probes.blend import FEWEST, INPUT, KIND, OUTPUT, Standard
-from metaprobe.probes.terms import FREE, TERMS
+from metaprobe.probes.blend import CONFIDENCE_INPUT, KIND, NAMED, PROMPT_INPUT, STATES_READER, TRUE_INPUT
+from metaprobe.probes.features import ALONE, TERM_NAMES
+from metaprobe.probes.quality_contract import INPUT
 from metaprobe.records.activations import CONVENTION
 from metaprobe.records.errors import RecordError
+from metaprobe.records.types import HIDDEN, FloatArray
+from metaprobe.training.audit import measure_held_out
+from metaprobe.training.calibration import Floats, Platt, calibrator_on, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
-from metaprobe.training.evidence import Evidence, load_evidence, reader_contract, runs_of
-from metaprobe.training.heads import linear_graph
-from metaprobe.training.ladder import fit_offsets
-from metaprobe.training.options import BlendOptions
-from metaprobe.training.states import States, Wanted
-
-POSITION = "answer_mean"
-INNER = 3
-WEIGHT_SD = 0.02
-"""Standard deviation of a weight's prior, per standard deviation of its column: strong, and fixed for all layers."""
-FOLDS = 8
-LEAST = 5
-"""Right answers, and wrong ones, that a run needs for a figure of its own."""
-MEAN, FREE_ALONE, PROBE, WITH_MEAN, BLEND = "mean", "scaled", "probe", "probe + mean", "probe + scaled"
-FEWEST_TASKS = 10
-"""Tasks below which leaving some out says little of the next one."""
-
-Floats = NDArray[np.float64]
-
-
-def weights_of(X: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], rows: NDArray[np.int64]) -> Floats:
-    """Returns the probe's weights (d,) for states X (n, d), learned from these rows; base rates of runs are apart."""
-    spread = X[rows].std(axis=0) + 1e-6
-    fit = fit_offsets(X[rows] / spread, y[rows], runs[rows], sd=WEIGHT_SD)
-    weights: Floats = fit.weights / spread
-    return weights
-
-
-def choose_layer(
-    inputs: dict[int, Floats],
-    y: NDArray[np.int64],
-    runs: NDArray[np.str_],
-    tasks: NDArray[np.str_],
-    rows: NDArray[np.int64],
-) -> int:
-    """Returns the layer whose probe orders best the answers of tasks left out, among these rows."""
-    parts = parts_of(tasks[rows], INNER)
-    reached = {}
-    for layer, X in inputs.items():
-        scores = np.full(len(y), np.nan)
-        for part in range(INNER):
-            here = rows[parts == part]
-            scores[here] = X[here] @ weights_of(X, y, runs, rows[parts != part])
-        aurocs = []
-        for run in np.unique(runs[rows]):
-            here = rows[runs[rows] == run]
-            if 0 < y[here].sum() < len(here):
-                aurocs.append(float(auroc(y[here], scores[here])))
-        reached[layer] = np.mean(aurocs)
-    return max(reached, key=lambda layer: reached[layer])
-
-
-def centred(X: Floats, runs: NDArray[np.str_]) -> Floats:
-    """Returns X less the mean of the answers of the same run; no label is looked at."""
-    names, place = np.unique(runs, return_inverse=True)
-    sums = np.zeros((len(names), X.shape[1]))
-    np.add.at(sums, place, X)
-    return X - (sums / np.bincount(place)[:, None])[place]
-
-
-def parts_of(tasks: NDArray[np.str_], count: int) -> NDArray[np.int64]:
-    """Returns the part (n,) that each answer falls into, where whole tasks are dealt into so many parts."""
-    names = np.unique(tasks)
-    part = dict(zip(names, np.random.default_rng(0).permutation(len(names)) % count, strict=True))
-    return np.array([part[name] for name in tasks])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TasksLeftOut:
-    """Scores of every answer by what never saw its task; the names above are their keys."""
-
-    y: NDArray[np.int64]
-    runs: NDArray[np.str_]
-    tasks: NDArray[np.str_]
-    scores: Mapping[str, Floats]
-    layers: tuple[int, ...]
-    """The layer that was chosen for each part of the tasks, without them."""
-
-    def gains(self, of: str, over: str, among: NDArray[np.bool_] | None = None) -> Interval:
-        """Returns by how much AUROC within runs of one score is above another's; 95 % intervals draw whole tasks."""
-        return self._interval(self.within(of, among) - self.within(over, among), among)
-
-    def auroc(self, of: str, among: NDArray[np.bool_] | None = None) -> Interval:
-        """Returns the mean of AUROC within runs of a score, over the runs that have answers enough of either kind."""
-        return self._interval(self.within(of, among), among)
-
-    def within(self, of: str, among: NDArray[np.bool_] | None = None) -> Floats:
-        """Returns AUROC of each run that has answers enough, in the order of `counted`."""
-        rows = [self.runs == run for run in self.counted(among)]
-        return np.array([float(auroc(self.y[here], self.scores[of][here])) for here in rows])
-
-    def counted(self, among: NDArray[np.bool_] | None = None) -> list[str]:
-        """Returns the runs with at least five right and five wrong answers."""
-        names = np.unique(self.runs if among is None else self.runs[among]).tolist()
-        return [run for run in names if LEAST <= self.y[self.runs == run].sum() <= (self.runs == run).sum() - LEAST]
-
-    def _interval(self, values: Floats, among: NDArray[np.bool_] | None) -> Interval:
-        task_of = [str(self.tasks[self.runs == run][0]) for run in self.counted(among)]
-        weights = cluster_weights(task_of, 2000)
-        draws = weights @ values / weights.sum(axis=1)
-        low, high = np.quantile(draws, [0.025, 0.975])
-        answers = int(np.isin(self.runs, self.counted(among)).sum())
-        return Interval(float(values.mean()), float(low), float(high), answers, len(set(task_of)))
-
-
-def judge_held_out(evidence: Evidence, states: States) -> TasksLeftOut:
-    """Returns the scores of all answers, each by a probe that was fitted, its layer chosen, on other tasks."""
-    table = evidence.table
-    runs, y, tasks = runs_of(table), table.y, table.tasks
-    inputs = centred_states(states, runs)
-    folds = parts_of(tasks, FOLDS)
-    probe, chosen = np.full(len(y), np.nan), []
-    for fold in range(FOLDS):
-        test, rest = folds == fold, np.flatnonzero(folds != fold)
-        layer = choose_layer(inputs, y, runs, tasks, rest)
-        chosen.append(layer)
-        probe[test] = inputs[layer][test] @ weights_of(inputs[layer], y, runs, rest)
-    mean, scaled = (free_scores(evidence, name) for name in (MEAN, FREE_ALONE))
-    scores = {
-        MEAN: mean,
-        FREE_ALONE: scaled,
-        PROBE: probe,
-        WITH_MEAN: standardised(probe, runs) + standardised(mean, runs),
-        BLEND: standardised(probe, runs) + standardised(scaled, runs),
-    }
-    return TasksLeftOut(y, runs, tasks, scores, tuple(chosen))
-
-
-def centred_states(states: States, runs: NDArray[np.str_]) -> dict[int, Floats]:
-    """Returns the states of each layer of the later two thirds, less the mean of their run."""
-    later = [layer for layer in states.layers if layer >= max(states.layers) / 3]
-    return {layer: centred(states.read(layer, POSITION).astype(np.float64), runs) for layer in later}
-
-
-def free_scores(evidence: Evidence, name: str) -> Floats:
-    """Returns a free number (n,) of all answers, higher for better ones."""
-    terms = evidence.features[:, -len(TERMS) :].astype(np.float64)
-    return np.asarray(-terms @ np.array([FREE[name].get(term, 0.0) for term in TERMS]))
-
-
-def standardised(score: Floats, runs: NDArray[np.str_]) -> Floats:
-    """Returns the score in standard deviations above the mean of its run."""
-    standard = np.zeros(len(score))
-    for run in np.unique(runs):
-        rows = runs == run
-        standard[rows] = Standard.of(score[rows])(score[rows])
-    return standard
+from metaprobe.training.evidence import Evidence, load_evidence, origin_of_states, runs_of
+from metaprobe.training.folds import final_roles
+from metaprobe.training.graphs import GraphBuilder
+from metaprobe.training.heads import INVERTED
+from metaprobe.training.joined import CONFIDENCE, Blend, JoinedFit, StatedNumber, TermsPart, terms_of
+from metaprobe.training.methods import AFTER, HiddenProbeMethod, LinearScore, Method, calibrators_of
+from metaprobe.training.options import BlendOptions, WrongOptions
+from metaprobe.training.states import Wanted
+from metaprobe.training.study import Study, study_of
+from metaprobe.training.thresholds import ScoredAnswers, flagging_of, operating_points
 
 
 @writes(KIND)
 def train_blend(stores: Sequence[str | Path], options: BlendOptions) -> Checkpoint:
-    """Returns the blend's checkpoint, its probe fitted on all labelled answers of these stores.
+    """Returns the blend's checkpoint, fitted on the labelled answers of these stores that have hidden states.
 
-    The card holds what the blend reached on whole tasks that were left out. Raises `RecordError` for hidden states of
-    several models, for fewer than ten tasks, and where the blend is not above the mean log-probability on tasks left
-    out.
+    Raises `RecordError` where data or options do not suffice, and `CheckpointExists` where `out` holds something else.
     """
+    check_target_of(options.target)
     evidence = load_evidence(
         stores,
         target=options.target,
         stage=options.stage,
         agent=options.agent,
-        wanted=Wanted(options.layers, (POSITION,)),
+        wanted=Wanted(options.layers, tuple(options.position), options.states_of),
     )
+    if evidence.states is None:
+        raise RecordError(
+            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states: run "
+            "`metaprobe extract` first; without them there is `metaprobe train quality`"
+        )
     states = evidence.states
-    if states is None:
-        raise RecordError(
-            f"{evidence.without_hidden} of {len(evidence.table)} labelled answers have no hidden states at {POSITION}: "
-            "run `metaprobe extract` first"
-        )
-    tasks = set(evidence.table.tasks.tolist())
-    if len(tasks) < FEWEST_TASKS:
-        raise RecordError(
-            f"the answers are to {len(tasks)} tasks; expected at least {FEWEST_TASKS}, of which some are left out in"
-            " turn: for the tasks at hand there is `metaprobe train hidden`"
-        )
-    options.on_step("tasks left out")
-    left_out = judge_held_out(evidence, states)
-    gain = left_out.gains(BLEND, MEAN)
-    options.on_line(f"tasks left out: blend {_shown(left_out, BLEND)}, mean log-probability {_shown(left_out, MEAN)}")
-    if gain.estimate <= 0:
-        raise RecordError(
-            f"on tasks left out the blend is not above the mean log-probability ({gain.estimate:+.3f} AUROC within "
-            f"runs, {gain.low:+.3f} to {gain.high:+.3f}), so none is written: use bundled:quality, or record more tasks"
-        )
-    options.on_step("fit and export")
-    return _write(evidence, states, left_out, options)
+    options.on_line(f"states      layers {', '.join(map(str, states.layers))} at {', '.join(states.positions)}")
+    for line in (*origin_of_states(evidence), *filter(None, [evidence.regrouped])):
+        options.on_line(line)
+    study = study_of(evidence, folds=options.folds, seed=options.seed, on_step=options.on_step)
+    options.on_step("audit and export")
+    command, flags = options.recorded("train_blend"), options.as_flags()
+    return write_blend(options.out, study, target=options.target, command=command, flags=flags)
 
 
-def _write(evidence: Evidence, states: States, left_out: TasksLeftOut, options: BlendOptions) -> Checkpoint:
-    """Fits layer and weights on all answers, and writes them with what was found on tasks left out."""
-    table, y = evidence.table, evidence.table.y
-    runs, rows = runs_of(table), np.arange(len(y))
-    inputs = centred_states(states, runs)
-    layer = choose_layer(inputs, y, runs, table.tasks, rows)
-    weights = weights_of(inputs[layer], y, runs, rows)
-    read = states.read(layer, POSITION).astype(np.float32)
-    # Scores of these states get standard deviation 1.
-    centre = read.astype(np.float64).mean(axis=0)
-    weights = weights / (float(((read.astype(np.float64) - centre) @ weights).std()) or 1.0)
+def write_blend(
+    path: str | Path, study: Study, *, target: str, command: str, flags: FlagOptions = USUAL_FLAGS
+) -> Checkpoint:
+    """Fits the study's blend on all groups and writes it; held-out metrics come from the study's folds.
+
+    `flags`: what the stored threshold flags. Raises `RecordError` where the study has no blend, and `WrongOptions` for
+    a target whose 1 is the bad one.
+    """
+    check_target_of(target)
+    evidence, table, seed = study.evidence, study.evidence.table, study.seed
+    method = next((method for method in study.methods if isinstance(method, Blend)), None)
+    if method is None:
+        raise RecordError("the answers hold one kind of signal, so that there is nothing to blend: train on that alone")
+    roles = final_roles(list(table.groups), table.y, seed=seed)
+    joined, rows = method.join({}, evidence, roles, seed=seed), roles.calibration
+    scores = joined.score()
+    [only] = calibrators_of(method)
+    calibrator = calibrator_on(rows, scores, table, seed, (only,))
+    assert isinstance(calibrator, Platt)
+    fitted = FittedBlend.of(joined, calibrator)
+    answers = ScoredAnswers.of(table, rows, scores, calibrator, study.fits[method.name].probability)
+    stored = flagging_of(answers, flags, seed=seed)
+    metrics, report = measure_held_out(evidence, study.fits, method, seed)
+    inputs = some_missing(inputs_of(joined, evidence))
     return write_checkpoint(
-        options.out,
+        path,
         Export(
             kind=KIND,
-            title=f"Travelling blend: {options.target}",
-            summary=_summary(layer, left_out),
-            graph=linear_graph(
-                input_name=INPUT,
-                mean=centre,
-                scale=np.ones(len(centre)),
-                weights=weights[:, None],
-                intercept=np.zeros(1),
-                outputs=[OUTPUT],
-                probabilities=False,
-            ),
-            input_name=INPUT,
-            inputs=read,
-            expected={OUTPUT: (read.astype(np.float64) - centre) @ weights},
-            contract={
-                "layer": layer,
-                "position": POSITION,
-                "width": len(weights),
-                "convention": CONVENTION,
-                "target": options.target,
-                "free": FREE_ALONE,
-                "standardised_on": f"at least {FEWEST} unlabelled answers of one run",
-                **reader_contract(evidence),
-            },
-            **evidence.origin(options.seed, options.recorded("train_blend")),
-            calibration="none: scores order the answers of one run",
-            calibrated_on="nothing",
-            metrics={
-                "auroc_within_runs_without_task": left_out.auroc(BLEND),
-                "auroc_within_runs_without_task_of_probe_alone": left_out.auroc(PROBE),
-                "auroc_within_runs_without_task_of_scaled_log_probability": left_out.auroc(FREE_ALONE),
-                "auroc_within_runs_without_task_of_mean_log_probability": left_out.auroc(MEAN),
-                "auroc_within_runs_without_task_gain_over_mean_log_probability": left_out.gains(BLEND, MEAN),
-                "auroc_within_runs_without_task_gain_over_scaled_log_probability": left_out.gains(BLEND, FREE_ALONE),
-            },
-            audits=_audits(left_out),
-            packages=("onnx",),
+            title=f"Blend: {target}",
+            summary=_summary(joined, target, evidence),
+            graph=fitted.graph(target),
+            inputs=inputs,
+            expected={target: fitted.probability(inputs)},
+            contract=_contract(joined, target, evidence),
+            **evidence.origin(seed, command),
+            calibration=f"{calibrator.name}, for each set of inputs",
+            metrics=metrics | parts_alone(study, method),
+            audits=report.audits,
+            not_audited=report.skipped,
+            stored=stored,
+            thresholds=operating_points(answers.exported, table.call_ids[rows].tolist(), evidence.evaluated),
+            logprobs_reader=evidence.logprobs_reader,
+            heads=[f"{target}: a probability{stored.lacking}"] if stored.lacking else (),
+            packages=("scikit-learn", "onnx"),
         ),
     )
 
 
-def _audits(left_out: TasksLeftOut) -> list[Finding]:
-    """Returns, for either free number, whether the blend was above it on tasks left out, with its interval above 0."""
-    audits = []
-    for free, name in ((MEAN, "mean log-probability"), (FREE_ALONE, "scaled log-probability")):
-        gain = left_out.gains(BLEND, free)
-        detail = f"gain in AUROC within runs on tasks left out {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-        audits.append(Finding(f"blend is above the {name} on tasks left out", gain.low > 0, detail, "weak"))
-    return audits
+def check_target_of(target: str) -> None:
+    """Raises `WrongOptions` for a label whose 1 is the bad one."""
+    if target in INVERTED:
+        raise WrongOptions(f"target {target}: a blend gives the probability of what is good; train a quality predictor")
 
 
-def _shown(left_out: TasksLeftOut, name: str) -> str:
-    reached = left_out.auroc(name)
-    return f"{reached.estimate:.3f} [{reached.low:.3f}, {reached.high:.3f}]"
+def input_name(part: Method) -> str:
+    """Returns the name of the graph's input that a part reads."""
+    if isinstance(part, HiddenProbeMethod):
+        return HIDDEN if part.name == AFTER else PROMPT_INPUT
+    return INPUT if isinstance(part, TermsPart) else CONFIDENCE_INPUT if part == CONFIDENCE else TRUE_INPUT
 
 
-def _summary(layer: int, left_out: TasksLeftOut) -> str:
+def inputs_of(joined: JoinedFit, evidence: Evidence) -> dict[str, FloatArray]:
+    """Returns what the graph reads of all answers, input -> float32 (n, d); NaN where an answer has none."""
+    inputs: dict[str, FloatArray] = {}
+    for method, part in zip(joined.methods, joined.parts, strict=True):
+        if part.probe is not None:
+            assert evidence.states is not None
+            inputs[input_name(method)] = part.probe.read(evidence.states)
+        elif isinstance(method, StatedNumber):
+            inputs[input_name(method)] = method.values(evidence.table).astype(np.float32)[:, None]
+        else:
+            inputs[input_name(method)] = terms_of(evidence.table)
+    return inputs
+
+
+def some_missing(inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Returns the inputs with gaps in every second row, so that golden rows are of sets of inputs too."""
+    rows = np.arange(len(next(iter(inputs.values()))))
+    members = np.where(rows % 2, rows // 2 % ((1 << len(inputs)) - 1) + 1, -1)
+    return {
+        name: np.where((members >> i & 1).astype(bool)[:, None], values, np.float32(np.nan))
+        for i, (name, values) in enumerate(inputs.items())
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedBlend:
+    """What is exported: calibrated log-odds of each input, and the weights of each set of inputs."""
+
+    parts: Mapping[str, LinearScore]
+    """Input -> its calibrated log-odds."""
+    weights: Floats
+    """(2^k, k): row j is for the inputs i of which j holds 2^i."""
+    shifts: Floats
+    """(2^k,)"""
+
+    @classmethod
+    def of(cls, joined: JoinedFit, calibrator: Platt) -> "FittedBlend":
+        """Returns the joined parts with the last calibration."""
+        parts = {}
+        for method, part, platt in zip(joined.methods, joined.parts, joined.calibrators, strict=True):
+            raw = part.linear or part.probe
+            assert raw is not None, "every part of the blend is linear"
+            weights, intercept = platt.slope * raw.weights, platt.slope * raw.intercept + platt.intercept
+            parts[input_name(method)] = LinearScore(raw.mean, raw.scale, weights, float(intercept))
+        k = len(parts)
+        sets = [(np.zeros(k), 0.0), *(joined.of(members) for members in range(1, 1 << k))]
+        weights, shifts = (np.array(of) for of in zip(*sets, strict=True))
+        return cls(parts, calibrator.slope * weights, calibrator.slope * shifts + calibrator.intercept)
+
+    def probability(self, inputs: Mapping[str, FloatArray]) -> Floats:
+        """Returns the probability (n,) of answers, by the inputs that they have."""
+        logits = np.stack([part(inputs[name]) for name, part in self.parts.items()], axis=1)
+        members = np.isfinite(logits) @ (1 << np.arange(len(self.parts)))
+        return sigmoid((self.weights[members] * np.nan_to_num(logits)).sum(axis=1) + self.shifts[members])
+
+    def graph(self, output: str) -> bytes:
+        """Returns the same for ONNX: float32 (n, d) of each input in, (n, 1) probabilities out."""
+        graph = GraphBuilder()
+        logits = []
+        for name, part in self.parts.items():
+            x = graph.add("Sub", name, graph.number(part.mean))
+            weighted = graph.add("MatMul", x, graph.number((part.weights / part.scale)[:, None]))
+            logits.append(graph.add("Add", weighted, graph.number([part.intercept])))
+        every = graph.add("Concat", *logits, axis=1)
+        missing = graph.add("IsNaN", every)
+        held = graph.add("Mul", graph.cast(graph.add("Not", missing), np.int64), graph.constant(self._powers()))
+        members = graph.add("ReduceSum", held, graph.constant([1]), keepdims=0)  # (n,)
+        weights = graph.add("Gather", graph.number(self.weights), members, axis=0)
+        known = graph.add("Where", missing, graph.number(0.0), every)
+        summed = graph.add("ReduceSum", graph.add("Mul", weights, known), graph.constant([1]), keepdims=1)
+        shift = graph.add("Gather", graph.number(self.shifts[:, None]), members, axis=0)
+        graph.add("Sigmoid", graph.add("Add", summed, shift), name=output)
+        return graph.model({name: len(part.weights) for name, part in self.parts.items()}, [output])
+
+    def _powers(self) -> NDArray[np.int64]:
+        return 1 << np.arange(len(self.parts))
+
+
+def parts_alone(study: Study, method: Blend) -> dict[str, Interval]:
+    """Returns the AUROC on held-out answers from one kind of input alone: what remains where others are missing."""
+    table, fits = study.evidence.table, study.fits
+    kinds: dict[str, type[TermsPart | HiddenProbeMethod | StatedNumber]] = {
+        "log_probabilities": TermsPart,
+        "hidden_states": HiddenProbeMethod,
+        "what_is_stated": StatedNumber,
+    }
+    weights = cluster_weights(table.groups.tolist(), seed=study.seed)
+    found = {}
+    for name, kind in kinds.items():
+        scores = np.full(len(table), np.nan)
+        for roles, joined in zip(fits.roles, fits.joined[method.name], strict=True):
+            among = sum(1 << i for i, part in enumerate(joined.methods) if isinstance(part, kind))
+            scores[roles.test] = joined.score(among)[roles.test]
+        if np.isfinite(scores).all():
+            found[f"auroc_from_{name}_alone"] = interval(auroc, table.y, scores, weights)
+    return found
+
+
+def _contract(joined: JoinedFit, target: str, evidence: Evidence) -> dict[str, Any]:
+    """Returns what the checkpoint reads and gives."""
+    states = {}
+    for method, part in zip(joined.methods, joined.parts, strict=True):
+        if (probe := part.probe) is not None:
+            width = len(probe.weights) // len(probe.layers)
+            states[input_name(method)] = {
+                "layers": list(probe.layers),
+                "position": probe.position,
+                "width": width,
+            }
+    return {
+        "schema": ALONE,
+        "features": list(TERM_NAMES),
+        "states": states,
+        "convention": CONVENTION,
+        "target": target,
+        **({STATES_READER: evidence.reader} if evidence.reader else {}),
+    }
+
+
+def _summary(joined: JoinedFit, target: str, evidence: Evidence) -> str:
     """Returns the card's first paragraph."""
+    whole, _ = joined.of((1 << len(joined.parts)) - 1)
+    read = []
+    for method, part, weight in zip(joined.methods, joined.parts, whole, strict=True):
+        probe = part.probe
+        at = "" if probe is None else f" (layer {', '.join(map(str, probe.layers))} at {probe.position})"
+        read.append(f"{NAMED[input_name(method)]}{at}, weight {weight:.2f}")
+    several = len(np.unique(runs_of(evidence.table)))
     return (
-        f"Orders the answers of one run (a model, a task, a way of asking) to a task that it has not seen. It adds two "
-        f"scores, each standardised on the run's unlabelled answers: a strongly regularised logistic probe on layer "
-        f"{layer} at {POSITION}, learned from {len(set(left_out.tasks.tolist()))} tasks, and the total log-probability "
-        f"over the root of the length. Layer 0 is the embeddings' output, layer i the output of block i. It gives no "
-        f"probability and no flag, for how often a new task is answered rightly cannot be seen in its scores; without "
-        f"a hidden state the log-probabilities stand alone. Numbers below: tasks left out, AUROC inside a run, mean "
-        f"over runs with five right and five wrong answers; intervals draw whole tasks."
+        f"Probability that the answer is {target}, from {'; '.join(read)}. Each input gives calibrated log-odds, and "
+        "their weighted sum is calibrated again. Any input may be missing: each set of inputs has weights and a "
+        "calibration of its own, and the verdict's reason names what was missing. Layer 0 is the embeddings' output, "
+        "layer i the output of block i."
+        + (f" The answers are of {several} runs, whose base rates it does not tell apart." if several > 1 else "")
+        + "".join(f" {line}." for line in origin_of_states(evidence))
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from metaprobe.checkpoints import ContractMismatch
-from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.signals import STATED, Signal, combine_probabilities
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.errors import RecordError
@@ -151,7 +150,7 @@ def _check_unseen(source: SignalSource, specs: Sequence[str], store: str | Path)
         key = spec.partition("=")[0]
         replacement = source.replacement(*key.split("@"))
         assert replacement is not None
-        if isinstance(replacement.reader, HiddenProbe):
+        if replacement.layers:
             raise ContractMismatch(
                 f"{spec}: it reads hidden states, and a router learns from runs without them; give a predictor on "
                 "log-probabilities, or outcomes with the confidences that the probe gave (`confidence_source`)"

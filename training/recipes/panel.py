@@ -416,21 +416,21 @@ def classes_graph(fitted: FittedPanel) -> bytes:
         raised = graph.add("Exp", graph.add("Sub", score, top))
         total = graph.add("ReduceSum", raised, graph.constant([0]), keepdims=1)
         graph.add("Div", raised, total, name=PROBABILITY)
-    return graph.model(INPUT, width, (PROBABILITY,))
+    return graph.model({INPUT: width}, (PROBABILITY,))
 
 
 def odds_graph(fitted: FittedPanel) -> bytes:
     """Returns the graph of the answers: their rows (n, P) in, log-odds of being right (n, 1) out."""
     graph = GraphBuilder()
     _linear(graph, fitted.odds, ODDS_INPUT, ODDS)
-    return graph.model(ODDS_INPUT, len(answer_columns(fitted.agents)), (ODDS,))
+    return graph.model({ODDS_INPUT: len(answer_columns(fitted.agents))}, (ODDS,))
 
 
 def gain_graph(trees: Trees, width: int) -> bytes:
     """Returns the graph of the gain: states (n, width) in, the expected gain of asking on (n, 1) out."""
     graph = GraphBuilder()
     trees.add_to(graph, GAIN_INPUT, width, GAIN)
-    return graph.model(GAIN_INPUT, width, (GAIN,))
+    return graph.model({GAIN_INPUT: width}, (GAIN,))
 
 
 def _linear(graph: GraphBuilder, model: Linear, value: str, name: str = "") -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from metaprobe.training.recipes.blend import TasksLeftOut, centred, choose_layer, parts_of, standardised
+from metaprobe.training.recipes.travel import TasksLeftOut, centred, choose_layer, parts_of, standardised
 
 
 def left_out(*runs: tuple[str, str, list[int], list[float]]) -> TasksLeftOut:

@@ -1,0 +1,69 @@
+"""The comparison as a command: the report, and the checkpoint of the method that the report is about."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from metaprobe.checkpoints import Checkpoint, CheckpointExists
+from metaprobe.eval.compare import BEST_BASELINE
+from metaprobe.eval.results import Comparison
+from metaprobe.records.errors import RecordError
+from metaprobe.training.comparison import EXPORTED, own_methods, require_report, write_comparison
+from metaprobe.training.evidence import Evidence, load_runs
+from metaprobe.training.learning_curve import learning_curve
+from metaprobe.training.methods import BEFORE, BLEND, LADDER, GivenScore
+from metaprobe.training.options import CompareOptions
+from metaprobe.training.recipes.blend import write_blend
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
+from metaprobe.training.study import Study, study
+
+
+def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
+    """Returns what a comparison of every method on these stores finds, and writes its report into the folder `out`.
+
+    With `export` the checkpoint of the headline method is written too. Raises `CheckpointExists` where that folder is
+    there already, and `RecordError` for a headline method of which there is no checkpoint.
+    """
+    require_report()
+    if options.export is not None and Path(options.export).exists():
+        raise CheckpointExists(f"{options.export} exists; expected a new folder for the checkpoint: name another one")
+    given = [options.scores] if isinstance(options.scores, str | Path) else options.scores
+    files = [Path(path) for path in given]
+
+    def own(evidence: Evidence, names: Sequence[str]) -> list[GivenScore]:
+        known = {call.id for run in load_runs(stores) for call in run.calls} if files else set()
+        return own_methods(files, evidence.table, known, (*names, BLEND, BEST_BASELINE))
+
+    made = study(
+        stores,
+        own=own,
+        bare=True,
+        target=options.target,
+        stage=options.stage,
+        agent=options.agent,
+        folds=options.folds,
+        seed=options.seed,
+        on_step=options.on_step,
+    )
+    learning = learning_curve(made, on_step=options.on_step) if options.learning_curves else None
+    options.on_step("report")
+    command = options.recorded("compare")
+    comparison, _ = write_comparison(options.out, made, learning=learning, command=command)
+    if options.export is not None:
+        options.on_step("audit and export")
+        checkpoint = write_method(options.export, made, comparison.headline, command=command)
+        options.on_line(f"checkpoint  {checkpoint.path} ({comparison.headline})")
+    return comparison
+
+
+def write_method(path: str | Path, of: Study, name: str, *, command: str) -> Checkpoint:
+    """Writes the checkpoint of a study's method. Raises `RecordError` for one of which there is none."""
+    if name not in EXPORTED:
+        raise RecordError(
+            f"the report is about {name!r}, of which there is no checkpoint; there is one of {', '.join(EXPORTED)}"
+        )
+    if name == BLEND:
+        return write_blend(path, of, target=of.target, command=command)
+    if name == LADDER:
+        return write_quality(path, {of.target: of}, command=command)
+    return write_hidden(path, of, when="before" if name == BEFORE else "after", target=of.target, command=command)
