@@ -31,13 +31,17 @@ import onnxruntime
 from benchmarks.features import best_seconds, naive
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.checkpoints.graph_session import GraphSession
-from metaprobe.probes.features import entropy, features, features_one, schema
+from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.features import TERM_NAMES, entropy, features, features_one, schema
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.logprobs import alternatives
+from metaprobe.records.types import Hidden
 from metaprobe.routing.gate import StreamingGate
 from research.quality.wepr import Wepr
 
 TOKENS, RANKS, RESPONSES = 512, 15, 64
+WIDTH = 1536
+"""Numbers in a hidden state: as many as a model of 1.5 billion weights has."""
 FULL = schema("full")
 Call = Callable[[], object]
 
@@ -100,6 +104,46 @@ def predictor(folder: Path) -> QualityPredictor:
         folder, draft, model=model, golden_inputs=inputs, expected=GraphSession(model).run(inputs), card="bench"
     )
     return QualityPredictor.load(folder)
+
+
+def made_up_blend(folder: Path) -> BlendPredictor:
+    """Terms of the log-probabilities and a state of `WIDTH`, with random weights, saved and loaded as a checkpoint."""
+    from metaprobe.training.methods import LinearScore
+    from metaprobe.training.recipes.blend import FittedBlend
+
+    rng, widths = np.random.default_rng(4), {"features": len(TERM_NAMES), "hidden": WIDTH}
+    parts = {name: LinearScore(np.zeros(d), np.ones(d), rng.normal(size=d) / d, 0.0) for name, d in widths.items()}
+    weights = np.array([[0, 0], [1, 0], [0, 1], [0.6, 0.8]])
+    model = FittedBlend(parts, weights, np.zeros(4)).graph("correct")
+    contract = {
+        "schema": "terms",
+        "features": list(TERM_NAMES),
+        "states": {"hidden": {"layers": [14], "position": "answer_mean", "width": WIDTH}},
+    }
+    inputs = {name: rng.normal(size=(16, d)).astype(np.float32) for name, d in widths.items()}
+    draft = Draft(kind="blend", contract=contract, thresholds={"flag": 0.5})
+    expected = GraphSession(model).run(inputs)
+    save_checkpoint(folder, draft, model=model, golden_inputs=inputs, expected=expected, card="bench")
+    return BlendPredictor.load(folder)  # type: ignore[return-value]
+
+
+def blend_rows(judge: BlendPredictor, turns: int) -> Iterator[Row]:
+    """A verdict from a state and log-probabilities."""
+    rng = np.random.default_rng(5)
+    one = (-rng.exponential(0.5, TOKENS)).astype(np.float32).tolist()
+    hidden = Hidden(rng.normal(size=(1, 1, WIDTH)).astype(np.float32), (14,), ("answer_mean",))
+    session = judge.checkpoint.session._session
+    row = {"features": features_one(judge.schema, one)[None], "hidden": hidden.values[:, 0]}
+    assert judge.predict(one, hidden=hidden).score == session.run(None, row)[0].item()
+    yield compared(
+        f"list of {TOKENS} and a state of {WIDTH} to a blend's verdict",
+        lambda: judge.predict(one, hidden=hidden),
+        "bare ONNX call",
+        lambda: session.run(None, row),
+        "<= 60 us",
+        turns=turns,
+        calls=2000,
+    )
 
 
 def completion(logprobs: list[float], seed: int) -> dict[str, Any]:
@@ -341,6 +385,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         judge = predictor(Path(folder) / "checkpoint")
         rows += own_rows(judge, options.turns)
+        rows += blend_rows(made_up_blend(Path(folder) / "blend"), options.turns)
         rows += response_rows(options.turns)
         install = "pip install --no-deps --target PEERS artefactual uqlm skops beartype, then --peers PEERS"
         try:
