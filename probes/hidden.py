@@ -23,7 +23,7 @@ from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.extras import require
 from metaprobe.records.response import tokens_of
 from metaprobe.records.segments import marked
-from metaprobe.records.types import HIDDEN, Call, FloatArray, SegmentKind
+from metaprobe.records.types import EXACT_POSITIONS, HIDDEN, Call, FloatArray, SegmentKind
 
 Prompt = str | Sequence[Mapping[str, str]]
 KIND = INPUT = HIDDEN
@@ -45,7 +45,8 @@ class HiddenProbe(Pretrained):
     layers: tuple[int, ...]
     """Layers that it reads: 0 is the embeddings' output, i the output of block i."""
     position: str
-    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean` or `before_exact`.
+    """Token position that it reads: `prompt_last`, `answer_first`, `answer_last`, `answer_mean`, or one at the exact
+    answer (`before_exact`, `exact_last`, `exact_mean`).
     For a reasoning model these are the answer's own tokens; `thinking_first`, `thinking_last` and `thinking_mean`
     come before them."""
     width: int
@@ -184,8 +185,8 @@ class HiddenProbe(Pretrained):
         `answer_mean` the mean so far, and one on `answer_first` always the first. A probe on `prompt_last` reads
         `prompt`, the state of the last prompt token; other probes ignore it.
 
-        Raises `ContractMismatch` for a probe on any other position (for `before_exact`, because the place where the
-        exact answer begins is known only at its end), and `InvalidResponse` where `prompt` is needed and missing.
+        Raises `ContractMismatch` for a probe on any other position (for one at the exact answer, because the place of
+        the exact answer is known only at the end), and `InvalidResponse` where `prompt` is needed and missing.
         """
         estimate = self.follow(prompt)
         return np.array([estimate.push(state) for state in self._flat(states)], dtype=np.float32)
@@ -225,10 +226,10 @@ class HiddenProbe(Pretrained):
 
         `model` and `tokenizer` are those whose states the probe was fitted on. `prompt` is the user's message or a list
         of `{"role", "content"}`; the tokenizer's chat template is put around it, unless `chat=False`. Raises
-        `ContractMismatch` for a probe on `before_exact`, and for a probe before the answer if `tokens` is given,
+        `ContractMismatch` for a probe at the exact answer, and for a probe before the answer if `tokens` is given,
         `InvalidResponse` where the states have another width, and `MissingExtra` without the extra `train`.
         """
-        if self.position == "before_exact" or (tokens and self.position == "prompt_last"):
+        if self.position in EXACT_POSITIONS or (tokens and self.position == "prompt_last"):
             raise ContractMismatch(
                 f"this probe reads {self.position}, which no {'single token' if tokens else 'text'} of the answer "
                 "gives: use a probe on answer_first, answer_last or answer_mean"

@@ -64,6 +64,11 @@ class Activations:
 def layout_of(hidden: Hidden, call_id: str) -> Layout:
     """Returns the layout of this call's hidden states. Raises `StoreMismatch` where the array has another shape."""
     expected = (len(hidden.layers), len(hidden.positions))
+    if hidden.model:
+        raise StoreMismatch(
+            f"call {call_id!r} has hidden states of {hidden.model}; expected those of the model that answered: leave "
+            "them out, and read the stored calls with `metaprobe extract --other-model`"
+        )
     if hidden.values.ndim != 3 or hidden.values.shape[:2] != expected:
         raise StoreMismatch(
             f"call {call_id!r} has hidden states of shape {hidden.values.shape} for {expected[0]} layers and"

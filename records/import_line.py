@@ -251,6 +251,11 @@ def run_of_line(record: dict[str, Any], default_id: str, *, plain: bool = False)
         kept = ("tokens", "logprobs", "top_logprobs", "segments", "hidden")
         measured = {name: getattr(response, name) for name in kept}
         measured |= segments_of(record, len(response.logprobs))
+        if not len(response.logprobs):  # it came with hidden states alone
+            measured |= {"logprobs": None, "tokens": ()}
+        model = string(record, "model") or response.model
+        if response.hidden is not None and response.hidden.model == model:
+            measured["hidden"] = replace(response.hidden, model="")
         if response.temperature is not None and not record.get("sampling"):
             sampling = replace(sampling, temperature=response.temperature)
     labels = labels_of(record.get("labels"), id)
