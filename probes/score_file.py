@@ -76,7 +76,8 @@ def predict_of(predictor: QualityPredictor, run: Run, call: Call) -> Callable[[C
     """Returns what judges a call of this run; a blend is handed what the model stated of the answer."""
     if not isinstance(predictor, BlendPredictor):
         return predictor.predict
-    return partial(predictor.predict, **{name: run.stated_of(call, name) for name in STATED})
+    confidence, p_true = (run.stated_of(call, name) for name in STATED)
+    return partial(predictor.predict, confidence=confidence, p_true=p_true)
 
 
 def verdict_or_reason(predict: Callable[[Call], Verdict], call: Call) -> dict[str, Any]:

@@ -27,11 +27,12 @@ from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import INVERTED
+from metaprobe.training.joined import blend_weights
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.methods import Fitted
 from metaprobe.training.options import TextOptions, WrongOptions
 from metaprobe.training.states import InMemory, States
-from metaprobe.training.study import CrossFit, blend_weights, crossfit
+from metaprobe.training.study import CrossFit, crossfit
 from metaprobe.training.texts import TextData, load_texts
 from metaprobe.training.thresholds import NO_FLAGS, ScoredAnswers, flagging_of
 
