@@ -95,7 +95,9 @@ def test_a_checkpoint_of_another_kind_is_named_with_who_takes_it() -> None:
         ConfidenceProbe.load("bundled:router")
     with pytest.raises(ContractMismatch, match=r"^bundled:quality .* expected 'panel': `metaprobe score`"):
         Panel.load("bundled:quality")
-    with pytest.raises(ContractMismatch, match="expected 'quality' or 'blend' or 'hidden' or 'adapter': `metaprobe serve"):
+    with pytest.raises(
+        ContractMismatch, match="expected 'quality' or 'blend' or 'hidden' or 'adapter': `metaprobe serve"
+    ):
         SignalSource.load([f"confidence={find_bundled('gate')}"])
 
 

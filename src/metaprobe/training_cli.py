@@ -44,7 +44,8 @@ COMMANDS = click.Group()
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, travel, text, adapter, panel, router."""
+    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, travel, text, adapter, panel, or
+    router."""
     wait_without_spinning()
 
 
