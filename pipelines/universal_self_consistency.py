@@ -2,7 +2,7 @@
 
 Eight samples and a greedy choice, as in Chen et al.; the MetaCrit paper states neither number nor temperature. The
 temperature is ours. Where the choice names no sample, or several, the samples' answers are put to the vote. The label
-`chosen` on the returned sample has the source `choice` or `vote`.
+`chosen` on the returned sample has the source `choice`, `vote` or `panel`.
 Variant `vote` asks for no choice, whose prompt holds every sample: plain self-consistency (Wang et al. 2022).
 Variant `panel` samples one after another until the panel's own way to stop says so, and returns the answer that the
 panel keeps.
@@ -35,11 +35,13 @@ async def universal_self_consistency(session: Session) -> Run:
     """Sample answers, let the model choose the most consistent one, or the vote in its variant, and return it."""
     count = session.constant(SAMPLES)
     if session.variant == PANEL:
-        return session.run(final_answer(session.item, (await by_panel(session, count)).text))
-    samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
-    named = None if session.variant == VOTE else await choose(session, samples)
-    returned = most_frequent(session.item, samples) if named is None else samples[named - 1]
-    session.label(returned, "chosen", 1, source="vote" if named is None else "choice")
+        returned, by = await by_panel(session, count), PANEL
+    else:
+        samples = await asyncio.gather(*(sample(session, number) for number in range(1, count + 1)))
+        named = None if session.variant == VOTE else await choose(session, samples)
+        returned = most_frequent(session.item, samples) if named is None else samples[named - 1]
+        by = "vote" if named is None else "choice"
+    session.label(returned, "chosen", 1, source=by)
     return session.run(final_answer(session.item, returned.text))
 
 

@@ -172,7 +172,6 @@ async def ask(
         "choices": choices,
         "same": same,
     }
-    panel.judge([""], **named)  # what is wrong with these is told before anything is paid for
     loop = _Loop(clients, asked, models, identity)
     for name, one in clients.items():
         if _is_llm(one):
@@ -185,12 +184,12 @@ async def ask(
     elif budget is not None:
         raise RecordError("budget is for several clients; give price or samples where one client is asked")
     else:
-        way = _OneAgent(panel, loop, panel.plan(price=price, samples=samples).setting(draw_of(identity)))
-    verdict: PanelVerdict | None = None
+        panel.judge([""], **named)  # what is wrong with these is told before anything is paid for; `next` says it too
+        way = _OneAgent(panel, loop, named, panel.plan(price=price, samples=samples).setting(draw_of(identity)))
     most = min(at_most, panel.most)
     try:
         while True:
-            agent = way.next(verdict)
+            agent = way.next()
             if not agent:
                 break
             while len(loop.asked) < most and loop.under_way(agent) < at_once:
@@ -199,11 +198,11 @@ async def ask(
                 way.stopped = f"{most} answers were asked for, and no more are"
                 break
             await loop.wait()
-            if loop.responses:  # one answer of each request
-                given = [(one, 0) for one in loop.responses]
-                verdict = panel.judge(given, agents=loop.agents if several else None, **named)
     finally:
         await loop.cancel()
+    verdict = way.verdict
+    if several and loop.responses:
+        verdict = panel.judge([(one, 0) for one in loop.responses], agents=loop.agents, **named)
     reason = "; ".join(filter(None, [verdict.reason if verdict else "no answer came", loop.failures(), way.reason]))
     kept = way.keep if way.keep is not None else verdict.kept if verdict else None
     return PanelAnswered(
@@ -226,15 +225,21 @@ class _OneAgent:
 
     panel: "Panel"
     loop: _Loop
+    named: Mapping[str, Any]
     setting: Setting
+    verdict: PanelVerdict | None = None
+    """The verdict on all responses so far; None where there are none."""
     stopped: str = ""
     reason: str = ""
     keep: None = None
 
-    def next(self, verdict: PanelVerdict | None) -> str | None:
+    def next(self) -> str | None:
         """Returns the agent, or None to stop."""
-        came = len(self.loop.responses)
-        if verdict and self.panel.stops(verdict, self.setting, came + len(self.loop.failed), came):
+        came = self.loop.responses
+        if came:  # one answer of each request
+            self.verdict = self.panel.judge([(one, 0) for one in came], **self.named)
+        answers = len(came) + len(self.loop.failed)
+        if self.verdict and self.panel.stops(self.verdict, self.setting, answers, len(came)):
             self.stopped = f"{self.setting.way} ({self.setting.threshold:g})"
             return None
         return next(iter(self.loop.clients))
@@ -255,8 +260,9 @@ class _Agents:
     keep: int | None = None
     """Place of the response to keep, by the panel's last step; None where the verdict says it."""
     setting: None = None
+    verdict: None = None
 
-    def next(self, verdict: PanelVerdict | None) -> str | None:
+    def next(self) -> str | None:
         """Returns an agent that can be asked, or None to stop."""
         loop = self.loop
         gone = {agent for agent, _ in loop.failed}

@@ -169,6 +169,12 @@ def test_a_request_that_all_refuse_is_refused_in_their_words(checkpoint: Path, t
         server.chat(logprobs=True)
 
 
+def test_a_key_that_an_upstream_refuses_is_not_the_callers_fault(checkpoint: Path, team: Path) -> None:  # noqa: F811
+    world = World(checkpoint, team, {"history": Speaks(status=401), "maths": Speaks(status=403)})
+    with world as server, pytest.raises(openai.InternalServerError, match="history: the upstream answered 401; maths"):
+        server.chat()
+
+
 def test_an_upstream_without_log_probabilities_is_asked_again_without(checkpoint: Path, team: Path) -> None:  # noqa: F811
     bare = Speaks("It is 7", logprobs=False)
     with World(checkpoint, team, {"history": bare, "maths": Speaks("It is 12")}) as server:

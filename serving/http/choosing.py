@@ -20,7 +20,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_ask import PanelAnswered
 from metaprobe.serving.http.bodies import REQUESTS, aside, read_json_body, while_connected
-from metaprobe.serving.http.exchange import Declined, failure_in, failure_of, no_logprobs
+from metaprobe.serving.http.exchange import Declined, failure_in, failure_of_whole, no_logprobs
 from metaprobe.serving.http.guard import trial_id
 from metaprobe.serving.http.judges import Judges, Office
 from metaprobe.serving.http.keys import Keys
@@ -51,11 +51,16 @@ class UpstreamCompletion(dict[str, Any]):
 
 
 class UpstreamFailed(Refusal):
-    """An upstream answered with a status other than 200."""
+    """An upstream answered with a status from 400 on."""
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         super().__init__(status, "upstream_status", f"the upstream answered {status}", headers)
         self.body = body
+
+    @property
+    def of_request(self) -> bool:
+        """Whether the request is at fault: not the upstream, nor the key or the credit that this server has there."""
+        return self.status < 500 and self.status not in (401, 402, 403, 407)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,7 @@ class _Asking:
             return self._refused()
         verdict["panel"] = {"agent": kept.agent, **account}
         body = with_verdict(hide(kept.raw, self.chat), verdict)
-        if not _flag(self.chat, "stream"):
+        if bytes(self.chat.fields.get("stream", b"")).strip() != b"true":
             return Response(body, media_type="application/json")
         return Response(b"".join(_events(body, self.chat)), media_type=EVENTS)
 
@@ -208,7 +213,7 @@ class _Asking:
         again = False
         if not why:
             status, headers, body, seconds = await self._post(agent, for_one(chat.sent, model))
-            why = (failure_of(status, headers) or (failure_in(body) if status == 200 else "")) if chat.added else ""
+            why = failure_of_whole(status, headers, body) if chat.added else ""
             if not why:
                 if chat.added and status == 200:
                     declined.gave(model, chat.added)
@@ -244,7 +249,7 @@ class _Asking:
     def _refused(self) -> Response:
         """Returns the error of upstreams that refuse the request. Raises `Refusal` (502) for other failures."""
         failures = list(self.failed.values())
-        if failures and all(isinstance(one, UpstreamFailed) and one.status < 500 for one in failures):
+        if failures and all(isinstance(one, UpstreamFailed) and one.of_request for one in failures):
             last = failures[-1]
             assert isinstance(last, UpstreamFailed)
             return Response(last.body, last.status, last.headers)
@@ -255,10 +260,10 @@ class _Asking:
 def _held(
     status: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes, agent: str, seconds: float, without: str
 ) -> UpstreamCompletion:
-    if status != 200:
+    if status >= 400:
         raise UpstreamFailed(status, body, to_caller(headers))
-    if failure_in(body):
-        raise Refusal(502, "upstream_status", "the upstream answered with an error in place of an answer")
+    if status != 200 or failure_in(body):
+        raise Refusal(502, "upstream_status", f"the upstream answered {status} without an answer")
     try:
         return UpstreamCompletion(body, agent, seconds, without)
     except UNREADABLE as error:
@@ -271,10 +276,6 @@ def _messages(chat: ChatRequest) -> list[Any]:
         return msgspec.json.decode(chat.fields["messages"], type=list[Any])
     except (*UNREADABLE, KeyError) as error:
         raise Refusal(400, "invalid_request", "messages is no list; expected a list of role and content") from error
-
-
-def _flag(chat: ChatRequest, name: str) -> bool:
-    return bytes(chat.fields.get(name, b"")).strip() == b"true"
 
 
 def _account(answered: PanelAnswered) -> dict[str, Any]:
@@ -291,14 +292,6 @@ def _account(answered: PanelAnswered) -> dict[str, Any]:
     }
 
 
-class _Options(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class _Asked(msgspec.Struct):
-    stream_options: _Options | None = None
-
-
 def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
     """Yields a whole completion as the events of a stream: its message, its end with the verdict, its usage."""
     whole = msgspec.json.decode(body, type=dict[str, Any])
@@ -311,11 +304,8 @@ def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
     first = {"index": 0, "delta": delta, "logprobs": choice.get("logprobs"), "finish_reason": None}
     last: dict[str, Any] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": choice.get("finish_reason")}
     chunks = [{**known, "choices": [first]}, {**known, "choices": [last], "metaprobe": whole["metaprobe"]}]
-    try:
-        options = msgspec.json.decode(chat.body, type=_Asked).stream_options
-    except UNREADABLE:
-        options = None
-    if options is not None and options.include_usage:
+    options = msgspec.json.decode(chat.fields.get("stream_options", b"null"))
+    if isinstance(options, dict) and options.get("include_usage") is True:
         chunks.append({**known, "choices": [], "usage": whole.get("usage")})
     yield from (b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks)
     yield b"data: [DONE]\n\n"

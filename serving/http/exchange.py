@@ -71,6 +71,13 @@ def failure_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> str:
     return str(status)
 
 
+def failure_of_whole(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> str:
+    """Returns how a whole answer fails because of log-probabilities; empty where it does not."""
+    if status == 200:
+        return failure_in(body)
+    return failure_of(status, headers) if status != FORBIDDEN or names_logprobs(body) else ""
+
+
 def names_logprobs(body: bytes) -> bool:
     """Whether an error speaks of log-probabilities."""
     return _NAMED.search(body) is not None
@@ -314,10 +321,8 @@ class Passing:
     async def judge(self, body: bytes) -> bytes | None:
         """The whole body as it is to be passed on, with its verdict; None where the answer is held back."""
         failure = ""
-        if self.looks and self.status == 200:
-            failure = await aside(len(body), partial(failure_in, body))
-        elif self.looks and self.status == FORBIDDEN and names_logprobs(body):
-            failure = failure_of(self.status, self._headers)
+        if self.looks and self.status in (200, FORBIDDEN):
+            failure = await aside(len(body), partial(failure_of_whole, self.status, self._headers, body))
         if not self._passes(failure):
             return None
         if self.status == 200:

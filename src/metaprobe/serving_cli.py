@@ -43,7 +43,7 @@ def serve(
     from metaprobe.serving.http.run_server import serve as run
 
     if not checkpoint and settings["panel"] is None:
-        raise click.UsageError("no checkpoint is given; expected a quality predictor, or --panel with --upstream")
+        raise click.UsageError("Missing CHECKPOINT: name a quality predictor, or give --panel with --upstream NAME=URL")
     first, *more = checkpoint or ("bundled:quality",)
     run(Settings(**settings | {"checkpoint": first, "more_checkpoints": tuple(more)}))
 
