@@ -119,11 +119,13 @@ def advise(path: Path) -> Advised:
     Raises `RecordError` where the log holds no answers, and the reader's own errors.
     """
     left_out: list[str] = []
+    first: tuple[str, ...] = ()
     if path.is_dir() and any(path.glob("runs-*.parquet")):
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
         contents = _counted((run, f"{run.item.task}/{run.item.id}") for run in store.runs(hidden=False))
-        contents.states = sum(len(file.call_ids) for file in (*store.activation_files(), *store.token_files()))
-        first, runs = (), quote(str(path))
+        contents.states = sum(len(file.call_ids) for file in store.activation_files())
+        contents.states += sum(len(file.call_ids) for file in store.token_files())
+        runs = quote(str(path))
     else:
         form = format_of(path, "auto")
         what, lines = form.what, form is LINES
