@@ -52,6 +52,8 @@ class Contents:
     by_question: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     by_stage: Counter[str] = field(default_factory=Counter)
     """Stages of labelled answers."""
+    judged: set[str] = field(default_factory=set)
+    """Calls about which a decision API gave answers."""
     states: int = 0
     """Answers with stored hidden states."""
 
@@ -68,6 +70,7 @@ class Contents:
             self.models[call.model] += bool(call.model)
             self.by_question[question] += 1
             self.by_stage[call.stage] += call.id in labelled
+        self.judged.update(answer.call_id for answer in run.decision_answers)
         self.with_stated += run.stated("confidence") is not None
         for label in run.labels:
             self.labels[label.name] += 1
@@ -116,11 +119,13 @@ def advise(path: Path) -> Advised:
     Raises `RecordError` where the log holds no answers, and the reader's own errors.
     """
     left_out: list[str] = []
+    first: tuple[str, ...] = ()
     if path.is_dir() and any(path.glob("runs-*.parquet")):
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
         contents = _counted((run, f"{run.item.task}/{run.item.id}") for run in store.runs(hidden=False))
-        contents.states = sum(len(file.call_ids) for file in (*store.activation_files(), *store.token_files()))
-        first, runs = (), quote(str(path))
+        contents.states = sum(len(file.call_ids) for file in store.activation_files())
+        contents.states += sum(len(file.call_ids) for file in store.token_files())
+        runs = quote(str(path))
     else:
         form = format_of(path, "auto")
         what, lines = form.what, form is LINES
@@ -208,11 +213,15 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     if not it.with_texts:
         yield Advice("text", False, "no answer has its text", ())
     else:
-        why = f"{it.with_texts:,} answers have texts, which a small model of yours can read"
-        read = f"metaprobe extract {runs} --logprobs smollm2-135m --out {OUT}/read"
-        then = (f"metaprobe train quality {OUT}/read --out {OUT}/quality-read",) if trains else label
-        yield Advice("text", True, why, (*first, read, *then))
-    yield Advice("decisions", False, "a log does not show whether you can ask one", ())
+        why = (
+            f"{it.with_texts:,} answers have texts, whose words, or a small model that reads them, can be learned from"
+        )
+        then = (f"metaprobe train text {runs} --out {OUT}/text",) if trains else label
+        yield Advice("text", True, why, (*first, *then))
+    if it.judged:
+        yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *label))
+    else:
+        yield Advice("decisions", False, "no answer was judged by one: ask it, if you have one (docs/decisions.md)", ())
 
 
 def _lacking(it: Contents) -> str:

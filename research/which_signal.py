@@ -99,7 +99,8 @@ def text() -> list[str]:
     rows = [one["learned_from"] for one in read("adapter").values()]
     speeds = [one["tokens_per_s"] for one in eyes]
     return [
-        "a small model that reads the answer ([read again](extract.md)): its log-probabilities, or an adapter",
+        "its words (`train text`: " + UNKNOWN + "), or a small model that reads the answer: its log-probabilities "
+        "([read again](extract.md)), or an adapter",
         f"{min(speeds):,.0f} to {max(speeds):,.0f} tokens/s read by the small model",
         "a small model of your own",
         f"none for its log-probabilities; {min(rows):,} to {max(rows):,} for the adapter here",
@@ -110,7 +111,7 @@ def text() -> list[str]:
 
 
 def decisions() -> list[str]:
-    return ["its probabilities, calibrated on your labels", *[UNKNOWN] * 4]
+    return ["its probabilities, calibrated on your labels ([decisions](decisions.md))", *[UNKNOWN] * 4]
 
 
 ROWS: dict[str, Callable[[], list[str]]] = {

@@ -18,7 +18,18 @@ ROOT = Path(__file__).parent.parent
 LOGPROBS = {"content": [{"token": "four", "logprob": -0.3}, {"token": "!", "logprob": -0.1}]}
 
 
-def line(i: int, *, label: int | None = None, numbers: bool = True, group: str = "", text: str = "four!") -> str:
+DECIDED = {"model": "luna", "answers": [{"type": "predicate", "name": "right", "probability": 0.8}]}
+
+
+def line(
+    i: int,
+    *,
+    label: int | None = None,
+    numbers: bool = True,
+    group: str = "",
+    text: str = "four!",
+    judged: bool = False,
+) -> str:
     choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     told = {
         "id": f"q{i}",
@@ -27,6 +38,7 @@ def line(i: int, *, label: int | None = None, numbers: bool = True, group: str =
         "messages": [{"role": "user", "content": f"What is {i} + 1?"}],
         "response": {"choices": [choice | ({"logprobs": LOGPROBS} if numbers else {})]},
     }
+    told |= {"decisions": DECIDED} if judged else {}
     return json.dumps(told | ({} if label is None else {"labels": {"correct": label}}))
 
 
@@ -36,6 +48,7 @@ LOGS = {
     "numbers, enough labels to train": [line(i, label=i % 2) for i in range(30)],
     "several answers": [line(i, label=i % 3 % 2, group=f"g{i // 3}") for i in range(60)],
     "text alone": [line(i, label=i % 2, numbers=False) for i in range(30)],
+    "judged": [line(i, label=i % 2, judged=True) for i in range(30)],
     "stated": [line(i, label=i % 2, numbers=False, text="four. Confidence: 0.9") for i in range(30)],
 }
 SUPPORTED = {
@@ -44,6 +57,7 @@ SUPPORTED = {
     "numbers, enough labels to train": {"log-probabilities", "weights", "text"},
     "several answers": {"log-probabilities", "samples", "weights", "text"},
     "text alone": {"weights", "text"},
+    "judged": {"log-probabilities", "weights", "text", "decisions"},
     "stated": {"stated", "weights", "text"},
 }
 
@@ -69,7 +83,6 @@ def test_a_log_supports_what_it_holds_and_every_command_parses(
     assert {one.signal for one in told.signals if one.supported} == SUPPORTED[name]
     assert [one.signal for one in told.signals] == list(SIGNALS)
     for one in told.signals:
-        made = {"read": "out/read"} if one.signal == "text" else {}
         for command in one.commands:
             program, *words = shlex.split(command)
             assert program == "metaprobe"
@@ -77,8 +90,6 @@ def test_a_log_supports_what_it_holds_and_every_command_parses(
             if words[0] == "import":  # is really run: the commands after it read its store
                 shutil.rmtree(IMPORTED, ignore_errors=True)
                 assert CliRunner().invoke(main, words).exit_code == 0, command
-            if words[0] == "extract" and made:
-                shutil.copytree(IMPORTED, made["read"], dirs_exist_ok=True)
 
 
 def test_the_first_commands_follow_the_labels(tmp_path: Path) -> None:

@@ -340,7 +340,8 @@ def _auroc_against(ident: str, what: str, at: Sequence[int], methods: Sequence[S
 
 def model_sizes(rows: Sequence[OfModel]) -> Figure:
     """Gain of the headline method by model size, over the strongest control and over stated confidence."""
-    sizes = [row.parameters for row in rows]
+    sizes = [row.parameters or 0.0 for row in rows]
+    short = [f"{size / 1e9:g}B" if size >= 5e8 else f"{size / 1e6:g}M" for size in sizes]
     gains = {
         "over its strongest control": ([row.diff_control for row in rows], FAMILY["learned"], "o"),
         "over stated confidence": ([row.diff_stated for row in rows], FAMILY["explicit"], "s"),
@@ -356,9 +357,9 @@ def model_sizes(rows: Sequence[OfModel]) -> Figure:
                 middle = [one.estimate for one in held]
                 ax.errorbar(x, middle, ends, color=colour, marker=marker, markersize=4, capsize=2, label=name)
         ax.set_xscale("log")
-        ax.set_xticks(sizes, [row.model for row in rows])
+        ax.set_xticks(sizes, short)
         ax.minorticks_off()
-        ax.set(xlabel="model, by parameters", ylabel="gain in AUROC")
+        ax.set(xlabel="parameters of the model", ylabel="gain in AUROC")
 
     told = "; ".join(
         f"{row.model} {format_interval(row.diff_control, signed=True)}" for row in rows if row.diff_control is not None

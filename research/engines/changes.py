@@ -26,17 +26,19 @@ from metaprobe.training.check import Check, check
 from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import train_quality
 from research.blocks import markdown, write
-from research.breadth.asking import DIRECT
+from research.breadth.asking import DIRECT, WORKED
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDED, MEASURED, PAGE = (ROOT / name for name in ("recorded", "docs/measured/changes.json", "docs/drift.md"))
 BEFORE = RECORDED / "breadth" / "smollm2-135m"
 CHANGES = {
-    "Q4_1 to Q4_0, transformers": RECORDED / "quantised" / "smollm2-135m-q4_0",
-    "bfloat16 to float32, transformers": RECORDED / "engines" / "float32",
-    "transformers to vLLM, both bfloat16": RECORDED / "engines" / "vllm",
-    "transformers in bfloat16 to llama.cpp on Q4_1": RECORDED / "engines" / "llama-cpp",
+    "Q4_1 to Q4_0, transformers": (RECORDED / "quantised" / "smollm2-135m-q4_0", DIRECT),
+    "bfloat16 to float32, transformers": (RECORDED / "engines" / "float32", DIRECT),
+    "transformers to vLLM, both bfloat16": (RECORDED / "engines" / "vllm", DIRECT),
+    "transformers in bfloat16 to llama.cpp on Q4_1": (RECORDED / "engines" / "llama-cpp", DIRECT),
+    "prompt: the answer only to one sentence of working": (BEFORE, WORKED),
 }
+"""Change -> where the answers after it are recorded, and how they were asked."""
 THIRDS = 3
 MARGINS = (0.05, 0.1)
 
@@ -46,11 +48,11 @@ def learned(item: str) -> bool:
     return int(hashlib.sha256(item.encode()).hexdigest(), 16) % THIRDS == 0
 
 
-def copied(source: Path, target: Path, *, learn: bool) -> Path:
-    """Writes one part of the direct answers of a store, as of one task: users of one predictor have one."""
+def copied(source: Path, target: Path, *, learn: bool, asked: str = DIRECT) -> Path:
+    """Writes one part of the answers of a store, as of one task: users of one predictor have one."""
     with RunStore(target).writer(shard_runs=10_000) as writer:
         for run in RunStore(source).runs(hidden=False):
-            if run.variant == DIRECT and learned(run.item.id) == learn:
+            if run.variant == asked and learned(run.item.id) == learn:
                 writer.add(replace(run, item=replace(run.item, task="breadth")))
     return target
 
@@ -87,11 +89,11 @@ def measure() -> None:
         before = copied(BEFORE, base / "before", learn=False)
         kept: dict[str, Any] = {"learned": trained.manifest.training.n if trained.manifest.training else 0}
         kept["changes"] = {}
-        for name, source in CHANGES.items():
+        for name, (source, asked) in CHANGES.items():
             if not source.is_dir():
                 click.echo(f"{name}: not recorded")
                 continue
-            after = copied(source, base / name.replace("/", "-"), learn=False)
+            after = copied(source, base / name.replace("/", "-"), learn=False, asked=asked)
             answered = answers_of(before)
             pairs = [(one, answered[item]) for item, one in answers_of(after).items()]
             kept["changes"][name] = {
