@@ -115,8 +115,9 @@ def measured(name: str) -> dict[str, Any]:
 
 def body_of(run: Run, call: Call, questions: int) -> bytes:
     """A decision request about a recorded answer; all questions but the first are ones that nobody answers."""
-    content = [{"token": t, "logprob": float(p)} for t, p in zip(call.tokens, call.logprobs, strict=True)]  # type: ignore[arg-type]
-    choice = {"message": {"role": "assistant", "content": call.text}, "logprobs": {"content": content}}
+    assert call.logprobs is not None
+    numbers = {"token_logprobs": call.logprobs.tolist()}
+    choice = {"message": {"role": "assistant", "content": call.text}, "logprobs": numbers}
     response = {"object": "chat.completion", "model": call.model, "choices": [{**choice, "finish_reason": "stop"}]}
     said = {"role": "assistant", "content": call.text, "metaprobe": {"response": response}}
     more = [{"type": "predicate", "instructions": f"Is it of kind {i}?"} for i in range(questions - 1)]
