@@ -24,7 +24,7 @@ round what they send."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DecisionQuestion:
     """One typed question."""
 
     kind: DecisionKind
@@ -38,7 +38,7 @@ class Question:
     """What the question holds beside text, such as `an image`; empty for nothing."""
 
 
-def read_questions(given: object) -> list[Question]:
+def read_questions(given: object) -> list[DecisionQuestion]:
     """Returns the questions of a request. Raises `InvalidResponse`, naming the one that the format forbids."""
     if not isinstance(given, (list, tuple)) or not 1 <= len(given) <= MOST_QUESTIONS:
         got = f"{len(given)} of them" if isinstance(given, (list, tuple)) else _shown(given)
@@ -51,7 +51,7 @@ def read_questions(given: object) -> list[Question]:
     return questions
 
 
-def _question(given: object, place: str) -> Question:
+def _question(given: object, place: str) -> DecisionQuestion:
     if not isinstance(given, Mapping):
         raise InvalidResponse(f"{place} is {_shown(given)}; expected an object")
     kind, name = given.get("type"), given.get("name")
@@ -71,7 +71,7 @@ def _question(given: object, place: str) -> Question:
         options = tuple(_option(one, key, kind, f"{place}.{field}[{number}]") for number, one in enumerate(listed))
         if len({(type(option), option) for option in options}) < len(options):
             raise InvalidResponse(f"{place}.{field} holds one {key} twice; expected different ones")
-    return Question(kind, instructions, name, options, unread)
+    return DecisionQuestion(kind, instructions, name, options, unread)
 
 
 def _option(given: object, key: str, kind: str, place: str) -> str | bool:
@@ -132,7 +132,7 @@ def answers_in(call: Call) -> tuple[DecisionAnswer, ...]:
 
 
 def decision_answers(
-    decision: object, call_id: str, *, source: str = "", questions: Sequence[Question] | None = None
+    decision: object, call_id: str, *, source: str = "", questions: Sequence[DecisionQuestion] | None = None
 ) -> tuple[DecisionAnswer, ...]:
     """Returns the answers of a decision about one call, in the questions' order.
 
@@ -169,7 +169,7 @@ def _plain(decision: object) -> Any:
     return dump() if dump is not None else decision
 
 
-def _answer(given: object, number: int, call_id: str, source: str, question: Question | None) -> DecisionAnswer:
+def _answer(given: object, number: int, call_id: str, source: str, question: DecisionQuestion | None) -> DecisionAnswer:
     place = f"answers[{number}]"
     held = given if isinstance(given, Mapping) else {}
     kind, name = str(held.get("type")), held.get("name")

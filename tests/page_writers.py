@@ -195,7 +195,7 @@ WRITERS = (
     Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),
     Writer(
         "research/production/decisions.py",
-        {"docs/research/production.md#served-decisions": number("FIGURES", "decisions", 0, "ece", 0)},
+        {"docs/research/production.md#served-decisions": number("FIGURES", "decisions", "sets", 0, "ece", 0)},
     ),
     Writer(
         "research/production/gate.py",

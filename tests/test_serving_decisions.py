@@ -86,8 +86,8 @@ def served(checkpoint, judges, tmp_path_factory):
         patch.setenv("METAPROBE_API_KEY", KEY)
         patch.setattr("metaprobe.serving.http.judges.load_judges", lambda *_: judges)
         app = create_app(given)
-        with running(app) as (url, _):
-            yield url, log
+    with running(app) as (url, _):
+        yield url, log
 
 
 @pytest.fixture(scope="module")

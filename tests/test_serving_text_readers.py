@@ -11,10 +11,14 @@ from tiny_adapter import tiny_tokenizer
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.probes.adapter import IDS, LAYOUT, MASK, SAMPLE, TOKENIZER, AdapterProbe, Encoder
 from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Message, Run
 from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.text_readers import TextAnswer
+from metaprobe.training.options import TextOptions
+from metaprobe.training.recipes.text import train_text
 
 
 def reader(path: Path, *, target: str = "critical", weight: float = 0.1, when: str = "after") -> Path:
@@ -105,3 +109,25 @@ def test_a_text_reader_alone_leaves_scores_to_the_predictor_of_the_package(tmp_p
     judges = load_judges(Settings(checkpoint=reader(tmp_path / "c")), Metrics())
     assert judges.texts.keys() == {"critical"}
     assert "correct" in judges.default.asked.heads
+
+
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+def test_a_reader_of_words_gives_levels_and_its_contract_the_question(quality, tmp_path):
+    """Kind answers hold more of the word `kind`."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for i in range(120):
+        level = int(rng.integers(1, 4))
+        words = ["kind"] * (level - 1) + rng.choice(["so", "it", "is"], 6).tolist()
+        call = Call(id=f"c{i}", messages=(Message("user", f"What is {i}?"),), text=" ".join(words))
+        label = Label(call.id, "tone", level, "human")
+        runs.append(Run(f"r{i}", "import", "", Item(f"i{i}", f"What is {i}?"), (call,), labels=(label,)))
+    RunStore(tmp_path / "runs").append(runs)
+    question = "tone=How kind is it?"
+    train_text([tmp_path / "runs"], TextOptions(out=tmp_path / "c", target="tone", folds=2, questions=(question,)))
+    judges = load_judges(Settings(checkpoint=quality, more_checkpoints=(str(tmp_path / "c"),)), Metrics())
+    scorer = judges.texts["tone"].judge
+    assert (scorer.asked.scales, scorer.asked.texts) == ({"tone": (1.0, 3.0)}, {"tone": {"how kind is it?"}})
+    texts = ("so it is so it is", "kind kind so it is so it is")
+    said = [scorer.verdict(TextAnswer(text, question="What is 7?"))["heads"]["tone"] for text in texts]
+    assert 1 <= said[0] < 2 < said[1] <= 3

@@ -22,11 +22,26 @@ Target = Annotated[str, Option("Label to predict.")]
 Stage = Annotated[str | None, Option("Only calls of this stage.")]
 Agent = Annotated[str | None, Option("Only calls of this agent.")]
 Llm = Annotated[str, Option("Embedded name, folder, GGUF file or hub id.")]
+Questions = Annotated[
+    Sequence[str],
+    Option("TARGET=TEXT: a question that this head answers in `serve`'s decisions; repeatable.", name="question"),
+]
 Layers = Annotated[str, Option("Stored layers to try: 'all', 'every:N', or '8,16'.")]
 
 
 class WrongOptions(RecordError):
     """Options that contradict each other; no data is to blame."""
+
+
+def question_texts(questions: Sequence[str], *targets: str) -> dict[str, dict[str, list[str]]]:
+    """Returns `{"questions": {target: texts}}` for a contract; empty where there are none. Raises `WrongOptions`."""
+    texts: dict[str, list[str]] = {}
+    for written in questions:
+        target, _, text = written.partition("=")
+        if target not in targets or not text.strip():
+            raise WrongOptions(f"question {written!r}: expected TARGET=TEXT, with TARGET one of {', '.join(targets)}")
+        texts.setdefault(target, []).append(text)
+    return {"questions": texts} if texts else {}
 
 
 def quiet(what: str) -> None:
@@ -109,10 +124,7 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
     target: Annotated[str | Sequence[str], Option("Label to predict; repeatable.")] = "correct"
     label_source: Annotated[str | None, Option('Only labels of this source: "program", "judge", "judge:MODEL".')] = None
-    questions: Annotated[
-        Sequence[str],
-        Option("TARGET=TEXT: a question that this head answers in `serve`'s decisions; repeatable.", name="question"),
-    ] = ()
+    questions: Questions = ()
     raw_graph: Annotated[bool, Option("Also write raw.onnx, which takes log-probabilities.")] = False
     new_tasks: Annotated[bool, Option("For models and tasks the runs do not hold: a free number, no thresholds.")] = (
         False  # base rates and thresholds belong to these runs
@@ -121,8 +133,7 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
 
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
-        if strangers := sorted(self.question_texts.keys() - set(self.targets)):
-            raise WrongOptions(f"a question is for {strangers[0]!r}; expected TARGET=TEXT of {', '.join(self.targets)}")
+        question_texts(self.questions, *self.targets)
         if self.new_tasks and self.flags:
             raise WrongOptions(
                 f"new_tasks stores no threshold, for one of these runs says nothing about other tasks: leave out "
@@ -137,15 +148,6 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     def targets(self) -> tuple[str, ...]:
         """The labels to predict."""
         return (self.target,) if isinstance(self.target, str) else tuple(self.target)
-
-    @property
-    def question_texts(self) -> dict[str, list[str]]:
-        """The questions' texts by the head that answers them."""
-        texts: dict[str, list[str]] = {}
-        for written in self.questions:
-            head, _, text = written.partition("=")
-            texts.setdefault(head if text.strip() else written, []).append(text)
-        return texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,9 +270,11 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions):
         ),
     ] = ""
     layers: Layers = "every:5"  # of the reading model's
+    questions: Questions = ()
 
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
+        question_texts(self.questions, self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +303,10 @@ class AdapterOptions(RunOptions, ReplaceOptions):
     ] = None
     stage: Stage = None
     agent: Agent = None
+    questions: Questions = ()
+
+    def __post_init__(self) -> None:
+        question_texts(self.questions, self.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

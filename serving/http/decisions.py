@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from metaprobe.records.decisions import Question, read_parts, read_questions
+from metaprobe.records.decisions import DecisionQuestion, read_parts, read_questions
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse
@@ -80,7 +80,7 @@ class Subject:
         return self.messages[-1].content if self.messages and self.messages[-1].role == "assistant" else None
 
 
-def read_request(body: bytes) -> tuple[str, Subject, list[Question]]:
+def read_request(body: bytes) -> tuple[str, Subject, list[DecisionQuestion]]:
     """(model, what is asked about, questions). Raises `Refusal` (400), naming the field, where one is wrong."""
     try:
         held = json.loads(body)
@@ -222,7 +222,7 @@ class _Chosen:
     head: str = ""
     reason: str = ""
 
-    def answer(self, question: Question, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
+    def answer(self, question: DecisionQuestion, verdict: Mapping[str, Any] | None) -> dict[str, Any]:
         """The answer in the wire format."""
         if self.scorer is None or verdict is None:
             return _refusal(question, self.reason)
@@ -245,7 +245,7 @@ class _Chosen:
         return {**named, "score": value, "confidence": max(value, 1 - value), "probabilities": levels, MEASURED: told}
 
 
-def _refusal(question: Question, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
+def _refusal(question: DecisionQuestion, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
     told = {"checkpoint": None if scorer is None else scorer.digest, "reason": reason}
     return {"name": question.name, "type": "refusal", MEASURED: told}
 
@@ -255,28 +255,36 @@ class _Readers:
     """The checkpoints that a request may be answered by: first the one that reads its log-probabilities."""
 
     measured: Scorer
-    texts: Sequence[Scorer]
+    heads: Mapping[str, Sequence[Scorer]]
+    """Head -> the checkpoints that give it."""
+    listed: Mapping[str, set[str]]
+    """Text of a question -> the heads whose contract lists it."""
 
     @classmethod
     def of(cls, judges: Judges, subject: Subject, model: str, request_id: str) -> "_Readers":
         answering = subject.response.model if isinstance(subject.response, ParsedResponse) else model
-        texts = [seat.of(request_id, judges.share) for seat in judges.texts.values()]
-        return cls(judges.pick(answering, request_id), texts)
+        measured = judges.pick(answering, request_id)
+        heads: dict[str, list[Scorer]] = {}
+        listed: dict[str, set[str]] = {}
+        for scorer in (measured, *(seat.of(request_id, judges.share) for seat in judges.texts.values())):
+            for head in scorer.asked.heads:
+                heads.setdefault(head, []).append(scorer)
+            for head, texts in scorer.asked.texts.items():
+                for text in texts:
+                    listed.setdefault(text, set()).add(head)
+        return cls(measured, heads, listed)
 
-    @property
-    def all(self) -> tuple[Scorer, ...]:
-        return (self.measured, *self.texts)
-
-    def choose(self, question: Question, subject: Subject) -> _Chosen:
+    def choose(self, question: DecisionQuestion, subject: Subject) -> _Chosen:
         """Which checkpoint answers. What cannot be answered as it is asked is refused, and why."""
         if unread := subject.unread or question.unread:
             where = "input" if subject.unread else "question"
             return _Chosen(reason=f"the {where} holds {unread}, which no checkpoint here reads")
-        head = self._head(question)
-        if head is None:
-            known = sorted({head for scorer in self.all for head in scorer.asked.heads})
-            return _Chosen(reason=f"it asks for no head of a checkpoint here; there are {', '.join(known[:LISTED])}")
-        readers = [scorer for scorer in self.all if head in scorer.asked.heads]
+        meant = self.listed.get(plain_text(question.instructions), set()) | ({question.name} & self.heads.keys())
+        if len(meant) != 1:
+            known = ", ".join([*self.heads][:LISTED])
+            return _Chosen(reason=f"it asks for no head of a checkpoint here, or for two; there are {known}")
+        (head,) = meant
+        readers = self.heads[head]
         if subject.fault and self.measured in readers:
             return _Chosen(reason=subject.fault)
         for scorer in readers:
@@ -288,15 +296,8 @@ class _Readers:
             f' in under "{MEASURED}": {{"response": ...}}'
         )
 
-    def _head(self, question: Question) -> str | None:
-        """The head that the question is named after, or whose text it has; None where these are none, or two."""
-        meant = {question.name} & {head for scorer in self.all for head in scorer.asked.heads}
-        text = plain_text(question.instructions)
-        meant |= {head for scorer in self.all for head, texts in scorer.asked.texts.items() if text in texts}
-        return meant.pop() if len(meant) == 1 else None
 
-
-def _misfit(question: Question, scorer: Scorer, head: str) -> str:
+def _misfit(question: DecisionQuestion, scorer: Scorer, head: str) -> str:
     """Why the head does not answer a question of this kind; empty where it does."""
     low, high = scorer.asked.scales.get(head, (0.0, 1.0))
     if question.kind == "choice":

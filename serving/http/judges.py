@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from metaprobe.checkpoints import Checkpoint, CheckpointError, ContractMismatch
+from metaprobe.checkpoints import CheckpointError, ContractMismatch
 from metaprobe.checkpoints.checkpoint import kind_at
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.quality import DEFAULT, QualityPredictor
@@ -62,12 +62,14 @@ class HeadQuestions:
     """Head -> the questions' texts that the contract lists, as `plain_text` writes them."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, heads: tuple[str, ...] | None) -> "HeadQuestions":
-        """`heads`: by default the checkpoint's outputs. Raises `ContractMismatch` for an unreadable contract."""
-        manifest = checkpoint.manifest
-        names = heads or tuple(output.name for output in manifest.outputs)
-        contract = manifest.contract
+    def of(cls, predictor: "QualityPredictor | TextPredictor") -> "HeadQuestions":
+        """Raises `ContractMismatch` for a contract that cannot be read."""
+        checkpoint = predictor.checkpoint
+        contract = checkpoint.manifest.contract
+        names: tuple[str, ...] = tuple(output.name for output in checkpoint.manifest.outputs)
         scales, listed = contract.get("scales", {}), contract.get("questions", {})
+        if isinstance(predictor, TextPredictor):
+            names, scales = (predictor.target,), {} if predictor.scale is None else {predictor.target: predictor.scale}
         try:
             read = {name: (float(low), float(high)) for name, (low, high) in scales.items() if name in names}
             texts = {name: frozenset(map(plain_text, questions)) for name, questions in listed.items() if name in names}
@@ -111,7 +113,7 @@ class Scorer:
         top = isinstance(predictor, QualityPredictor) and predictor.schema.uses_top
         self.uses_top: bool = top or (shadow is not None and shadow.uses_top)
         """Whether alternatives are read, here or in the shadow."""
-        self.asked = HeadQuestions.of(predictor.checkpoint, (predictor.target,) if self.reads_text else None)
+        self.asked = HeadQuestions.of(predictor)
 
     def of(self, request: RequestLog | None) -> "Scorer":
         """Returns this scorer, with each of its verdicts logged as one on an answer to this request."""

@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, load_checkpoint
 from metaprobe.checkpoints.checkpoint import kind_at, wrong_kind
 from metaprobe.checkpoints.flagging import FlagOptions, threshold_of
-from metaprobe.probes import adapter
+from metaprobe.probes import adapter, text
 from metaprobe.probes.adapter import AdapterProbe
 from metaprobe.probes.quality_contract import CRITICAL
+from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.response import ParsedText
 
-TEXT_KINDS = (adapter.KIND,)
+TEXT_KINDS = (adapter.KIND, text.KIND)
 """Kinds of checkpoints that read texts."""
 
 
@@ -36,13 +38,21 @@ class TextPredictor:
     target: str
     """The head that it gives."""
     _judge: Callable[[TextAnswer], Verdict]
+    scale: tuple[float, float] | None = None
+    """Lowest and highest level; None of a probability."""
 
     @classmethod
     def load(cls, location: Path | str, sha256: str | None) -> "TextPredictor":
         """Returns the reader in a checkpoint, verified. Raises a `CheckpointError`."""
         if (kind := kind_at(location)) not in TEXT_KINDS:
             raise wrong_kind(location, kind, *TEXT_KINDS)
-        probe = AdapterProbe.of(load_checkpoint(location, sha256=sha256), on_mismatch="note")
+        checkpoint = load_checkpoint(location, sha256=sha256)
+        if kind == text.KIND:
+            reader = TextReader(checkpoint)
+            if reader.states_of:
+                reader.predict("A question?", "An answer.")  # loads its model, or says now what is not there
+            return cls(checkpoint, reader.target, partial(_by_reader, reader), reader.scale)
+        probe = AdapterProbe.of(checkpoint, on_mismatch="note")
         return cls(probe.checkpoint, probe.target, _Adapter(probe).verdict)
 
     def predict(self, asked: TextAnswer) -> Verdict:
@@ -52,6 +62,12 @@ class TextPredictor:
         if asked.answered and not asked.text.strip():
             raise InvalidResponse("the answer is empty: there is no text to judge")
         return self._judge(asked)
+
+
+def _by_reader(reader: TextReader, asked: TextAnswer) -> Verdict:
+    if not asked.answered:
+        raise InvalidResponse("the checkpoint judges answers: the input must end with the assistant's answer")
+    return reader.predict(asked.question or "", asked.text)
 
 
 @dataclass(frozen=True, slots=True)

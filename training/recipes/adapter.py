@@ -32,7 +32,7 @@ from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Scores
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.options import AdapterOptions
+from metaprobe.training.options import AdapterOptions, question_texts
 from metaprobe.training.recipes.lora import (
     AdapterSettings,
     Examples,
@@ -203,6 +203,7 @@ def write_adapter(
             tolerance=GOLDEN_TOLERANCE,
             contract={
                 "target": target,
+                **question_texts(options.questions, target),
                 "layout": {name: LAYOUT[name] for name in when},
                 "max_length": settings.max_length,
                 "precision": "int8" if options.int8 else "float32",

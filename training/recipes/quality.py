@@ -50,7 +50,7 @@ from metaprobe.training.heads import (
 )
 from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, scales_between
 from metaprobe.training.methods import LogprobLadder
-from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, quiet
+from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
 from metaprobe.training.study import Study, study_of
 from metaprobe.training.thresholds import (
     ScoredAnswers,
@@ -295,8 +295,9 @@ def train_quality(stores: Sequence[str | Path], options: QualityOptions) -> Chec
         studies = head_studies(stores, options)
         options.on_step("audit and export")
         command = options.recorded("train_quality")
-        told: dict[str, Any] = {"raw": options.raw_graph, "questions": options.question_texts}
-        return write_quality(options.out, studies, command=command, flags=options.as_flags(), **told)
+        asked = question_texts(options.questions, *options.targets)
+        told: dict[str, Any] = {"raw": options.raw_graph, "flags": options.as_flags(), "questions": asked}
+        return write_quality(options.out, studies, command=command, **told)
 
 
 def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[str, Study | GradedStudy]:
@@ -330,12 +331,12 @@ def write_quality(
     command: str,
     raw: bool = False,
     flags: FlagOptions = USUAL_FLAGS,
-    questions: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    questions: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
 ) -> Checkpoint:
     """Fits one calibrated head a target on all groups, writes them in one graph, and returns the checkpoint.
 
     There is one study a target; that of `critical` must have `y` turned round, as `head_studies` makes it. `flags`:
-    what the stored threshold flags. `questions`: head -> texts of the questions that it answers. `raw` adds `raw.onnx`,
+    what the stored threshold flags. `questions`: what `question_texts` says of them. `raw` adds `raw.onnx`,
     the graph that takes log-probabilities themselves. Nothing is said of whether an answer is like the training data:
     ranges and densities of the features were the wrong way round on models left out (docs/research/travel.md).
     """
@@ -374,7 +375,7 @@ def write_quality(
                 "kinds": {name: head.kind for name, head in heads.fitted.items()},
                 "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
                 **heads.base_rates(),
-                **({"questions": dict(questions)} if questions else {}),
+                **questions,
             },
             **{**origin, "generator": _shared_generator([study.evidence for study in studies.values()])},
             logprobs_reader=evidence.logprobs_reader,

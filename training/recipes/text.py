@@ -30,7 +30,7 @@ from metaprobe.training.heads import INVERTED
 from metaprobe.training.joined import blend_weights
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.methods import Fitted
-from metaprobe.training.options import TextOptions, WrongOptions
+from metaprobe.training.options import TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit
 from metaprobe.training.texts import TextData, load_texts
@@ -314,6 +314,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
                 "shapes": list(SHAPES),
                 **({"scale": head.scale} if texts.steps else {}),
                 **({"states": {**contract, **head.place}} if head.place else {}),
+                **question_texts(options.questions, target),
             },
             **evidence.origin(options.seed, options.recorded("train_text")),
             calibration="platt" if texts.steps else head.steps[0].calibrator.name,
