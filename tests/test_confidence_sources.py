@@ -126,7 +126,16 @@ def recorded(n: int) -> list[Run]:
             said.append(Statement(assess.id, "confidence", 0.9))
         item = Item(id=f"q{i}", question=f"question {i}?", gold=("4",), check="number", group=f"g{i}", dimension="any")
         runs.append(
-            Run(f"r{i}", "metacogagent", "every-agent", item, tuple(calls), tuple(said), tuple(labels), final_answer="4")
+            Run(
+                f"r{i}",
+                "metacogagent",
+                "every-agent",
+                item,
+                tuple(calls),
+                tuple(said),
+                tuple(labels),
+                final_answer="4",
+            )
         )
     return runs
 

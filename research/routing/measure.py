@@ -236,6 +236,8 @@ def page() -> None:
 def _answer(kept: dict[str, Any]) -> list[str]:
     rows = [row for one in kept.values() for row in one["rows"]]
     count = {word: sum(row["word"] == word for row in rows) for word in ("ahead", "tie", "behind")}
+    losses = [-100 * row["over"][row["strongest"]][0] for row in rows if row["word"] == "behind"]
+    lost = f" (by {max(losses):.2f} points at most)" if losses else ""
     areas = {name: one["area"] for name, one in kept.items() if one["area"]}
     ahead = [name for name, area in areas.items() if area["word"] == "ahead"]
     told = [
@@ -243,7 +245,7 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     ]
     return [
         f"At equal budgets the panel is ahead of the strongest simple way in {count['ahead']} of {len(rows)} "
-        f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}. "
+        f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}{lost}. "
         f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
         f"questions): {'; '.join(told)}; ahead by an interval on {len(ahead) or 'none'} of {len(areas)}.",
         "",
@@ -280,7 +282,7 @@ def _set(name: str, one: dict[str, Any]) -> list[str]:
 def _labels(few: dict[str, Any]) -> list[str]:
     rows = []
     for kind, label in (("sizes", "{} questions learned from"), ("dimensions", "nothing learned of {}")):
-        for name, one in few[kind].items():
+        for name, one in sorted(few[kind].items(), key=lambda item: (int(item[0]) if kind == "sizes" else 0, item[0])):
             over = f"{_points(one['over'][one['strongest']])} ({one['strongest']}, {one['word']})"
             alone = _points(one["over"]["one agent"])
             rows.append([label.format(name), f"{one['accuracy'][PANEL][0]:.3f}", over, alone])
