@@ -245,7 +245,8 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     ]
     return [
         f"At equal budgets the panel is ahead of the strongest simple way in {count['ahead']} of {len(rows)} "
-        f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}{lost}. "
+        f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}"
+        f"{lost}. "
         f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
         f"questions): {'; '.join(told)}; ahead by an interval on {len(ahead) or 'none'} of {len(areas)}.",
         "",
