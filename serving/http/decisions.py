@@ -279,7 +279,8 @@ class _Readers:
         if unread := subject.unread or question.unread:
             where = "input" if subject.unread else "question"
             return _Chosen(reason=f"the {where} holds {unread}, which no checkpoint here reads")
-        meant = self.listed.get(plain_text(question.instructions), set()) | ({question.name} & self.heads.keys())
+        named = {question.name} if question.name is not None and question.name in self.heads else set()
+        meant = self.listed.get(plain_text(question.instructions), set()) | named
         if len(meant) != 1:
             known = ", ".join([*self.heads][:LISTED])
             return _Chosen(reason=f"it asks for no head of a checkpoint here, or for two; there are {known}")
