@@ -29,7 +29,8 @@ from research.blocks import markdown, write
 from research.breadth.asking import DIRECT, WORKED
 
 ROOT = Path(__file__).parent.parent.parent
-RECORDED, MEASURED, PAGE = (ROOT / name for name in ("recorded", "docs/measured/changes.json", "docs/after-a-change.md"))
+RECORDED, MEASURED = ROOT / "recorded", ROOT / "docs" / "measured" / "changes.json"
+PAGE = ROOT / "docs" / "after-a-change.md"
 BEFORE = RECORDED / "breadth" / "smollm2-135m"
 CHANGES = {
     "Q4_1 to Q4_0, transformers": (RECORDED / "quantised" / "smollm2-135m-q4_0", DIRECT),
