@@ -149,7 +149,7 @@ WRITERS = (
     ),
     Writer(
         "research/engines/changes.py",
-        {"docs/drift.md#same-questions": number("MEASURED", "changes", "learned")},
+        {"docs/after-a-change.md#same-questions": number("MEASURED", "changes", "learned")},
         "write_page",
     ),
     Writer(
