@@ -13,7 +13,7 @@ import numpy as np
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.training.calibration import USUAL_CALIBRATORS, Platt
+from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_ladder, fit_offsets
@@ -112,9 +112,10 @@ USUAL_LADDER = LogprobLadder()
 def calibrators_of(method: Method) -> tuple[str, ...]:
     """Returns the calibrators that a method's scores may get.
 
-    The quality predictor gets Platt's alone: an exported base rate is added to its log-odds.
+    The quality predictor gets Platt's alone: an exported base rate is added to its log-odds. It must rise, because the
+    ladder has decided which way round its number tells.
     """
-    return (Platt.name,) if isinstance(method, LogprobLadder) else USUAL_CALIBRATORS
+    return (RISING,) if isinstance(method, LogprobLadder) else USUAL_CALIBRATORS
 
 
 @dataclass(frozen=True, slots=True)
