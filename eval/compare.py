@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.table import number, percent
-from metaprobe.eval.controls import P_TRUE
+from metaprobe.eval.controls import P_TRUE, STATED
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
@@ -63,7 +63,6 @@ from metaprobe.eval.results import (
 from metaprobe.eval.table import LEVELS, AnswerTable
 from metaprobe.records.extras import require
 
-STATED = "stated confidence"
 BEST_BASELINE = "best plain baseline"
 """The row of controls chosen in advance: in each fold the one that was best on its selection data."""
 APART = 0.02
@@ -93,8 +92,8 @@ class Judged:
     may reverse a score that is confident the wrong way, and would hide that."""
     coverage: float
     """Share of answers with a score of this method; the others get the median of these scores."""
-    own: tuple[str, ...] = ()
-    """Controls that the method is itself or tried as a step of its own, and so cannot beat."""
+    apart: tuple[str, ...] = ()
+    """Controls that the method is not held against: they know what it was made to do without."""
 
 
 def method_results(
@@ -177,7 +176,8 @@ class _Against:
         return paired_interval(self.values[name], self.values[other], self.weights)
 
     def comparison(self, method: Judged) -> ControlComparison | None:
-        controls = {name: self.values[name] for name in self.controls if name not in method.own}
+        apart = (method.name, *method.apart)
+        controls = {name: self.values[name] for name in self.controls if name not in apart}
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None
 
 

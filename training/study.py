@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
+from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.controls import REVERSED
-from metaprobe.eval.results import Family
+from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import usable_groups
 from metaprobe.probes.decisions import MADE
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import calibrator_on, sigmoid
-from metaprobe.training.controls import control_methods, own_controls
+from metaprobe.training.controls import control_methods, controls_apart
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, outer_folds, with_fewer
 from metaprobe.training.heads import INVERTED
@@ -39,10 +39,6 @@ from metaprobe.training.methods import (
     calibrators_of,
 )
 from metaprobe.training.options import OnStep, quiet
-
-BASELINES: tuple[Family, ...] = ("log-probability", "plain")
-"""Families among which the best plain baseline is chosen."""
-
 
 BLEND_PRIOR = 20.0
 """Answers' worth of the belief that all parts of a blend weigh the same."""
@@ -64,7 +60,7 @@ class CrossFit:
 
     methods: tuple[Judged, ...]
     best_baseline: tuple[str, ...]
-    """The plain baseline that each fold chose on its selection rows."""
+    """The control that each fold chose on its selection rows."""
     roles: tuple[Roles, ...]
     """Roles of each fold."""
     probes: Mapping[str, tuple[LinearProbe, ...]]
@@ -79,15 +75,7 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
 
     There are probes only where hidden states were captured. What was never stated has no number.
     """
-    table = evidence.table
-    given: list[Method] = [
-        GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
-        GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
-        *decision_methods(evidence),
-        *control_methods(evidence),
-    ]
-    methods = [m for m in given if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
-    methods += [ladder] if table.measured else []
+    methods = [*decision_methods(evidence), *control_methods(evidence), *([ladder] if evidence.table.measured else [])]
     positions = () if evidence.states is None else evidence.states.positions
     answer = tuple(position for position in positions if position != "prompt_last")
     for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
@@ -102,7 +90,8 @@ def decision_methods(evidence: Evidence) -> list[Method]:
         return []
     columns = zip(evidence.decision_names, evidence.decisions.T, strict=True)
     asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
-    given = [GivenScore(f"decision {name}", "decision", lambda _, held=column: held) for name, column in asked]
+    known = [(name, column) for name, column in asked if np.isfinite(column).any()]
+    given = [GivenScore(f"decision {name}", "decision", lambda _, held=column: held) for name, column in known]
     return [*given, LearnedDecisions()]
 
 
@@ -217,7 +206,7 @@ def crossfit(
             selected[method.name].append(fitted.selection_auroc)
         if (BEST_BASELINE, "plain") in columns:
             # Which way round a reversed control tells was read off all answers, the test rows too.
-            chosen = [m.name for m in methods if m.family in BASELINES and not m.name.endswith(REVERSED)]
+            chosen = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
             best = max(chosen, key=lambda name: selected[name][-1])
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
@@ -227,9 +216,9 @@ def crossfit(
             logits[BLEND] = calibrator_on(rows, together, table, seed).logit(together)
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
-    own = {method.name: own_controls(method) for method in methods}
+    apart = {method.name: controls_apart(method) for method in methods}
     results = tuple(
-        Judged(name, family, probability[name], ranking[name], coverage[name], own.get(name, ()))
+        Judged(name, family, probability[name], ranking[name], coverage[name], apart.get(name, ()))
         for name, family in columns
     )
     return CrossFit(
@@ -243,7 +232,7 @@ def crossfit(
 def _columns(methods: Sequence[Method], blend: Sequence[str]) -> list[tuple[str, Family]]:
     """Returns name and family of what is judged: the methods, then the best plain baseline and the blend, if any."""
     columns = [(method.name, method.family) for method in methods]
-    if any(method.family in BASELINES for method in methods):
+    if any(method.family in CONTROL_FAMILIES for method in methods):
         columns.append((BEST_BASELINE, "plain"))
     if len(blend) > 1:
         columns.append((BLEND, "learned"))
