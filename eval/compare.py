@@ -324,7 +324,7 @@ def headline_by_model(
 def pair_tests(
     table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[PairTest, ...]:
-    """Every method against stated confidence and against the single control that is strongest on these answers,
+    """Every method against stated confidence and against the strongest of the other controls on these answers,
     corrected by Holm over all of these pairs.
 
     Where every group has one answer, and each class two, by DeLong's test; else the answers of a group are not
@@ -372,9 +372,10 @@ def pair_tests(
 
 
 def _references(table: AnswerTable, judged: Sequence[Judged]) -> list[str]:
-    """Stated confidence and the strongest control, as far as there are such."""
+    """Stated confidence and the strongest of the other controls, as far as there are such."""
     rankings = {method.name: method.ranking for method in judged}
-    strongest = sorted(control_names(judged), key=lambda name: -float(auroc(table.y, rankings[name])))[:1]
+    others = [name for name in control_names(judged) if name != STATED]
+    strongest = sorted(others, key=lambda name: -float(auroc(table.y, rankings[name])))[:1]
     return [*(name for name in rankings if name == STATED), *strongest]
 
 

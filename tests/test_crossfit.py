@@ -13,7 +13,7 @@ from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.training.audit import audit_method
 from metaprobe.training.calibration import choose_calibrator, sigmoid
-from metaprobe.training.controls import CellTable, Words
+from metaprobe.training.controls import CellTable, TextWords
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds, roles_without
 from metaprobe.training.methods import BLEND, Fitted, GivenScore, Method
@@ -165,7 +165,7 @@ def test_what_a_method_promises_is_of_rows_that_it_has_not_learned_from() -> Non
     methods: list[Method] = [
         *(method for method in standard_methods(drawn) if method.fitted),
         CellTable(),
-        Words("prompt TF-IDF", ("questions",)),
+        TextWords("prompt TF-IDF", ("questions",)),
     ]
     for method in methods:
         # Four standard errors of an AUROC of 120 answers are 0.21; a probe is the best of some dozens of tries.

@@ -59,7 +59,7 @@ def words_in(texts: NDArray[Any], learn: Rows) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TextWords:
     """Logistic regression on the words of texts: what can be known without any signal of the model.
 
     With `numbers` it also reads the terms of the log-probabilities and which run an answer is of.
@@ -206,10 +206,10 @@ def control_methods(evidence: Evidence) -> list[Method]:
     texts = (*(("questions",) if has_questions(table) else ()), *(("answers",) if has_answers(table) else ()))
     return [
         *free,
-        *(Words(PROMPT if column == "questions" else ANSWER, (column,)) for column in texts),
+        *(TextWords(PROMPT if column == "questions" else ANSWER, (column,)) for column in texts),
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
         *((TermsRegression(),) if table.measured else ()),
-        *((Words(JOINED, texts, numbers=True),) if texts and table.measured else ()),
+        *((TextWords(JOINED, texts, numbers=True),) if texts and table.measured else ()),
         # Where no other layer was captured, it is all that a probe reads.
         *((TextProbe(),) if states is not None and 0 in states.layers and len(states.layers) > 1 else ()),
     ]

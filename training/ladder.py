@@ -191,7 +191,7 @@ FEWEST_FOR_TREES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class LadderColumns:
     """The features that the linear part reads, m of them, and the free numbers that are made of them."""
 
     places: tuple[int, ...]
@@ -224,7 +224,7 @@ class Readings:
         return sign * np.array(self.free[name.removesuffix(REVERSED)])[:, None]
 
 
-WHOLE = Readings(
+WHOLE = LadderColumns(
     tuple(range(-len(TERMS), 0)),
     {name: tuple(parts.get(term, 0.0) for term in TERMS) for name, parts in FREE.items()},
 )
@@ -259,7 +259,7 @@ class Ladder:
     steps: tuple[Step, ...] = ()
     selection_auroc: float = np.nan
     """On groups that it was not fitted on; of all answers together, base rates included."""
-    read: Readings = WHOLE
+    read: LadderColumns = WHOLE
 
     @property
     def reached(self) -> str:
@@ -298,7 +298,7 @@ def fit_ladder(
     roles: Roles,
     *,
     names: Sequence[str],
-    read: Readings = WHOLE,
+    read: LadderColumns = WHOLE,
     climb: bool = True,
     seed: int = 0,
 ) -> Ladder:
@@ -351,7 +351,7 @@ def unseen_scores(
 
 
 def _fit_linear(
-    name: str, read: Readings, values: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows
+    name: str, read: LadderColumns, values: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows
 ) -> Ladder:
     """The linear step `name` on what is read (n, m), fitted on these rows."""
     columns = read.columns(name)
@@ -372,7 +372,7 @@ class _Climb:
 
     def __init__(
         self,
-        read: Readings,
+        read: LadderColumns,
         values: Floats,
         y: NDArray[np.int64],
         groups: NDArray[np.str_],

@@ -40,7 +40,7 @@ from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.heads import INVERTED, trees_graph
-from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, Readings, fit_ladder, unseen_scores
+from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, LadderColumns, fit_ladder, unseen_scores
 from metaprobe.training.methods import USUAL_LADDER, calibrators_of
 from metaprobe.training.options import GateOptions, OnStep, quiet
 from metaprobe.training.study import crossfit
@@ -79,7 +79,7 @@ ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 Features = NDArray[np.float32]
 
 
-def readings_of(look: int) -> Readings:
+def readings_of(look: int) -> LadderColumns:
     """Returns what the linear part reads at a look: the mean of the first tokens, the lowest, and earlier means.
 
     Every answer is as long at a look, so that total and scaled total order answers as the mean does. The mean of the
@@ -88,7 +88,7 @@ def readings_of(look: int) -> Readings:
     names = [f"first{look}.mean", f"first{look}.min", *(f"first{count}.mean" for count in COUNTS if count < look)]
     rest = (0.0,) * (len(names) - 2)
     free = {"mean": (1.0, 0.0, *rest), "min": (0.0, 1.0, *rest)}
-    return Readings(tuple(SCHEMA.names.index(name) for name in names), free, logprobs=True)
+    return LadderColumns(tuple(SCHEMA.names.index(name) for name in names), free, logprobs=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
