@@ -51,9 +51,7 @@ def main() -> None:
 @main.command()
 @click.argument("names", nargs=-1)
 @click.option("--peers", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where the peers are.")
-@click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets, for quality."
-)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data sets, for quality.")
 def run(names: tuple[str, ...], peers: Path | None, data: Path | None) -> None:
     """Every benchmark, or those named, one after another; then the page. Fails in the end where one failed."""
     runs = read(RUNS)

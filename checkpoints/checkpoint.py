@@ -135,7 +135,7 @@ class Checkpoint:
     def trust(self) -> Trust:
         """How far its numbers can be relied on: "sound" (no audit failed), "weak" (the numbers are true, but something
         simpler may do as well, or too little was measured to decide), "invalid" (the numbers cannot be believed),
-        "unaudited" (no audit was made)."""
+        "unaudited" (no audit was made, or none against a control)."""
         return self.manifest.trust
 
     @property

@@ -13,9 +13,10 @@ from metaprobe.checkpoints.errors import ContractMismatch, TamperedCheckpoint, U
 
 Trust = Literal["sound", "weak", "invalid", "unaudited"]
 """The result of all audits of a checkpoint: `sound` where none failed, else the worst `Severity` that failed."""
-Severity = Literal["invalid", "weak"]
+Severity = Literal["invalid", "weak", "unaudited"]
 """The meaning of a failed audit. `invalid`: the numbers cannot be believed (a leak, labels that say nothing). `weak`:
-they are real, but something simpler explains them, or they hold for less than it seems."""
+they are real, but something simpler explains them, or they hold for less than it seems. `unaudited`: whether something
+simpler explains them was never tried."""
 
 FORMAT_VERSION = 1
 OWN = "manifest_sha256"
@@ -199,11 +200,12 @@ class Draft:
 
     @property
     def trust(self) -> Trust:
-        """How far its numbers can be relied on; "unaudited" where no audit was made, which says nothing against it."""
+        """How far its numbers can be relied on; "unaudited" where no audit was made, or none against a control, which
+        says nothing against it."""
         severities = self.failed.values()
         if not self.audits:
             return "unaudited"
-        return "invalid" if "invalid" in severities else "weak" if severities else "sound"
+        return next((kind for kind in MEANING if kind in severities), "sound")
 
     @property
     def distrust(self) -> str:
@@ -214,6 +216,7 @@ class Draft:
 MEANING: dict[Severity, str] = {
     "invalid": "its numbers cannot be believed",
     "weak": "its numbers are weaker than they look",
+    "unaudited": "its numbers were never held against a control",
 }
 """The worse kind first."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints.table import number, percent
-from metaprobe.eval.controls import P_TRUE
+from metaprobe.eval.controls import P_TRUE, STATED
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,
@@ -61,7 +61,6 @@ from metaprobe.eval.results import (
 from metaprobe.eval.table import LEVELS, AnswerTable
 from metaprobe.records.extras import require
 
-STATED = "stated confidence"
 BEST_BASELINE = "best plain baseline"
 """The row of controls chosen in advance: in each fold the one that was best on its selection data."""
 APART = 0.02
@@ -91,8 +90,8 @@ class Judged:
     may reverse a score that is confident the wrong way, and would hide that."""
     coverage: float
     """Share of answers with a score of this method; the others get the median of these scores."""
-    own: tuple[str, ...] = ()
-    """Controls that the method is itself or tried as a step of its own, and so cannot beat."""
+    apart: tuple[str, ...] = ()
+    """Controls that the method is not held against: they know what it was made to do without."""
 
 
 def method_results(
@@ -175,7 +174,8 @@ class _Against:
         return paired_interval(self.values[name], self.values[other], self.weights)
 
     def comparison(self, method: Judged) -> ControlComparison | None:
-        controls = {name: self.values[name] for name in self.controls if name not in method.own}
+        apart = (method.name, *method.apart)
+        controls = {name: self.values[name] for name in self.controls if name not in apart}
         return control_comparison(self.values[method.name], controls, self.weights) if controls else None
 
 
@@ -322,7 +322,7 @@ def headline_by_model(
 def pair_tests(
     table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[PairTest, ...]:
-    """Every method against stated confidence and against the single control that is strongest on these answers,
+    """Every method against stated confidence and against the strongest of the other controls on these answers,
     corrected by Holm over all of these pairs.
 
     Where every group has one answer, and each class two, by DeLong's test; else the answers of a group are not
@@ -370,9 +370,10 @@ def pair_tests(
 
 
 def _references(table: AnswerTable, judged: Sequence[Judged]) -> list[str]:
-    """Stated confidence and the strongest control, as far as there are such."""
+    """Stated confidence and the strongest of the other controls, as far as there are such."""
     rankings = {method.name: method.ranking for method in judged}
-    strongest = sorted(control_names(judged), key=lambda name: -float(auroc(table.y, rankings[name])))[:1]
+    others = [name for name in control_names(judged) if name != STATED]
+    strongest = sorted(others, key=lambda name: -float(auroc(table.y, rankings[name])))[:1]
     return [*(name for name in rankings if name == STATED), *strongest]
 
 

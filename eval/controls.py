@@ -1,7 +1,7 @@
 """The one list of controls: what explains a method's numbers more simply, in comparisons, audits and cards.
 
-A control is free (a number that comes with the answer or the question), asked for (P(true)) or fitted. The free ones
-and P(true) are computed here, the fitted ones in `metaprobe.training.controls`.
+A control is free (a number that comes with the answer or the question), stated by the model of itself, asked for
+(P(true)) or fitted. Those that need no fit are computed here, the fitted ones in `metaprobe.training.controls`.
 """
 
 import numpy as np
@@ -14,12 +14,14 @@ from metaprobe.probes.baselines import baseline_scores
 
 Scores = NDArray[np.float64]
 
+STATED, EASE = "stated confidence", "stated ease"
 P_TRUE = "P(true)"
 MEAN, SCALED = "mean log-probability", "scaled log-probability"
 CUT, LENGTH, QUESTION = "cut by max_tokens", "length", "length of the question"
-PROMPT, CELLS, IDENTITY = "prompt TF-IDF", "dimension x level table", "run identity"
-TERMS = "terms of the log-probabilities"
-FITTED = (PROMPT, CELLS, IDENTITY, TERMS)
+PROMPT, ANSWER, CELLS, IDENTITY = "prompt TF-IDF", "answer TF-IDF", "dimension x level table", "run identity"
+TERMS, JOINED = "terms of the log-probabilities", "words and log-probabilities"
+TEXT = "layer 0, the text"
+FITTED = (PROMPT, ANSWER, CELLS, IDENTITY, TERMS, JOINED, TEXT)
 """Controls that are fitted themselves, in the same folds as the methods."""
 COLLECTION = frozenset({CUT, LENGTH, IDENTITY})
 """Controls that know how answers were collected, and neither what was asked nor what was answered."""
@@ -31,16 +33,17 @@ def free_numbers(table: AnswerTable) -> dict[str, Scores]:
     """Returns name -> scores (n,) of every control that needs no fit, with the sign that one would expect.
 
     A surer, a shorter and a whole answer gets the higher score. The scaled log-probability is the total over the root
-    of the length. P(true) is NaN where it was not asked for. Numbers that the answers do not allow are left out.
+    of the length. What was not stated of an answer, or not asked for, is NaN. Numbers that the answers do not allow are
+    left out.
     """
-    numbers: dict[str, Scores] = {}
-    if np.isfinite(table.p_true).any():
-        numbers[P_TRUE] = table.p_true
+    told = {STATED: table.stated_confidence, EASE: 1 - table.stated_difficulty, P_TRUE: table.p_true}
+    numbers: dict[str, Scores] = {name: values for name, values in told.items() if np.isfinite(values).any()}
     if table.measured:
         plain = baseline_scores(list(table.logprobs))
         numbers |= {
             MEAN: plain["mean_logprob"],
             "minimum log-probability": plain["min_logprob"],
+            "mean of the three lowest": plain["lowest3_logprob"],
             SCALED: plain["scaled_logprob"],
             "first log-probability": plain["first_logprob"],
             "total log-probability": plain["mean_logprob"] * plain["length"],
@@ -76,12 +79,16 @@ def free_score(name: str, table: AnswerTable) -> Scores:
 
 def free_family(name: str) -> Family:
     """Returns the family of one of `free_controls`."""
-    return "plain" if name.removesuffix(REVERSED) in (CUT, LENGTH, QUESTION) else "log-probability"
+    if name in (STATED, EASE):
+        return "explicit"
+    return "plain" if name.removesuffix(REVERSED) in (STATED, EASE, CUT, LENGTH, QUESTION) else "log-probability"
 
 
 def control_named(name: str) -> str:
     """Returns `the free number length`, `the plain predictor prompt TF-IDF`, `the further question P(true)`."""
     bare = name.removesuffix(REVERSED)
+    if bare in (STATED, EASE):
+        return f"the model's own {name}"
     kind = "plain predictor" if bare in FITTED else "further question" if bare == P_TRUE else "free number"
     return f"the {kind} {name}"
 
@@ -89,3 +96,8 @@ def control_named(name: str) -> str:
 def has_questions(table: AnswerTable) -> bool:
     """Whether the questions were stored."""
     return any(question.strip() for question in table.questions.tolist())
+
+
+def has_answers(table: AnswerTable) -> bool:
+    """Whether the texts of the answers were stored."""
+    return table.answers is not None and any(text.strip() for text in table.answers.tolist())

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, mean_interval, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, Value
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable
 
 RESAMPLES = 1000
@@ -36,6 +36,8 @@ class HeldOutLooks:
     """(n,): P(good) by the full-response predictor, once the answer has finished."""
     fired: Mapping[float, NDArray[np.int64]]
     """False-alarm rate -> (n,) tokens after which the gate stopped the answer; 0 where it did not."""
+    fold: NDArray[np.int64]
+    """(n,): the fold whose gate judged the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,11 @@ class Stronger:
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """Discrimination of good from bad answers after so many tokens, among the answers that are that long."""
+    """Discrimination of good from bad answers after so many tokens, among the answers that are that long.
+
+    Each AUROC is over pairs of answers of one fold: the gates of two folds are calibrated apart, and no gate that is
+    in use compares its scores with those of another.
+    """
 
     look: int
     share: float
@@ -151,15 +157,16 @@ def look_result(held_out: HeldOutLooks, column: int, resamples: int = RESAMPLES,
     if len(np.unique(y)) < 2:
         return None
     weights = cluster_weights(table.groups[rows].tolist(), resamples, seed)
+    in_fold = StratifiedAuroc(held_out.fold[rows])
     score = held_out.probability[rows, column]
     mean = np.array([np.mean(table.logprobs[row][:look], dtype=np.float64) for row in rows])
     return LookResult(
         look=look,
         share=float(np.mean(table.tokens >= look)),
-        auroc=interval(auroc, y, score, weights),
-        mean_logprob=interval(auroc, y, mean, weights),
-        gain=paired_difference(auroc, y, score, mean, weights),
-        full=interval(auroc, y, held_out.full[rows], weights),
+        auroc=interval(in_fold, y, score, weights),
+        mean_logprob=interval(in_fold, y, mean, weights),
+        gain=paired_difference(in_fold, y, score, mean, weights),
+        full=interval(in_fold, y, held_out.full[rows], weights),
     )
 
 

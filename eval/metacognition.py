@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import RESAMPLES, STATED, Judged
-from metaprobe.eval.controls import P_TRUE
+from metaprobe.eval.compare import RESAMPLES, Judged
+from metaprobe.eval.controls import P_TRUE, STATED
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
     cluster_weights,

@@ -28,7 +28,7 @@ Family = Literal["explicit", "decision", "log-probability", "plain", "learned", 
 these, training, the user."""
 
 FAMILIES: tuple[Family, ...] = ("explicit", "decision", "log-probability", "plain", "learned", "own")
-CONTROL_FAMILIES: tuple[Family, ...] = ("log-probability", "plain")
+CONTROL_FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain")
 """Families of the controls: cheap scores, every one of which a learned method has to beat."""
 
 

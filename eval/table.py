@@ -52,6 +52,8 @@ class AnswerTable:
     """Whether max_tokens ended the answer."""
     thinking: NDArray[np.object_] | None = None
     """Each entry float32 (S,), nats: the thinking before the answer; None where no answer has any."""
+    answers: NDArray[np.object_] | None = None
+    """Each entry the text of the answer, empty where it was not stored; None where none was."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -67,26 +69,40 @@ class AnswerTable:
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
-SERIES = ("logprobs", "thinking")
+SERIES = ("logprobs", "thinking", "answers")
 
 
-def bare_table(y: NDArray[np.int64], groups: NDArray[np.str_]) -> AnswerTable:
-    """A table of answers of which nothing is known but a label y (n,) and a group (n,)."""
+def bare_table(
+    y: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    *,
+    questions: Sequence[str] | None = None,
+    answers: Sequence[str] | None = None,
+    logprobs: Sequence[NDArray[np.float32]] | None = None,
+) -> AnswerTable:
+    """A table of answers of which little is known: a label y (n,), a group (n,), and what else is given, one a row."""
     n = len(y)
     names, nothing = np.array([f"row-{i}" for i in range(n)]), np.full(n, "")
-    logprobs = np.empty(n, dtype=object)
-    logprobs[:] = [np.empty(0, dtype=np.float32)] * n
+    series = [np.empty(0, dtype=np.float32)] * n if logprobs is None else list(logprobs)
     return AnswerTable(
         call_ids=names,
         items=names,
         groups=groups,
         y=y,
-        **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "questions", "models"), nothing),
+        questions=nothing if questions is None else np.array(questions, dtype=np.str_),
+        **dict.fromkeys(("tasks", "variants", "dimensions", "levels", "models"), nothing),
         **dict.fromkeys(("stated_difficulty", "stated_confidence", "p_true"), np.full(n, np.nan)),
-        logprobs=logprobs,
-        tokens=np.zeros(n, dtype=np.int64),
+        logprobs=_objects(series),
+        tokens=np.array([len(values) for values in series], dtype=np.int64),
         cut=np.zeros(n, dtype=bool),
+        answers=None if answers is None else _objects(answers),
     )
+
+
+def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
+    column = np.empty(len(values), dtype=object)
+    column[:] = list(values)
+    return column
 
 
 def answer_table(
@@ -156,11 +172,10 @@ def _table(records: list[dict[str, Any]]) -> AnswerTable:
     columns: dict[str, Any] = {
         name: _column([record[name] for record in records]) for name in records[0] if name not in SERIES
     }
-    series = {name: np.empty(len(records), dtype=object) for name in SERIES}
-    for name, column in series.items():
-        column[:] = [record[name] for record in records]
-    if not any(map(len, series["thinking"])):
-        del series["thinking"]
+    series: dict[str, Any] = {name: _objects([record[name] for record in records]) for name in SERIES}
+    for name in ("thinking", "answers"):
+        if not any(map(len, series[name])):
+            del series[name]
     return AnswerTable(**series, **columns)
 
 
@@ -211,6 +226,7 @@ def _row(run: Run, call: Call, y: int) -> dict[str, Any]:
         "p_true": _number(run.stated_of(call, "p_true")),
         "logprobs": logprobs,
         "thinking": thinking,
+        "answers": call.text.strip(),
         "tokens": len(logprobs),
         "cut": call.finish_reason == "length",
     }

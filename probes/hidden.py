@@ -99,6 +99,9 @@ class HiddenProbe(Pretrained):
         position: str | None = None,
         target: str = "correct",
         model: str = "",
+        questions: Sequence[str] | None = None,
+        answers: Sequence[str] | None = None,
+        logprobs: Sequence[Any] | None = None,
         folds: int = 5,
         seed: int = 0,
     ) -> Self:
@@ -109,6 +112,10 @@ class HiddenProbe(Pretrained):
         of its own. `layers` names the layers of X, as the probe reads them later: 0 for the embeddings' output, i for
         the output of block i; by default 0, 1, ... `position` is the token that the states belong to, by default the
         answer's last one, and the prompt's last one for a `DifficultyProbe`. `model` names the model of the states.
+
+        `questions`, `answers` (n texts) and `logprobs` (n series, one number a token) are for the controls alone:
+        the words, and the numbers that need no states. Without them, and without layer 0 beside another layer, the
+        probe is held against nothing, and its trust is `unaudited`.
 
         Nothing is written until `save` is called. Raises `RecordError` for arrays of a wrong shape, with wrong values
         or with too few groups, and `MissingExtra` without the extra `train`.
@@ -129,6 +136,9 @@ class HiddenProbe(Pretrained):
             position=position,
             target=target,
             model=model,
+            questions=questions,
+            answers=answers,
+            logprobs=logprobs,
             folds=folds,
             seed=seed,
             command=f"metaprobe.{cls.__name__}.fit(X, y, folds={folds}, seed={seed})",

@@ -27,8 +27,11 @@ FREE: Mapping[str, Mapping[str, float]] = {
     "lowest3": {"lowest3": 1.0},
     "mean": {"mean": 1.0},
     "min": {"min": 1.0},
+    "first": {"first": 1.0},
+    "length": {"length": 1.0},
 }
-"""Numbers that order answers by themselves, more surprise a worse answer, as weights of the terms. `scaled` is the
+"""Numbers that order answers by themselves, as weights of the terms: more surprise, or more tokens, a worse answer.
+`scaled` is the
 total surprise over the root of the length, half-way between mean and total: over models and tasks that were left out
 it was never far behind the best of them (docs/research/travel.md)."""
 

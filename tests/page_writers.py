@@ -109,6 +109,10 @@ WRITERS = (
         {"docs/research/bundled.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
     ),
     Writer(
+        "research/quality/equal_terms.py",
+        {"docs/research/ladder.md#equal-terms": number("FIGURES", "equal_terms", "sets", "creak-metacrit", "n")},
+    ),
+    Writer(
         "research/travel/page.py",
         {
             "docs/train.md#labels": number("MEASURED", "travel", "curve", "counts", "50", "trained", "auroc"),

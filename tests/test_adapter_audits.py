@@ -7,7 +7,7 @@ import pytest
 from tiny_adapter import stored
 
 from metaprobe.eval.audits import AuditReport
-from metaprobe.eval.controls import REVERSED, TERMS
+from metaprobe.eval.controls import ANSWER, JOINED, REVERSED, TERMS
 from metaprobe.training.recipes.adapter import adapter_audits, control_scores
 from metaprobe.training.recipes.lora import adapter_roles
 from metaprobe.training.texts import TextData, load_texts
@@ -33,7 +33,8 @@ def test_what_the_words_of_the_prompt_tell_is_held_against_the_probe(data: TextD
     good, poor = ({a.name: a.passed for a in audited(data, noise=noise).audits} for noise in (0.3, 3.0))
     controls = {name.removeprefix(AFTER).removesuffix(REVERSED).strip() for name in good if name.startswith(AFTER)}
     free = {f"{which} log-probability" for which in ("mean", "minimum", "scaled", "first", "total")}
-    assert controls == {"prompt TF-IDF", "length", "length of the question", TERMS} | free, "nothing was cut"
+    free |= {"mean of the three lowest", "length", "length of the question"}
+    assert controls == {"prompt TF-IDF", ANSWER, TERMS, JOINED} | free, "nothing was cut"
     assert good[f"{AFTER} prompt TF-IDF"]
     assert not poor[f"{AFTER} prompt TF-IDF"]
 
@@ -54,7 +55,7 @@ def test_without_questions_what_reads_them_is_named_as_not_made(data: TextData) 
     table = replace(data.table, questions=np.full(len(data.table), ""))
     silent = replace(data, evidence=replace(data.evidence, table=table))
     report = audited(silent)
-    assert not any("question" in audit.name or "TF-IDF" in audit.name for audit in report.audits)
+    assert not any("question" in audit.name or "prompt TF-IDF" in audit.name for audit in report.audits)
     for line in ("prompt TF-IDF: needs the questions' texts", "repeated, nearly repeated and reworded questions: need"):
         assert any(skipped.startswith(line) for skipped in report.skipped)
     assert any("splits share no group" in audit.name for audit in report.audits)

@@ -225,8 +225,10 @@ def test_the_runner_makes_what_it_has_the_means_for_and_names_the_rest():
     X[:, 0] += 3.0 * table.y
     score = out_of_fold(X, table.y, table.groups)
     bare = run_audits(AuditInputs(name="probe", table=table, score=score))
-    assert {a.name for a in bare.audits} == {"both classes are common", "probe is above chance"}
-    assert len(bare.skipped) == 11
+    assert [a.name for a in bare.failed] == ["probe was held against a control"]
+    assert bare.failed[0].severity == "unaudited"
+    assert {a.name for a in bare.audits if a.passed} == {"both classes are common", "probe is above chance"}
+    assert len(bare.skipped) == 10
     asked = dataclasses.replace(table, questions=questions(300))
     full = AuditInputs(
         name="probe",

@@ -14,6 +14,7 @@ folder = spoilt_checkpoints.folder
 
 ABSENT = Audit(True, "none", "invalid")
 WEAK, INVALID = Audit(False, "as good", "weak"), Audit(False, "0.71", "invalid")
+UNTRIED = Audit(False, "there is none", "unaudited")
 
 
 def test_the_description_shows_what_a_checkpoint_is_worth_before_what_it_reads(tmp_path):
@@ -63,6 +64,8 @@ def test_an_adapted_checkpoint_names_the_one_whose_audits_hold_for_its_order(tmp
     [
         ({}, "unaudited", ()),
         ({"overlap": ABSENT}, "sound", ()),
+        ({"held against a control": UNTRIED, "overlap": ABSENT}, "unaudited", ("held against a control",)),
+        ({"held against a control": UNTRIED, "length only": WEAK}, "weak", ("held against a control", "length only")),
         ({"length only": WEAK, "overlap": ABSENT}, "weak", ("length only",)),
         ({"length only": WEAK, "shuffled": INVALID, "overlap": ABSENT}, "invalid", ("length only", "shuffled")),
     ],

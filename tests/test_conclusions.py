@@ -7,8 +7,8 @@ import pytest
 from made_up_report import made_up
 
 from metaprobe.checkpoints.table import format_interval
-from metaprobe.eval.compare import BEST_BASELINE, STATED
-from metaprobe.eval.controls import control_named
+from metaprobe.eval.compare import BEST_BASELINE
+from metaprobe.eval.controls import STATED, control_named
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
 from metaprobe.eval.results import (

@@ -21,7 +21,8 @@ from metaprobe.eval.gate_performance import (
 from metaprobe.probes.features import features
 from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_evidence
-from metaprobe.training.recipes.gate import SCHEMA, judge_gates, rising_calibrator
+from metaprobe.training.folds import final_roles
+from metaprobe.training.recipes.gate import SCHEMA, fit_head, judge_gates, rising_calibrator
 from metaprobe.training.thresholds import (
     NO_LOOK,
     Surprise,
@@ -134,6 +135,19 @@ def test_scores_that_go_the_wrong_way_fire_nowhere() -> None:
     assert p[0] == pytest.approx(0.5)  # the share of good answers
 
 
+@pytest.mark.parametrize(("told_by", "reached"), [(np.mean, "mean"), (np.max, "min")])
+def test_a_look_judges_by_the_free_number_that_tells(told_by: Any, reached: str) -> None:
+    rng, made = np.random.default_rng(0), made_up(400).table
+    surprise = rng.exponential(np.exp(0.5 * rng.normal(size=(400, 1))), size=(400, 12))
+    told = np.log(told_by(surprise[:, :10], axis=1))
+    y = (rng.uniform(size=400) < 1 / (1 + np.exp(3 * (told - told.mean())))).astype(np.int64)
+    logprobs = np.empty(400, dtype=object)
+    logprobs[:] = list(-surprise.astype(np.float32))
+    table = dataclasses.replace(made, logprobs=logprobs, tokens=np.full(400, 12), y=y, groups=made.call_ids)
+    head = fit_head(features(SCHEMA, list(logprobs)), table, final_roles(table.groups.tolist(), y), 10)
+    assert head.scorer.reached == reached
+
+
 def known_answers() -> HeldOutLooks:
     """Four answers of 10 tokens, two to each of two questions; the bad ones alone are stopped, after 3 tokens."""
     table = made_up(20).table.rows(np.arange(4))
@@ -148,7 +162,7 @@ def known_answers() -> HeldOutLooks:
         logprobs=logprobs,
     )
     p = np.array([[0.9], [0.1], [0.2], [0.8]])
-    return HeldOutLooks(table, (3,), p, p[:, 0], {0.1: first_below(p, np.array([0.5]), (3,))})
+    return HeldOutLooks(table, (3,), p, p[:, 0], {0.1: first_below(p, np.array([0.5]), (3,))}, np.zeros(4, int))
 
 
 def test_figures_of_a_case_worked_by_hand() -> None:
@@ -177,7 +191,7 @@ def test_what_is_promised_for_all_tasks_is_said_of_each() -> None:
     table = dataclasses.replace(table, y=y, tasks=tasks, groups=table.call_ids)
     stopped = np.where(gsm, np.arange(230) % 80 < 44, np.arange(230) % 20 == 1) & (tasks != "rare")
     p = np.linspace(0.1, 0.9, 230)
-    held_out = HeldOutLooks(table, (3,), p[:, None], p, {0.2: np.where(stopped, 3, 0)})
+    held_out = HeldOutLooks(table, (3,), p[:, None], p, {0.2: np.where(stopped, 3, 0)}, np.zeros(230, int))
     [rate] = gate_report(held_out, resamples=50).rates
     assert rate.false_alarms.estimate < 0.22
     assert rate.worst_task == "gsm8k"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,9 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
     assert said in (tmp_path / "quality" / "README.md").read_text()
     compared = comparison(study, command="a test")
     assert f"{said}." in compared.summary
+    held = Counter(audit.method for audit in compared.audits if audit.name.startswith(f"{audit.method} beats "))
+    assert {compared.headline, study.ladder.name} <= held.keys(), "what the report recommends is audited"
+    assert len(set(held.values())) == 1, "all against one list"
     assert not [
         audit for audit in compared.audits if "question" in audit.name and "roles" in audit.name and not audit.passed
     ]

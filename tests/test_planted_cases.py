@@ -14,7 +14,7 @@ from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes.terms import TERMS as TERM_ORDER
 from metaprobe.training.audit import audit_method
-from metaprobe.training.controls import RUN_IDENTITY, TermsRegression
+from metaprobe.training.controls import RUN_IDENTITY, TermsRegression, control_methods
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import outer_folds
 from metaprobe.training.methods import AFTER, HiddenProbeMethod
@@ -29,14 +29,14 @@ def splits_of(table: AnswerTable) -> list[dict[str, np.ndarray]]:
 
 
 def judged_by(evidence: Evidence, name: str, score: np.ndarray, *more: Judged) -> CrossFit:
-    """Folds in which a method gave these held-out scores."""
-    table = evidence.table
-    roles = tuple(outer_folds(table.groups.tolist(), table.y))
-    return CrossFit((Judged(name, "learned", score, score, 1.0), *more), ("",) * len(roles), roles, {})
+    """Folds in which a method gave these held-out scores, beside the controls that need no fit."""
+    free = [method for method in control_methods(evidence) if not method.fitted]
+    fits = crossfit(evidence, free)
+    return dataclasses.replace(fits, methods=(Judged(name, "learned", score, score, 1.0), *fits.methods, *more))
 
 
 def findings(evidence: Evidence, fits: CrossFit) -> dict[str, Finding]:
-    return {audit.name: audit for audit in audit_method(evidence, fits, PROBE, refits=False).audits}
+    return {audit.name: audit for audit in audit_method(evidence, fits, fits[AFTER]).audits}
 
 
 def twice(table: AnswerTable, *, flipped: float = 0.0, seed: int = 0) -> AnswerTable:

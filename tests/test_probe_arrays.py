@@ -102,7 +102,31 @@ def test_a_saved_probe_is_a_checkpoint_like_any_other(probe: ConfidenceProbe, tm
     np.testing.assert_array_equal(loaded.probability(X[:, 1]), probe.probability(X[:, 1]))
     result = CliRunner().invoke(main, ["verify", str(tmp_path / "probe")])
     assert result.exit_code == 0, result.output
-    assert "controls: need log-probabilities" in (tmp_path / "probe" / "README.md").read_text()
+    assert loaded.checkpoint.trust == "unaudited", "nothing was given that it could be held against"
+    card = (tmp_path / "probe" / "README.md").read_text()
+    assert card.startswith("> Unaudited: its numbers were never held against a control")
+
+
+def test_arrays_are_held_against_the_words_the_log_probabilities_and_layer_0_that_come_with_them() -> None:
+    """The answer's words know the label, and so does layer 0: the probe of another layer adds nothing to them."""
+    X, y, groups = planted(200)
+    X[:, 0, 5] += 3 * (2 * y - 1)
+    rng = np.random.default_rng(0)
+    told = [f"{'yes' if right else 'no'} {rng.integers(9)}" for right in y]
+    series = [-rng.exponential(size=rng.integers(3, 20)) for _ in y]
+    fitted = ConfidenceProbe.fit(X, y, groups=groups, questions=groups, answers=told, logprobs=series, folds=2)
+    held = {name.partition(" beats ")[2] for name in fitted.checkpoint.manifest.audits if " beats " in name}
+    assert {"answer TF-IDF", "prompt TF-IDF", "layer 0, the text", "length", "mean log-probability"} <= held
+    assert "hidden probe, answer beats answer TF-IDF" in fitted.checkpoint.weaknesses
+    assert fitted.checkpoint.trust == "weak"
+    for wrong in (
+        {"answers": told[:3]},
+        {"logprobs": series[:3]},
+        {"logprobs": [[0.5]] * 200},
+        {"questions": [1] * 200},
+    ):
+        with pytest.raises(RecordError, match="expected"):
+            ConfidenceProbe.fit(X, y, **wrong)  # type: ignore[arg-type]
 
 
 def test_a_probe_that_is_not_saved_leaves_nothing_behind() -> None:

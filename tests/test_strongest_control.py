@@ -39,7 +39,7 @@ def test_a_checkpoint_that_loses_to_the_strongest_control_but_beats_the_folds_ch
     fits, y = planted(evidence), evidence.table.y
     reached = {name: float(auroc(y, fits[name].ranking)) for name in (LADDER, MEAN_LOGPROB, BEST_BASELINE)}
     assert reached[MEAN_LOGPROB] > reached[LADDER] > reached[BEST_BASELINE] + 0.05
-    report = audit_method(evidence, fits, USUAL_LADDER, refits=False)
+    report = audit_method(evidence, fits, fits[USUAL_LADDER.name])
     assert report.controls is not None
     assert report.controls.strongest.name == MEAN_LOGPROB
     assert report.controls.strongest.difference.high < 0

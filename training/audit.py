@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.audits import AuditInputs, AuditReport, Elsewhere, judge_left_out, run_audits
-from metaprobe.eval.compare import Judged, auroc_gain, method_results
-from metaprobe.eval.controls import FITTED, free_controls
+from metaprobe.eval.compare import Judged, auroc_gain, control_names, method_results
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.calibration import debiased_ece
 from metaprobe.eval.metrics.discrimination import auroc
@@ -17,7 +16,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import calibrator_on, fit_platt
-from metaprobe.training.controls import RUN_IDENTITY, own_controls
+from metaprobe.training.controls import RUN_IDENTITY
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import outer_folds, roles_without
 from metaprobe.training.methods import (
@@ -38,29 +37,28 @@ REFIT_FOLDS = 2
 def audit_method(
     evidence: Evidence,
     fits: CrossFit,
-    method: Method,
+    method: Method | Judged,
     *,
-    refits: bool = True,
     elsewhere: Elsewhere | None = None,
     seed: int = 0,
 ) -> AuditReport:
-    """Every audit of this method that can be made; `refits=False` leaves out those that fit it anew.
+    """Every audit of this method that can be made; those that fit it anew are for a `Method`.
 
-    `elsewhere`: what `out_of_domain` found. Where the answers are too few for refits in two folds, these audits are
-    named as not made, with the reason.
+    It is held against every control of the folds. `elsewhere`: what `out_of_domain` found. Where the answers are too
+    few for refits in two folds, these audits are named as not made, with the reason.
     """
-    judged, shape = fits[method.name], _noise_shape(evidence, method) if refits else None
-    fitted = {each.name: each.ranking for each in fits.methods if each.name in FITTED}
-    controls = free_controls(evidence.table) | fitted
+    judged, recipe = fits[method.name], None if isinstance(method, Judged) else method
+    shape = None if recipe is None else _noise_shape(evidence, recipe)
+    controls = {*control_names(fits.methods)} - {judged.name, *judged.apart}
     sweeps = fits.probes.get(method.name)
     inputs = AuditInputs(
         name=method.name,
         table=evidence.table,
         score=judged.ranking,
         splits=[roles.parts for roles in fits.roles],
-        controls={name: scores for name, scores in controls.items() if name not in own_controls(method)},
-        refit_labels=_refit_labels(evidence, method) if refits else None,
-        refit_features=_refit_noise(evidence, method) if shape else None,
+        controls={each.name: each.ranking for each in fits.methods if each.name in controls},
+        refit_labels=None if recipe is None else _refit_labels(evidence, recipe),
+        refit_features=None if recipe is None or shape is None else _refit_noise(evidence, recipe),
         features_shape=shape,
         labels=evidence.labels_by_source,
         elsewhere=elsewhere,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -145,16 +146,21 @@ STEEPEST = 2.0
 rounding of a float32 score (some 1e-6 of its spread) into more than `PARITY`."""
 
 
-def fit_platt(score: Floats, y: Labels) -> Platt:
+LEAST_SLOPE = 1e-3
+"""Log-odds that a standard deviation of the scores adds at least, where a map must not turn their order round."""
+
+
+def fit_platt(score: Floats, y: Labels, *, rising: bool = False) -> Platt:
     """Platt scaling (Platt 1999): a logistic regression on one score, with his smoothed targets against overconfidence.
 
-    The slope may come out negative, where higher scores are likelier wrong; no other calibrator turns scores round.
-    Raises `RecordError` where only one class is there, or a score is not finite.
+    The slope may come out negative, where higher scores are likelier wrong, unless it is to be `rising`; no other
+    calibrator turns scores round. Raises `RecordError` where only one class is there, or a score is not finite.
     """
     targets = _targets(score, y)
     z, centre, spread = _standardise(score)
     design = np.stack([z, np.ones_like(z)], axis=1)
-    slope, intercept = _logistic(design, targets, start=(0.0, _prior(targets)))
+    bounds = [(LEAST_SLOPE, None), (None, None)] if rising else None
+    slope, intercept = _logistic(design, targets, start=(LEAST_SLOPE * rising, _prior(targets)), bounds=bounds)
     return Platt(slope=slope / spread, intercept=intercept - slope * centre / spread)
 
 
@@ -212,9 +218,12 @@ def fit_isotonic(score: Floats, y: Labels) -> Isotonic:
     return Isotonic(x.astype(np.float32).astype(np.float64), p)
 
 
+RISING = "rising platt"
+"""Platt's map that never turns scores round, among the names of `FITTERS`."""
 FITTERS: Mapping[str, Callable[[Floats, Labels], Calibrator]] = MappingProxyType(
     {
         Platt.name: fit_platt,
+        RISING: partial(fit_platt, rising=True),
         Beta.name: fit_beta,
         Isotonic.name: fit_isotonic,
     }

@@ -237,8 +237,9 @@ def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
     if not failed:
         return []
     meaning = meaning_of(failed)
-    loud = "invalid" in failed.values()
-    return [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below." if loud else f"> Weak: {meaning}.", ""]
+    if "invalid" in failed.values():
+        return [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below.", ""]
+    return [f"> {'Weak' if 'weak' in failed.values() else 'Unaudited'}: {meaning}.", ""]
 
 
 def _words(name: str) -> str:

@@ -22,7 +22,6 @@ from metaprobe.checkpoints.table import format_interval, p_value
 from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
 from metaprobe.eval.compare import (
     BEST_BASELINE,
-    STATED,
     add_details,
     calibration_words,
     headline_by_model,
@@ -31,7 +30,7 @@ from metaprobe.eval.compare import (
     pair_tests,
     write_item_table,
 )
-from metaprobe.eval.controls import PROMPT, control_named
+from metaprobe.eval.controls import PROMPT, STATED, control_named
 from metaprobe.eval.metacognition import (
     NotTwoChoice,
     at_equal_difficulty,
@@ -441,9 +440,9 @@ def comparison(
 
 
 def _audits(study: Study) -> tuple[Finding, ...]:
-    """Returns each audit of the learned methods once, in the order of the methods."""
-    learned = [method for method in study.methods if method.family == "learned"]
-    reports = [audit_method(study.evidence, study.fits, one, refits=False, seed=study.seed) for one in learned]
+    """Returns each audit of what was learned, of the blend and of the user's own methods once, in their order."""
+    audited = [each for each in study.fits.methods if each.family in ("learned", "own")]
+    reports = [audit_method(study.evidence, study.fits, each, seed=study.seed) for each in audited]
     return tuple(dict.fromkeys(audit for report in reports for audit in report.audits))
 
 

@@ -8,15 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.controls import (
+    ANSWER,
     CELLS,
     FITTED,
     IDENTITY,
+    JOINED,
     PROMPT,
-    SCALED,
     TERMS,
+    TEXT,
     free_controls,
     free_family,
     free_score,
+    has_answers,
     has_questions,
 )
 from metaprobe.eval.metrics.discrimination import auroc
@@ -27,42 +30,76 @@ from metaprobe.records.extras import require
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_offsets, terms_in
+from metaprobe.training.linear import fit_linear_probe
 from metaprobe.training.methods import Fitted, GivenScore, LogprobLadder, Method, Scorer
 
+PENALTIES = (0.1, 1.0, 10.0)
+"""Inverse penalties that a regression on words chooses among."""
 
-def make_tfidf() -> Any:
-    """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted."""
+
+def make_tfidf(fewest: int = 2) -> Any:
+    """Returns what turns texts into TF-IDF rows of their words and pairs of words, still to be fitted.
+
+    `fewest`: texts that must hold a word for it to count.
+    """
     text = require("sklearn.feature_extraction.text", "fit")
-    return text.TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True, token_pattern=r"\S+")
+    return text.TfidfVectorizer(ngram_range=(1, 2), min_df=fewest, sublinear_tf=True, token_pattern=r"\S+")
+
+
+def words_in(texts: NDArray[Any], learn: Rows) -> Any:
+    """Returns sparse TF-IDF rows (n, words) of texts (n,), of the words that the rows to learn from hold."""
+    for fewest in (2, 1):
+        words = make_tfidf(fewest)
+        try:
+            words.fit(texts[learn])
+        except ValueError:  # no word is in so many of them, as where every answer is a number of its own
+            continue
+        return words.transform(texts)
+    return require("scipy.sparse", "fit").csr_matrix((len(texts), 1))
 
 
 @dataclass(frozen=True, slots=True)
-class PromptTfidf:
-    """Logistic regression on the words of the question alone: what can be known without any signal of the model."""
+class TextWords:
+    """Logistic regression on the words of texts: what can be known without any signal of the model.
 
-    name: str = PROMPT
+    With `numbers` it also reads the terms of the log-probabilities and which run an answer is of.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    """Columns of the answer table that hold the texts."""
+    numbers: bool = False
     family: Family = "plain"
     fitted: bool = True
-    penalties: tuple[float, ...] = (0.1, 1.0, 10.0)
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        linear = require("sklearn.linear_model", "fit")
+        linear, sparse = require("sklearn.linear_model", "fit"), require("scipy.sparse", "fit")
         table = evidence.table
-        # The way of asking is part of the prompt, so this control may know it too.
-        prompts = np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
+        texts = [prompts_of(table) if name == "questions" else getattr(table, name) for name in self.columns]
 
-        def fitted(rows: Rows, penalty: float) -> Scorer:
-            words = make_tfidf()
-            model = linear.LogisticRegression(C=penalty, max_iter=1000)
-            model.fit(words.fit_transform(prompts[rows]), table.y[rows])
-            return lambda rows: np.asarray(model.decision_function(words.transform(prompts[rows])), dtype=np.float64)
+        def rows_of(learn: Rows) -> Any:
+            parts = [words_in(each, learn) for each in texts]
+            if self.numbers:
+                runs = np.unique(runs_of(table), return_inverse=True)[1]
+                parts += [
+                    sparse.csr_matrix(standard_terms(evidence, learn)),
+                    sparse.csr_matrix(np.eye(max(runs) + 1)[runs]),
+                ]
+            return sparse.hstack(parts, format="csr")
 
-        selected = {
-            penalty: float(auroc(table.y[roles.selection], fitted(roles.train, penalty)(roles.selection)))
-            for penalty in self.penalties
-        }
+        def fitted(X: Any, learn: Rows, penalty: float) -> Scorer:
+            model = linear.LogisticRegression(C=penalty, max_iter=1000).fit(X[learn], table.y[learn])
+            return lambda rows: np.asarray(model.decision_function(X[rows]), dtype=np.float64)
+
+        X, at = rows_of(roles.train), roles.selection
+        selected = {each: float(auroc(table.y[at], fitted(X, roles.train, each)(at))) for each in PENALTIES}
         best = max(selected, key=lambda penalty: selected[penalty])
-        return Fitted(fitted(roles.learning, best), selected[best])
+        return Fitted(fitted(rows_of(roles.learning), roles.learning, best), selected[best])
+
+
+def prompts_of(table: AnswerTable) -> NDArray[np.str_]:
+    """(n,): the questions. The way of asking is part of the prompt, so that a control may know it too."""
+    return np.array([f"[{v}] {q}" for v, q in zip(table.variants, table.questions, strict=True)])
 
 
 def smooth_means(
@@ -112,6 +149,15 @@ RUN_IDENTITY = CellTable(IDENTITY, ("models", "tasks", "variants"))
 """A judge that knows only which run an answer is of: which model answered which task, asked in which way."""
 
 
+def standard_terms(evidence: Evidence, learn: Rows) -> Scores:
+    """Returns the terms (n, 7) of the log-probabilities, standardised by the rows to learn from."""
+    known = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
+    terms = terms_in(evidence.features if known else features(schema(ALONE), list(evidence.table.logprobs)))
+    centre, spread = terms[learn].mean(axis=0), terms[learn].std(axis=0)
+    standard: Scores = (terms - centre) / np.where(spread > 0, spread, 1.0)
+    return standard
+
+
 @dataclass(frozen=True, slots=True)
 class TermsRegression:
     """Logistic regression on all terms of the log-probabilities, with a base rate for each run.
@@ -124,14 +170,10 @@ class TermsRegression:
     fitted: bool = True
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        table = evidence.table
-        known = evidence.feature_names[-len(TERM_NAMES) :] == TERM_NAMES
-        terms = terms_in(evidence.features if known else features(schema(ALONE), list(table.logprobs)))
-        runs = runs_of(table)
+        table, runs = evidence.table, runs_of(evidence.table)
 
         def fitted(learn: Rows) -> Scorer:
-            centre, spread = terms[learn].mean(axis=0), terms[learn].std(axis=0)
-            standard = (terms - centre) / np.where(spread > 0, spread, 1.0)
+            standard = standard_terms(evidence, learn)
             fit = fit_offsets(standard[learn], table.y[learn], runs[learn])
             return lambda rows: standard[rows] @ fit.weights + fit.rates.of(runs[rows])
 
@@ -139,24 +181,44 @@ class TermsRegression:
         return Fitted(fitted(roles.learning), selected)
 
 
+@dataclass(frozen=True, slots=True)
+class TextProbe:
+    """A linear probe of layer 0, the embeddings of the tokens: the text as the model reads it, before any thought."""
+
+    name: str = TEXT
+    family: Family = "plain"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        states, table = evidence.states, evidence.table
+        assert states is not None, "offered only where layer 0 was captured"
+        probe = fit_linear_probe(
+            states, table.y, table.groups.tolist(), roles, positions=states.positions, layers=(0,), seed=seed
+        )
+        return Fitted(lambda rows: probe.score(states, rows), max(point.auroc for point in probe.sweep))
+
+
 def control_methods(evidence: Evidence) -> list[Method]:
     """Returns the controls that these answers allow, in the order of a comparison."""
-    table = evidence.table
+    table, states = evidence.table, evidence.states
     free = [GivenScore(name, free_family(name), partial(free_score, name)) for name in free_controls(table)]
+    # Questions or answers that are not stored say nothing.
+    texts = (*(("questions",) if has_questions(table) else ()), *(("answers",) if has_answers(table) else ()))
     return [
         *free,
-        *((PromptTfidf(),) if has_questions(table) else ()),  # questions that are not stored say nothing
+        *(TextWords(PROMPT if column == "questions" else ANSWER, (column,)) for column in texts),
         *(control for control in (CellTable(), RUN_IDENTITY) if control.varies(table)),
         *((TermsRegression(),) if table.measured else ()),
+        *((TextWords(JOINED, texts, numbers=True),) if texts and table.measured else ()),
+        # Where no other layer was captured, it is all that a probe reads.
+        *((TextProbe(),) if states is not None and 0 in states.layers and len(states.layers) > 1 else ()),
     ]
 
 
-def own_controls(method: Method) -> tuple[str, ...]:
-    """Returns the controls that a method cannot beat: it is one of them, or has tried it as a step of its own.
+def controls_apart(method: Method) -> tuple[str, ...]:
+    """Returns the controls that a method is not held against.
 
-    A predictor of runs that nobody has seen stays the scaled log-probability, and is made to do without the runs and
-    the questions: it is held against free numbers only.
+    A predictor for runs that nobody has seen is made to do without the runs and the questions: it is held against
+    numbers that need no fit.
     """
-    if not isinstance(method, LogprobLadder):
-        return ()
-    return (SCALED, *FITTED) if method.new_tasks else (TERMS,)
+    return FITTED if isinstance(method, LogprobLadder) and method.new_tasks else ()

@@ -170,12 +170,13 @@ def fit_probability(
 
     Without `climb`, for runs that nobody has seen, the map is of scores without base rates.
 
-    `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds.
+    `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It
+    must rise: the ladder has decided which way round its number tells.
     """
     ladder = fit_ladder(X, y, groups, runs, roles, names=names, climb=climb, seed=seed)
     rows = roles.calibration
     scores = ladder.score_of(X[rows], runs[rows]) if climb else ladder.score(X[rows])
-    return RunProbability(ladder, fit_platt(scores, y[rows]), inverted)
+    return RunProbability(ladder, fit_platt(scores, y[rows], rising=True), inverted)
 
 
 def fit_level(

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.features import TERM_NAMES
-from metaprobe.probes.terms import FREE, SCALED, TERMS
+from metaprobe.probes.terms import FLOOR, FREE, TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.training.calibration import Floats, clustered_se, sigmoid
@@ -168,18 +169,66 @@ def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) ->
 
 # The ladder judges answers by their log-probabilities, with the least that the data justify, a free number first.
 #
-#     scaled total -> another free number -> all terms -> terms and trees
+#     the best free number -> one the wrong way round -> all terms -> terms and trees
 #
-# Each step is taken only where, on groups that it was not fitted on, it lowers the log loss by more than chance would.
-# All have the same base rates of runs beside them (`metaprobe.training.ladder`), so that no step is taken for
-# knowing which run an answer is of.
+# The free numbers are of one complexity, a weight and a base rate, so that the one of least log loss on groups left out
+# is taken; the first one is taken where others are as good. The theory gives the sign of the weight: more surprise is a
+# worse answer. Where the answers say otherwise the weight is next to none, so that chance does not turn the order
+# round; that it is the other way round is a step of its own. Each further step is taken only where, on groups that it
+# was not fitted on, it lowers the log loss by more than chance would. All have the same base rates of runs beside them,
+# so that no step is taken for knowing which run an answer is of.
 
 ALL_TERMS, WITH_TREES = "all terms", "terms and trees"
 SURE = 0.99
-"""One-sided confidence that a step's gain is above 0: there are several, and on noise none of them should be taken."""
+"""One-sided confidence that a further step's gain is above 0: on noise none of them should be taken."""
+TIED = 1e-6
+"""Log loss, in nats an answer, by which two free numbers may differ and be as good: rounding differs by less."""
+LEAST = 1e-3
+"""Least log-odds that a standard deviation of a free number takes away: it then orders answers, and hardly more."""
 FOLDS = 5
 FEWEST_FOR_TREES = 500
 """Answers of train and selection together; below, trees were never worth it in any data set that was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderColumns:
+    """The features that the linear part reads, m of them, and the free numbers that are made of them."""
+
+    places: tuple[int, ...]
+    """Columns of the features, counted from the end where negative."""
+    free: Mapping[str, tuple[float, ...]]
+    """Free number -> a weight for each of the columns, so that more of it is a worse answer; ties go to the first."""
+    logprobs: bool = False
+    """Whether the columns are log-probabilities, of which the logarithm of the surprise is read; else they are terms,
+    read as they are."""
+
+    def of(self, X: NDArray[np.floating[Any]]) -> Floats:
+        """Returns what is read (n, m) of features (n, d); an undefined log-probability reads as one of 0."""
+        values = X[:, list(self.places)].astype(np.float64)
+        return np.log(FLOOR - np.nan_to_num(values)) if self.logprobs else values
+
+    def add_to(self, graph: GraphBuilder, features: str, width: int) -> str:
+        """Adds the same to a graph: (n, width) float32 features in, (n, m) out."""
+        places = graph.constant(np.array(self.places) % width)
+        values = graph.add("Gather", features, places, axis=1)
+        if not self.logprobs:
+            return values
+        known = graph.add("Where", graph.add("IsNaN", values), graph.number([0.0]), values)
+        return graph.add("Log", graph.add("Sub", graph.number(FLOOR), known))
+
+    def columns(self, name: str) -> Floats:
+        """Returns (m, k): everything that is read, or the one number `name` that is made of it, maybe reversed."""
+        if name == ALL_TERMS:
+            return np.eye(len(self.places))
+        sign = -1.0 if name.endswith(REVERSED) else 1.0
+        return sign * np.array(self.free[name.removesuffix(REVERSED)])[:, None]
+
+
+WHOLE = LadderColumns(
+    tuple(range(-len(TERMS), 0)),
+    {name: tuple(parts.get(term, 0.0) for term in TERMS) for name, parts in FREE.items()},
+)
+"""The terms of a finished answer, which are the last features of a schema with terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +237,7 @@ class Step:
 
     name: str
     against: str
-    """The step that was reached before."""
+    """The step that was reached before; of a free number, the one that ties go to."""
     gain: float
     """Log loss less, in nats an answer, on groups that neither was fitted on."""
     se: float
@@ -200,19 +249,26 @@ class Step:
 class Ladder:
     """The step that was reached, fitted. A score is log-odds: evidence, plus the base rate of the answer's run."""
 
-    reached: str
+    linear: str
+    """The linear step: a free number, or all terms."""
     weights: Floats
-    """(7,) of the terms as they are; 0 for those that are not used."""
+    """(m,) of what is read; 0 for what is not used."""
     rates: RunRates
-    """Base rates where all terms are 0."""
-    trees: Trees | None
-    steps: tuple[Step, ...]
-    selection_auroc: float
+    """Base rates where all that is read is 0."""
+    trees: Trees | None = None
+    steps: tuple[Step, ...] = ()
+    selection_auroc: float = np.nan
     """On groups that it was not fitted on; of all answers together, base rates included."""
+    read: LadderColumns = WHOLE
+
+    @property
+    def reached(self) -> str:
+        """The last step that was taken."""
+        return self.linear if self.trees is None else WITH_TREES
 
     def score(self, X: NDArray[np.floating[Any]]) -> Floats:
-        """Log-odds (n,) of answers of a run of average base rate; X (n, d), whose last 7 columns are the terms."""
-        linear = terms_in(X) @ self.weights + self.rates.mean
+        """Log-odds (n,) of answers of a run of average base rate; X (n, d) features."""
+        linear = self.read.of(X) @ self.weights + self.rates.mean
         return linear if self.trees is None else linear + self.trees.score(X)
 
     def score_of(self, X: NDArray[np.floating[Any]], runs: NDArray[np.generic]) -> Floats:
@@ -221,11 +277,8 @@ class Ladder:
 
     def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
         """Adds the evidence to a graph: (n, width) float32 features in, (n, 1) log-odds out."""
-        terms = graph.add("Gather", features, graph.constant(np.arange(width - len(TERMS), width)), axis=1)
-        weighted, mean = (
-            graph.add("MatMul", terms, graph.number(self.weights[:, None])),
-            graph.number([[self.rates.mean]]),
-        )
+        read, weights = self.read.add_to(graph, features, width), graph.number(self.weights[:, None])
+        weighted, mean = graph.add("MatMul", read, weights), graph.number([[self.rates.mean]])
         if self.trees is None:
             return graph.add("Add", weighted, mean, name=output)
         linear = graph.add("Add", weighted, mean)
@@ -234,7 +287,7 @@ class Ladder:
 
 def terms_in(X: NDArray[np.floating[Any]]) -> Floats:
     """Returns the terms (n, 7) among features (n, d): the last columns."""
-    return X[:, -len(TERMS) :].astype(np.float64)
+    return WHOLE.of(X)
 
 
 def fit_ladder(
@@ -245,45 +298,73 @@ def fit_ladder(
     roles: Roles,
     *,
     names: Sequence[str],
+    read: LadderColumns = WHOLE,
     climb: bool = True,
     seed: int = 0,
 ) -> Ladder:
     """Climbs as far as the train and selection rows carry, and fits what was reached on both.
 
-    X (n, d): features of a schema with terms; `names` (d,). `runs` (n,): the run of each answer.
-    Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were taken on other
-    models and tasks lost what they had gained (docs/research/travel.md).
+    X (n, d): features, `names` (d,); where the `WHOLE` answer is read, of a schema with terms. `runs` (n,): the run of
+    each answer. Without `climb` it stays the scaled total: for models and tasks that nobody has seen, steps that were
+    taken on other models and tasks lost what they had gained (docs/research/travel.md).
     """
-    if tuple(names[-len(TERMS) :]) != TERM_NAMES:
+    if read is WHOLE and tuple(names[-len(TERMS) :]) != TERM_NAMES:
         raise RecordError(f"the last features are {', '.join(names[-len(TERMS) :])}; expected {', '.join(TERM_NAMES)}")
-    terms, rows = terms_in(X), roles.learning
-    steps = _Climb(terms, y, groups, runs, rows, seed)
+    values, rows = read.of(X), roles.learning
+    steps = _Climb(read, values, y, groups, runs, rows, seed)
     trees = None
     if climb:
         steps.choose_linear()
-        if len(names) > len(TERMS) and len(rows) >= FEWEST_FOR_TREES:
+        if len(names) > len(read.places) and len(rows) >= FEWEST_FOR_TREES:
             trees = steps.try_trees(X, roles, names)
-    linear = _fit_columns(terms, y, runs, rows, steps.columns)
+    linear = _fit_linear(steps.linear, read, values, y, runs, rows)
     if trees is not None:
         trees = refit_trees(trees, X, y, roles, names=names, start=linear.score_of(X, runs))
-    return replace(
-        linear,
-        reached=steps.reached,
-        trees=trees,
-        steps=tuple(steps.steps),
-        selection_auroc=steps.selection_auroc(),
-    )
+    return replace(linear, trees=trees, steps=tuple(steps.steps), selection_auroc=steps.selection_auroc())
 
 
-def _fit_columns(terms: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows, columns: Floats) -> Ladder:
-    """The linear part on some columns (7, k), each made of the terms, fitted on these rows."""
-    here = terms[rows] @ columns
+def unseen_scores(
+    ladder: Ladder,
+    X: NDArray[np.float32],
+    y: NDArray[np.int64],
+    groups: NDArray[np.str_],
+    runs: NDArray[np.str_],
+    rows: Rows,
+    *,
+    names: Sequence[str],
+    folds: int,
+    seed: int = 0,
+) -> Floats:
+    """Returns a score (rows,) of each row by the steps of this ladder, fitted on the other folds of these rows.
+
+    A ladder's own scores of what it was fitted on are too good.
+    """
+    values, nothing = ladder.read.of(X), rows[:0]
+    scores = np.full(len(X), np.nan)
+    for rest, part in group_folds(rows, groups.tolist(), y, folds, seed):
+        fit = _fit_linear(ladder.linear, ladder.read, values, y, runs, rest)
+        if ladder.trees is not None:
+            own, start = Roles(rest, nothing, nothing, part), fit.score_of(X, runs)
+            fit = replace(fit, trees=refit_trees(ladder.trees, X, y, own, names=names, start=start))
+        scores[part] = fit.score(X[part])
+    return scores[rows]
+
+
+def _fit_linear(
+    name: str, read: LadderColumns, values: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows
+) -> Ladder:
+    """The linear step `name` on what is read (n, m), fitted on these rows."""
+    columns = read.columns(name)
+    here = values[rows] @ columns
     centre, spread = here.mean(axis=0), here.std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
-    fit = fit_offsets((here - centre) / spread, y[rows], runs[rows])
+    standard = (here - centre) / spread
+    fit = fit_offsets(standard, y[rows], runs[rows])
+    if name != ALL_TERMS and fit.weights[0] > -LEAST:
+        fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=1e-6)
     weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
-    return Ladder("", weights, rates, None, (), np.nan)
+    return Ladder(name, weights, rates, read=read)
 
 
 class _Climb:
@@ -291,33 +372,40 @@ class _Climb:
 
     def __init__(
         self,
-        terms: Floats,
+        read: LadderColumns,
+        values: Floats,
         y: NDArray[np.int64],
         groups: NDArray[np.str_],
         runs: NDArray[np.str_],
         rows: Rows,
         seed: int,
     ) -> None:
-        self._terms, self._y, self._groups, self._rows = terms, y, groups, rows
+        self._read, self._values, self._y, self._groups, self._rows = read, values, y, groups, rows
         self._runs = np.unique(runs, return_inverse=True)[1]  # numbers are compared much faster than names
         self._clusters, self._seed = np.unique(groups, return_inverse=True)[1], seed
         self._folds = _folds(rows, groups, y, seed)
         self.steps: list[Step] = []
-        self.reached = self._linear = SCALED
+        self.linear = next(iter(read.free))
         self._scores: dict[str, Floats] = {}
 
-    @property
-    def columns(self) -> Floats:
-        """Columns of the linear part, (7, k)."""
-        return _columns(self._linear)
-
     def choose_linear(self) -> None:
-        """Takes another free number, and then all terms, where they are better on folds left out."""
+        """Takes the best free number, then one the wrong way round or all terms where that pays on folds left out."""
         if not self._folds:
             return
-        for name in (*(free for free in FREE if free != SCALED), ALL_TERMS):
-            compared = self._compare(self._unseen(name), self._unseen(self.reached), self._judged)
-            self._note(name, *compared)
+        first, *others = self._read.free
+        compared = {name: self._compare(self._unseen(name), self._unseen(first), self._judged) for name in others}
+        best = max(others, key=lambda name: compared[name][0])
+        if compared[best][0] > TIED:
+            self.linear = best
+        self.steps += [Step(name, first, *compared[name][:2], name == self.linear) for name in others]
+        turned = {f"{name}{REVERSED}": self._over_linear(f"{name}{REVERSED}") for name in self._read.free}
+        contrary = max(turned, key=lambda name: turned[name][0])
+        for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
+            if self._pays(name, *(found or self._over_linear(name))):
+                self.linear = name
+
+    def _over_linear(self, name: str) -> tuple[float, float, int]:
+        return self._compare(self._unseen(name), self._unseen(self.linear), self._judged)
 
     def try_trees(self, X: NDArray[np.float32], roles: Roles, names: Sequence[str]) -> Trees | None:
         """Trees on top of the linear part, where selection rows that neither has seen show a gain."""
@@ -325,34 +413,36 @@ class _Climb:
         try:
             parts = [part for _, part in group_folds(train, self._groups.tolist(), self._y, 4, self._seed + 2)]
             own = Roles(np.sort(np.concatenate(parts[:3])), parts[3], held_out, held_out)
-            linear = _fit_columns(self._terms, self._y, self._runs, train, self.columns)
+            linear = self._fit(self.linear, train)
             start = linear.score_of(X, self._runs)
             trees = fit_trees(X, self._y, own, names=names, start=start, seed=self._seed)
         except RecordError:
             return None
         plain = linear.score(X[held_out])
         compared = self._compare(plain + trees.score(X[held_out]), plain, held_out)
-        self._note(WITH_TREES, *compared)
-        return trees if self.steps[-1].taken else None
+        return trees if self._pays(WITH_TREES, *compared) else None
 
     def selection_auroc(self) -> float:
         """AUROC of the linear step reached on folds left out; of the fit itself where there are no folds."""
         if not self._folds:
-            linear = _fit_columns(self._terms, self._y, self._runs, self._rows, self.columns)
-            return float(auroc(self._y[self._rows], linear.score_of(self._terms[self._rows], self._runs[self._rows])))
-        return float(auroc(self._y[self._judged], self._unseen(self._linear)))
+            return float(auroc(self._y[self._rows], self._scores_of(self._fit(self.linear, self._rows), self._rows)))
+        return float(auroc(self._y[self._judged], self._unseen(self.linear)))
 
     @property
     def _judged(self) -> Rows:
         return np.concatenate([part for _, part in self._folds])
 
+    def _fit(self, name: str, rows: Rows) -> Ladder:
+        return _fit_linear(name, self._read, self._values, self._y, self._runs, rows)
+
+    def _scores_of(self, fit: Ladder, rows: Rows) -> Floats:
+        scores: Floats = self._values[rows] @ fit.weights + fit.rates.of(self._runs[rows])
+        return scores
+
     def _unseen(self, name: str) -> Floats:
         """Scores of the judged rows, each by a fit on the other folds."""
         if name not in self._scores:
-            parts = []
-            for rest, part in self._folds:
-                fit = _fit_columns(self._terms, self._y, self._runs, rest, _columns(name))
-                parts.append(fit.score_of(self._terms[part], self._runs[part]))
+            parts = [self._scores_of(self._fit(name, rest), part) for rest, part in self._folds]
             self._scores[name] = np.concatenate(parts)
         return self._scores[name]
 
@@ -370,20 +460,12 @@ class _Climb:
         losses: Floats = np.logaddexp(0, np.where(y == 1, -logit, logit))
         return losses
 
-    def _note(self, name: str, gain: float, se: float, clusters: int) -> None:
+    def _pays(self, name: str, gain: float, se: float, clusters: int) -> bool:
+        """Notes a further step, and returns whether its gain is more than chance would give."""
         quantile = require("scipy.special", "fit").stdtrit
-        taken = clusters > 1 and gain > quantile(clusters - 1, SURE) * se
-        self.steps.append(Step(name, self.reached, gain, se, bool(taken)))
-        if taken:
-            self.reached = name
-            self._linear = self._linear if name == WITH_TREES else name
-
-
-def _columns(name: str) -> Floats:
-    """(7, k): the terms themselves, or the one number that is made of them."""
-    if name == ALL_TERMS:
-        return np.eye(len(TERMS))
-    return np.array([[FREE[name].get(term, 0.0)] for term in TERMS])
+        taken = bool(clusters > 1 and gain > quantile(clusters - 1, SURE) * se)
+        self.steps.append(Step(name, self.linear, gain, se, taken))
+        return taken
 
 
 def _folds(rows: Rows, groups: NDArray[np.str_], y: NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:

@@ -142,6 +142,7 @@ def fit_linear_probe(
     roles: Roles,
     *,
     positions: Sequence[str],
+    layers: Sequence[int] = (),
     penalties: Sequence[float] = PENALTIES,
     metric: MetricFunction = auroc,
     seed: int = 0,
@@ -149,7 +150,8 @@ def fit_linear_probe(
     """The probe of the layer, position and penalty chosen by `one_standard_error`, fitted on all learning rows.
 
     Hundreds of combinations are tried, so a single selection part of some hundred rows would mostly select noise: every
-    learning row takes its turn, in `INNER_FOLDS` folds by group. Raises `RecordError` where a position is missing.
+    learning row takes its turn, in `INNER_FOLDS` folds by group. `layers`: those to choose among; all unless given.
+    Raises `RecordError` where a position is missing.
     """
     check_captured(states, (), positions)
     pool, target = roles.learning, y.astype(np.float64)
@@ -157,7 +159,7 @@ def fit_linear_probe(
     balanced = (target > np.median(target[pool])).astype(np.int64) if metric is not auroc else y.astype(np.int64)
     for number, (_, part) in enumerate(group_folds(pool, groups, balanced, INNER_FOLDS, seed + 2)):
         fold[part] = number
-    places = [(layer, position) for position in positions for layer in states.layers]
+    places = [(layer, position) for position in positions for layer in layers or states.layers]
     reached = np.empty((len(places), INNER_FOLDS, len(penalties)))
     for i, (layer, position) in enumerate(places):
         scores = score_held_out(states.read(layer, position)[pool], target[pool], fold[pool], penalties)

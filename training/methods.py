@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.eval.table import AnswerTable
-from metaprobe.training.calibration import USUAL_CALIBRATORS, Platt
+from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import fit_ladder, fit_offsets
@@ -109,8 +109,9 @@ class LogprobLadder:
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
-    calibrators: ClassVar[tuple[str, ...]] = (Platt.name,)
-    """Platt's alone: an exported base rate is added to its log-odds."""
+    calibrators: ClassVar[tuple[str, ...]] = (RISING,)
+    """Platt's alone: an exported base rate is added to its log-odds. It must rise, because the ladder has decided which
+    way round its number tells."""
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
         table, X = evidence.table, evidence.features
@@ -161,7 +162,7 @@ class LearnedDecisions:
             centre, spread = np.nanmean(X[learn][:, held], axis=0), np.nanstd(X[learn][:, held], axis=0)
             standard = np.nan_to_num((X[:, held] - centre) / np.where(spread > 0, spread, 1.0))
             fit = fit_offsets(standard[learn], table.y[learn], runs[learn], sd=sd)
-            nothing = np.isnan(X[:, held]).all(axis=1)
+            nothing = np.asarray(np.isnan(X[:, held]).all(axis=1))
             return lambda rows: np.where(nothing[rows], np.nan, standard[rows] @ fit.weights + fit.rates.of(runs[rows]))
 
         y, rows = table.y[roles.selection], roles.selection

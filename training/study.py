@@ -7,17 +7,18 @@ whose figures are those of the folds.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED, Judged
+from metaprobe.eval.compare import BEST_BASELINE, Judged
 from metaprobe.eval.controls import REVERSED
-from metaprobe.eval.results import Family
+from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.decisions import MADE
 from metaprobe.training.calibration import calibrator_on
-from metaprobe.training.controls import control_methods, own_controls
+from metaprobe.training.controls import control_methods, controls_apart
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, outer_folds, with_fewer
 from metaprobe.training.heads import INVERTED
@@ -37,10 +38,6 @@ from metaprobe.training.methods import (
 )
 from metaprobe.training.options import OnStep, quiet
 
-BASELINES: tuple[Family, ...] = ("log-probability", "plain")
-"""Families among which the best plain baseline is chosen."""
-
-
 OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
 
 
@@ -55,7 +52,7 @@ class CrossFit:
 
     methods: tuple[Judged, ...]
     best_baseline: tuple[str, ...]
-    """The plain baseline that each fold chose on its selection rows."""
+    """The control that each fold chose on its selection rows."""
     roles: tuple[Roles, ...]
     """Roles of each fold."""
     probes: Mapping[str, tuple[LinearProbe, ...]]
@@ -72,21 +69,14 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
 
     There are probes only where hidden states were captured. What was never stated has no number.
     """
-    table = evidence.table
-    given: list[Method] = [
-        GivenScore(STATED, "explicit", lambda t: t.stated_confidence),
-        GivenScore("stated ease", "explicit", lambda t: 1 - t.stated_difficulty),
-        *decision_methods(evidence),
-        *control_methods(evidence),
-    ]
-    methods = [m for m in given if not isinstance(m, GivenScore) or np.isfinite(m.values(table)).any()]
-    methods += [ladder] if table.measured else []
+    methods: list[Method] = [*decision_methods(evidence), *control_methods(evidence)]
+    methods += [ladder] if evidence.table.measured else []
     positions = () if evidence.states is None else evidence.states.positions
     answer = tuple(position for position in positions if position != "prompt_last")
     for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
         if read:
             methods.append(HiddenProbeMethod(name, read))
-    blend = blend_of(table, [method for method in methods if isinstance(method, HiddenProbeMethod)])
+    blend = blend_of(evidence.table, [method for method in methods if isinstance(method, HiddenProbeMethod)])
     return methods if blend is None else [*methods, blend]
 
 
@@ -109,8 +99,14 @@ def decision_methods(evidence: Evidence) -> list[Method]:
         return []
     columns = zip(evidence.decision_names, evidence.decisions.T, strict=True)
     asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
-    given = [GivenScore(f"decision {name}", "decision", lambda _, held=column: held) for name, column in asked]
+    known = [(name, column) for name, column in asked if np.isfinite(column).any()]
+    given = [GivenScore(f"decision {name}", "decision", partial(_held, column=column)) for name, column in known]
     return [*given, LearnedDecisions()]
+
+
+def _held(_: AnswerTable, *, column: Scores) -> Scores:
+    """Returns a column that is at hand, whatever the table."""
+    return column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,15 +226,15 @@ def crossfit(
             selected[method.name].append(fitted.selection_auroc)
         if (BEST_BASELINE, "plain") in columns:
             # Which way round a reversed control tells was read off all answers, the test rows too.
-            chosen = [m.name for m in methods if m.family in BASELINES and not m.name.endswith(REVERSED)]
+            chosen = [m.name for m in methods if m.family in CONTROL_FAMILIES and not m.name.endswith(REVERSED)]
             best = max(chosen, key=lambda name: selected[name][-1])
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
         for name, logit in logits.items():
             probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
-    own = {method.name: own_controls(method) for method in methods}
+    apart = {method.name: controls_apart(method) for method in methods}
     results = tuple(
-        Judged(name, family, probability[name], ranking[name], coverage[name], own.get(name, ()))
+        Judged(name, family, probability[name], ranking[name], coverage[name], apart.get(name, ()))
         for name, family in columns
     )
     return CrossFit(
@@ -253,7 +249,7 @@ def crossfit(
 def _columns(methods: Sequence[Method]) -> list[tuple[str, Family]]:
     """Returns name and family of what is judged: the methods, then the best plain baseline and the blend, if any."""
     columns = [(method.name, method.family) for method in methods if not isinstance(method, Blend)]
-    if any(method.family in BASELINES for method in methods):
+    if any(method.family in CONTROL_FAMILIES for method in methods):
         columns.append((BEST_BASELINE, "plain"))
     return columns + [(method.name, method.family) for method in methods if isinstance(method, Blend)]
 

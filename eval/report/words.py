@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.table import format_interval, number, percent, verdict
 from metaprobe.eval.compare import calibration_words
 from metaprobe.eval.controls import control_named
@@ -53,12 +54,19 @@ def chosen_in_folds(comparison: Comparison) -> str:
     return f"{first} in {folds} of {sum(comparison.baselines.values())} folds{rest}"
 
 
+CONSEQUENCE: dict[Severity, str] = {
+    "invalid": "cannot be believed",
+    "weak": "are weaker than they look",
+    "unaudited": "were never held against a control",
+}
+
+
 def consequence(audit: Finding) -> str:
     """Says how much a failed audit weakens the numbers of its method, or of every method; empty where it passed."""
     if audit.passed:
         return ""
     numbers = f"the numbers of {audit.method}" if audit.method else "the numbers"
-    return f"{numbers} cannot be believed" if audit.severity == "invalid" else f"{numbers} are weaker than they look"
+    return f"{numbers} {CONSEQUENCE[audit.severity]}"
 
 
 def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
@@ -228,7 +236,8 @@ def _reliability(comparison: Comparison) -> list[str]:
     if comparison.audits:
         sentences.append(f"{len(comparison.audits) - len(failed)} of {len(comparison.audits)} audits passed.")
     sentences += [f"Failed: {audit.name}; {consequence(audit)}." for audit in failed if audit.severity == "invalid"]
-    if weak := sum(audit.severity != "invalid" for audit in failed):
+    sentences += [f"{consequence(audit).capitalize()}." for audit in failed if audit.severity == "unaudited"]
+    if weak := sum(audit.severity == "weak" for audit in failed):
         sentences.append(f"{weak} of the audits failed in a way that makes numbers weaker than they look.")
     if size.groups < FEW_GROUPS:
         sentences.append(f"{size.groups} groups are few: small differences cannot be seen.")

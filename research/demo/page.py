@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED
+from metaprobe.eval.compare import BEST_BASELINE
+from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, TREES

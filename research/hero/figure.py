@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from metaprobe.eval.compare import STATED
+from metaprobe.eval.controls import STATED
 from metaprobe.training.methods import BLEND
 from research.blocks import write
 from research.hero.measure import MEASURED, ROOT

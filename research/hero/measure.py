@@ -14,7 +14,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.eval.compare import STATED
+from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.bootstrap import cluster_weights, mean_interval
 from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import TREES, FeatureTrees, GivenScore

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metaprobe.eval.compare import STATED
+from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.bootstrap import Interval
 from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.strongest_control import ControlComparison

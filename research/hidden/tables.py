@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from metaprobe.eval.compare import BEST_BASELINE, STATED
+from metaprobe.eval.compare import BEST_BASELINE
+from metaprobe.eval.controls import STATED
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB
 from research.blocks import markdown
 from research.hidden.controls import JOINED, gain_of, shown

@@ -11,6 +11,7 @@ import json
 import tempfile
 import warnings
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,8 +24,8 @@ from metaprobe.checkpoints.table import Table
 from metaprobe.eval.gate_performance import GateReport, LookResult, RateResult, UseResult, interval_text
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.probes.features import features
-from metaprobe.records.errors import RecordError
 from metaprobe.training.evidence import load_evidence
+from metaprobe.training.ladder import fit_ladder
 from metaprobe.training.options import GateOptions
 from metaprobe.training.recipes import gate as recipe
 from metaprobe.training.recipes.gate import SCHEMA, judge_gates, write_gate
@@ -63,18 +64,18 @@ def measured(store: str, agent: str) -> dict[str, Any]:
         options = GateOptions(out=Path(folder) / "gate", command="research/production/gate.py")
         checkpoint, report = write_gate(evidence, options)
     failed = [name for name, audit in checkpoint.manifest.audits.items() if not audit.passed]
-    return {"report": asdict(report), "failed": failed, "without_trees": without_trees(store, agent)}
+    return {"report": asdict(report), "failed": failed, "by_the_mean": by_the_mean(store, agent)}
 
 
-def without_trees(store: str, agent: str) -> dict[str, Any]:
-    """What the same recipe stops by the mean log-probability alone: its trees are refused at every look.
+def by_the_mean(store: str, agent: str) -> dict[str, Any]:
+    """What the same recipe stops by the mean log-probability alone: it stays at the first step at every look.
 
     Shares of the good and of the bad answers that are stopped, of both gates, and their difference, by the rate.
     """
     evidence = load_evidence([ROOT / "recorded" / store], stage="answer", agent=agent or None, hidden=False)
     table, X = evidence.table, features(SCHEMA, list(evidence.table.logprobs))
     gates = [judge_gates(evidence, X, alphas=RATES)[0].fired]
-    with mock.patch.object(recipe, "fit_trees", side_effect=RecordError("the control has none")):
+    with mock.patch.object(recipe, "fit_ladder", partial(fit_ladder, climb=False)):
         gates.append(judge_gates(evidence, X, alphas=RATES)[0].fired)
     found = {}
     for alpha in sorted(gates[0].keys() & gates[1].keys()):
@@ -97,7 +98,7 @@ def page_command() -> None:
     for title, found in json.loads(FIGURES.read_text(encoding="utf-8")).items():
         audits = f"failed audits: {', '.join(found['failed'])}" if found["failed"] else "all audits passed"
         told = gate_markdown(report_of(found["report"])).splitlines()
-        lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside_the_mean(found["without_trees"]), ""]
+        lines += [f"### {title}", "", *told, f"- {audits}.", "", *beside_the_mean(found["by_the_mean"]), ""]
     write(PAGE, "gate", lines)
 
 
@@ -152,7 +153,7 @@ def gate_markdown(report: GateReport) -> str:
 
 
 def beside_the_mean(found: dict[str, Any]) -> list[str]:
-    """What the same recipe without trees stops."""
+    """What the same recipe stops that stays at the mean."""
     rows = []
     for alpha, shares in found.items():
         cells = []

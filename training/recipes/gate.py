@@ -1,25 +1,33 @@
 """The recipe of the streaming gate: a head for each look at the first tokens, and thresholds for all looks together.
 
-A look judges by trees on all statistics of the first tokens, or by their mean log-probability alone. In each fold, and
-for the model that is exported: heads are fitted on learning rows, looks are made comparable on learning rows that the
-trees did not see, heads are calibrated and the joint thresholds found on calibration rows.
+A look judges by the ladder of `metaprobe.training.ladder`: by the best free number of the first tokens, or by what is
+shown to be better than it. In each fold, and for the model that is exported: heads are fitted on learning rows, looks
+are made comparable on learning rows that what is compared did not see, heads are calibrated and the joint thresholds
+found on calibration rows.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.audits import AuditInputs, AuditReport
-from metaprobe.eval.controls import free_controls
-from metaprobe.eval.gate_performance import GateReport, HeldOutLooks, Stronger, first_below, gate_lines, gate_report
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
-from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.compare import control_names
+from metaprobe.eval.controls import REVERSED
+from metaprobe.eval.gate_performance import (
+    GateReport,
+    HeldOutLooks,
+    Stronger,
+    first_below,
+    gate_lines,
+    gate_report,
+    interval_text,
+)
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable
 from metaprobe.probes import stream_looks
 from metaprobe.probes.features import COUNTS, features, schema
@@ -28,12 +36,14 @@ from metaprobe.records.extras import require
 from metaprobe.training.audit import made_audits
 from metaprobe.training.calibration import PARITY, Calibrator, Platt, calibrator_on, choose_calibrator, fit_platt
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
-from metaprobe.training.folds import Roles, Rows, final_roles, group_folds, outer_folds
-from metaprobe.training.graphs import GraphBuilder
-from metaprobe.training.heads import INVERTED, LogOddsModel, trees_graph
+from metaprobe.training.folds import Roles, final_roles, outer_folds
+from metaprobe.training.heads import INVERTED, trees_graph
+from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, LadderColumns, fit_ladder, unseen_scores
 from metaprobe.training.methods import USUAL_LADDER, calibrators_of
 from metaprobe.training.options import GateOptions, OnStep, quiet
+from metaprobe.training.study import crossfit
 from metaprobe.training.thresholds import (
     Surprise,
     joint_statistic,
@@ -42,16 +52,12 @@ from metaprobe.training.thresholds import (
     score_thresholds,
     too_few_groups,
 )
-from metaprobe.training.trees import fit_trees
 
 SCHEMA = schema("prefix-50")
 ROLES = ("train", "selection", "calibration")
 """Roles that a head learns from, in one way or another."""
 REFERENCE_FOLDS = 3
-"""Parts of the learning rows, each scored by trees fitted on the others."""
-ONE_STANDARD_ERROR = 0.683
-"""Level of the interval of the trees' gain over the mean log-probability, which must lie above 0."""
-RESAMPLES = 200
+"""Parts of the learning rows, each scored by the head's steps fitted on the others."""
 FEWEST = 5
 """Good answers, and bad ones, that a look needs in each role."""
 FLAT = 1e-6
@@ -60,34 +66,36 @@ FLAT = 1e-6
 AUDIT_FOLDS = 2
 """Outer folds of the refits on shuffled labels: their scores need be held out, not good."""
 NAME = "streaming gate"
+WORDS = {
+    "mean": "the mean log-probability",
+    "min": "the lowest log-probability",
+    ALL_TERMS: "the lowest and the means at all looks so far",
+    WITH_TREES: "LightGBM on statistics of the log-probabilities",
+}
+"""Steps of a look's ladder in words."""
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
 """False-alarm rates for which thresholds are stored, where the calibration groups allow them."""
 
 Features = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class MeanLogprob:
-    """The mean log-probability of the first tokens, as it is."""
+def readings_of(look: int) -> LadderColumns:
+    """Returns what the linear part reads at a look: the mean of the first tokens, the lowest, and earlier means.
 
-    column: int
-    """Column of the features."""
-
-    def score(self, X: Features) -> Scores:
-        """(n,) nats; 0 where the response has fewer tokens, about which nothing is asked."""
-        return np.nan_to_num(X[:, self.column].astype(np.float64), nan=0.0)
-
-    def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
-        """Adds the same to a graph: (n, width) float32 features in, (n, 1) out."""
-        mean = graph.add("Gather", features, graph.constant([self.column]), axis=1)
-        return graph.add("Where", graph.add("IsNaN", mean), graph.number([0.0]), mean, name=output)
+    Every answer is as long at a look, so that total and scaled total order answers as the mean does. The mean of the
+    three lowest is none of the features that a stream keeps.
+    """
+    names = [f"first{look}.mean", f"first{look}.min", *(f"first{count}.mean" for count in COUNTS if count < look)]
+    rest = (0.0,) * (len(names) - 2)
+    free = {"mean": (1.0, 0.0, *rest), "min": (0.0, 1.0, *rest)}
+    return LadderColumns(tuple(SCHEMA.names.index(name) for name in names), free, logprobs=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GateHead:
     """The judgement at one look."""
 
-    scorer: LogOddsModel
+    scorer: Ladder
     calibrator: Calibrator
     """Strictly rising: a threshold on the probability is one on the score."""
     surprise: Surprise
@@ -100,8 +108,7 @@ class GateHead:
 def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: int = 0) -> GateHead:
     """The head of a look from the answers that long. Raises `RecordError` where they are too few.
 
-    Trees are taken where, on learning rows that they were not fitted on, their AUROC is above that of the mean
-    log-probability by more than a standard error: with few answers the mean is hard to beat.
+    The ladder knows no runs: the stream that the gate watches may be of any.
     """
     y, long = table.y, table.tokens >= look
     own = replace(roles, **{role: rows[long[rows]] for role in ROLES for rows in (getattr(roles, role),)})
@@ -111,39 +118,13 @@ def fit_head(X: Features, table: AnswerTable, roles: Roles, look: int, *, seed: 
             raise RecordError(
                 f"of the {role} answers of {look} tokens {good} are good and {bad} bad, not {FEWEST} each"
             )
-    rows, mean = own.learning, MeanLogprob(SCHEMA.names.index(f"first{look}.mean"))
-    scorer: LogOddsModel = mean
-    unseen = mean.score(X[rows])
     # Columns that are not to be seen are never defined, and so never split on: the graph takes all of them.
     seen = np.where(np.isin(SCHEMA.names, schema(f"prefix-{look}").names), X, np.float32(np.nan))
-    try:
-        trees = fit_trees(seen, y, own, names=SCHEMA.names, seed=seed)
-        of_trees = _unseen_scores(seen, table, rows, trees.parameters, seed)
-    except RecordError:
-        pass  # too few for trees
-    else:
-        weights = cluster_weights(table.groups[rows].tolist(), RESAMPLES, seed)
-        if paired_difference(auroc, y[rows], of_trees, unseen, weights, level=ONE_STANDARD_ERROR).low > 0:
-            scorer, unseen = trees, of_trees
-    at = own.calibration
-    calibrator = rising_calibrator(scorer.score(X[at]), y[at], table.groups[at].tolist(), seed=seed)
-    return GateHead(scorer, calibrator, Surprise.fit(unseen[y[rows] == 1]))
-
-
-def _unseen_scores(X: Features, table: AnswerTable, rows: Rows, parameters: Mapping[str, Any], seed: int) -> Scores:
-    """Scores of these rows, each by trees of these parameters that were fitted on other groups of them.
-
-    The trees' own scores of what they were fitted on are too good, the more so the fewer answers are that long: late
-    looks would seem harmless.
-    """
-    lightgbm = require("lightgbm", "fit")
-    given = {name: value for name, value in parameters.items() if name != "rounds"}
-    scores = np.full(len(X), np.nan)
-    for rest, part in group_folds(rows, table.groups.tolist(), table.y, REFERENCE_FOLDS, seed):
-        data = lightgbm.Dataset(X[rest], table.y[rest])
-        booster = lightgbm.train(given, data, num_boost_round=int(parameters["rounds"]))
-        scores[part] = booster.predict(X[part], raw_score=True)
-    return scores[rows]
+    groups, runs, rows, at = table.groups, np.full(len(y), ""), own.learning, own.calibration
+    ladder = fit_ladder(seen, y, groups, runs, own, names=SCHEMA.names, read=readings_of(look), seed=seed)
+    unseen = unseen_scores(ladder, seen, y, groups, runs, rows, names=SCHEMA.names, folds=REFERENCE_FOLDS, seed=seed)
+    calibrator = rising_calibrator(ladder.score(X[at]), y[at], groups[at].tolist(), seed=seed)
+    return GateHead(ladder, calibrator, Surprise.fit(unseen[y[rows] == 1]))
 
 
 def rising_calibrator(scores: Scores, y: NDArray[np.int64], groups: Sequence[str], *, seed: int = 0) -> Calibrator:
@@ -188,7 +169,7 @@ def fit_gate(
 ) -> FittedGate:
     """Heads and thresholds from these roles; X: features of `SCHEMA`. Raises `RecordError` where no look can be fitted.
 
-    A look is left out where too few answers are that long to fit trees or a calibrator.
+    A look is left out where too few answers are that long to fit a head or a calibrator.
     """
     heads: dict[int, GateHead] = {}
     left_out: dict[int, str] = {}
@@ -236,11 +217,13 @@ def judge_gates(
     table = evidence.table
     n = len(table)
     probability, full = np.full((n, len(COUNTS)), np.nan), np.full(n, np.nan)
+    fold = np.zeros(n, np.int64)
     fired: dict[float, NDArray[np.int64]] = {alpha: np.zeros(n, np.int64) for alpha in alphas}
     splits = list(outer_folds(table.groups.tolist(), table.y, folds=folds, seed=seed))
     for number, roles in enumerate(splits):
         on_step(f"fold {number + 1} of {folds}")
         test, rows = roles.test, roles.calibration
+        fold[test] = number
         gate = fit_gate(X, table, roles, alphas=alphas, seed=seed)
         probability[test] = gate.probability(X[test], table.tokens[test])
         for alpha in [*fired]:
@@ -251,18 +234,24 @@ def judge_gates(
             fired[alpha][test] = first_below(probability[test], below, COUNTS)
         scores = USUAL_LADDER.fit(evidence, roles, seed=seed).score(np.arange(n))
         full[test] = calibrator_on(rows, scores, table, seed, calibrators_of(USUAL_LADDER)).probability(scores[test])
-    return HeldOutLooks(table, COUNTS, probability, full, fired), splits
+    return HeldOutLooks(table, COUNTS, probability, full, fired, fold), splits
 
 
 def audit_gate(
     evidence: Evidence, X: Features, held_out: HeldOutLooks, splits: Sequence[Roles], *, seed: int
 ) -> AuditReport:
-    """The audits of the last judgement that each answer got."""
-    table = evidence.table
-    seen = dataclasses.replace(table, logprobs=_judge(table.logprobs))
+    """The audits of the last judgement that each answer got.
+
+    The controls know the tokens that the gate has seen, the question, and how answers were collected. Words, stated
+    confidence and P(true) of the finished answer would know more.
+    """
+    table, unknown = evidence.table, np.full(len(evidence.table), np.nan)
+    seen = replace(table, logprobs=_judge(table.logprobs), answers=None, stated_confidence=unknown, p_true=unknown)
+    known = replace(evidence, table=seen, features=X[:, :0], feature_names=(), states=None)
+    fits = crossfit(known, control_methods(known), folds=len(splits), seed=seed)
 
     def refitted(y: NDArray[np.int64]) -> Scores:
-        relabelled = dataclasses.replace(table, y=y)
+        relabelled = replace(table, y=y)
         probability = np.full((len(y), len(COUNTS)), np.nan)
         for roles in outer_folds(table.groups.tolist(), y, folds=AUDIT_FOLDS, seed=seed):
             gate = fit_gate(X, relabelled, roles, seed=seed)
@@ -274,11 +263,18 @@ def audit_gate(
         table=seen,
         score=_last(held_out.probability),
         splits=[roles.parts for roles in splits],
-        controls=free_controls(seen),
+        controls={name: fits[name].ranking for name in control_names(fits.methods)},
         refit_labels=refitted,
         labels=evidence.labels_by_source,
     )
     return made_audits(inputs, seed=seed)
+
+
+def keeps_up(report: GateReport) -> Finding:
+    """No look is shown to order answers worse than the mean log-probability of the tokens that it has seen."""
+    behind = [look for look in report.looks if look.gain.high < 0]
+    told = ", ".join(f"{interval_text(look.gain, '+.3f')} at {look.look}" for look in behind or report.looks)
+    return Finding(f"{NAME} is nowhere behind the mean log-probability", not behind, f"gain in AUROC {told} tokens")
 
 
 def _judge(logprobs: NDArray[np.object_]) -> NDArray[np.object_]:
@@ -360,7 +356,7 @@ def write_gate(evidence: Evidence, options: GateOptions) -> tuple[Checkpoint, Ga
         logprobs_reader=evidence.logprobs_reader,
         calibration=", ".join(dict.fromkeys(head.calibrator.name for head in gate.heads.values())),
         metrics=_metrics(gate, report),
-        audits=audits.audits,
+        audits=(*audits.audits, keeps_up(report)),
         not_audited=audits.skipped,
         thresholds={
             stream_looks.threshold_name(alpha, look): below
@@ -390,12 +386,11 @@ def _metrics(gate: FittedGate, report: GateReport) -> dict[str, Interval]:
 
 def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
     """Returns what the card says of the gate first: what it gives, what it promises, and what was left out."""
-    by_mean = [look for look, head in gate.heads.items() if isinstance(head.scorer, MeanLogprob)]
-    plain = (
-        f" At {', '.join(map(str, by_mean))} the mean log-probability does as well and is used alone."
-        if by_mean
-        else ""
-    )
+    made_of: dict[str, list[str]] = {}
+    for look, head in gate.heads.items():
+        bare = head.scorer.reached.removesuffix(REVERSED)
+        made_of.setdefault(f"{WORDS[bare]}{head.scorer.reached.removeprefix(bare)}", []).append(str(look))
+    judged = "; ".join(f"at {', '.join(looks)} by {what}" for what, looks in made_of.items())
     left_out = "".join(f" No look at {look} tokens: {why}." for look, why in gate.left_out.items())
     if unmeasured := sorted(gate.thresholds.keys() - {rate.alpha for rate in report.rates}):
         left_out += (
@@ -406,7 +401,7 @@ def _summary(gate: FittedGate, report: GateReport, target: str) -> str:
     scatter = ", ".join(f"{rate_at_most(alpha, n):.2g} (for {alpha:g})" for alpha in gate.thresholds)
     return (
         f"Probability that an answer will be {target}, given its first {', '.join(map(str, gate.heads))} tokens "
-        f"(LightGBM on statistics of their log-probabilities, then a calibrator, for each look).{plain} An answer "
+        f"({judged}; then a calibrator, for each look). An answer "
         "below the threshold `stop@ALPHA/lookK` is stopped after K tokens: of the good answers at most a share "
         "ALPHA, at all looks together, on average over new groups and over the calibration data (conformal "
         f"quantile of the largest surprise over the looks; {n} calibration groups). With so many, the rate of "

@@ -17,6 +17,7 @@ from metaprobe.records.types import HIDDEN, POSITIONS
 from metaprobe.training.audit import measure_held_out
 from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, load_evidence, origin_of_states, reader_contract
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import INVERTED
@@ -180,17 +181,27 @@ def fit_arrays(
     folds: int,
     seed: int,
     command: str,
+    questions: Sequence[str] | None = None,
+    answers: Sequence[str] | None = None,
+    logprobs: Sequence[Any] | None = None,
 ) -> Checkpoint:
     """Returns the checkpoint of a probe fitted on these states X (n, d) or (n, layers, d) and labels y (n,) of 0 and 1.
 
     Roles, solver, choice of the layer, calibration, held-out metrics and audits are those of `metaprobe train hidden`,
-    but for what needs log-probabilities. Raises `RecordError` for arrays that are not what they should be.
+    as far as `questions`, `answers` and `logprobs` of the rows are given for its controls; layer 0 is one where other
+    layers stand beside it. Raises `RecordError` for arrays that are not what they should be.
     """
     states = _states(X, layers, position)
     values = states.activations.values
     labels, named = _labels(y, len(values)), _groups(groups, len(values))
     evidence = Evidence(
-        table=bare_table(labels, named),
+        table=bare_table(
+            labels,
+            named,
+            questions=_texts(questions, len(labels), "questions"),
+            answers=_texts(answers, len(labels), "answers"),
+            logprobs=_series(logprobs, len(labels)),
+        ),
         features=np.empty((len(labels), 0), dtype=np.float32),
         feature_names=(),
         schema="",
@@ -201,7 +212,8 @@ def fit_arrays(
     )
     name = BEFORE if position == "prompt_last" else AFTER
     method = HiddenProbeMethod(name, (position,))
-    study = Study(evidence, (method,), crossfit(evidence, [method], folds=folds, seed=seed), seed)
+    methods = (*control_methods(evidence), method)
+    study = Study(evidence, methods, crossfit(evidence, methods, folds=folds, seed=seed), seed)
     when = "before" if name == BEFORE else "after"
     return write_hidden(path, study, when=when, target=target, command=command)
 
@@ -246,6 +258,26 @@ def _groups(groups: Sequence[object] | None, n: int) -> NDArray[np.str_]:
     if len(named) != n:
         raise RecordError(f"groups has {len(named)} entries; expected one a row of X, {n}")
     return np.array(named)
+
+
+def _texts(texts: Sequence[str] | None, n: int, name: str) -> list[str] | None:
+    if texts is None:
+        return None
+    if len(texts) != n or not all(isinstance(text, str) for text in texts):
+        raise RecordError(f"{name} has {len(texts)} entries; expected one text a row of X, {n}")
+    return list(texts)
+
+
+def _series(logprobs: Sequence[Any] | None, n: int) -> list[NDArray[np.float32]] | None:
+    if logprobs is None:
+        return None
+    series = [_array(values, "logprobs").astype(np.float32) for values in logprobs]
+    if len(series) != n:
+        raise RecordError(f"logprobs has {len(series)} entries; expected those of one answer a row of X, {n}")
+    for row, values in enumerate(series):
+        if values.ndim != 1 or not values.size or not np.isfinite(values).all() or values.max() > 0:
+            raise RecordError(f"logprobs of row {row}: expected one number a token, finite and at most 0")
+    return series
 
 
 def _array(values: Any, name: str) -> NDArray[Any]:

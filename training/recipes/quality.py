@@ -13,7 +13,8 @@ from metaprobe.checkpoints import Checkpoint, FlagOptions, Generator
 from metaprobe.checkpoints.flagging import USUAL_FLAGS
 from metaprobe.checkpoints.manifest import RAW
 from metaprobe.eval.audits import beats_controls
-from metaprobe.eval.controls import free_controls
+from metaprobe.eval.compare import control_names
+from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auprc
@@ -31,6 +32,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import Label, Run
 from metaprobe.training.audit import measure_held_out
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
+from metaprobe.training.controls import control_methods
 from metaprobe.training.evidence import Evidence, evidence_of, invert, load_runs, runs_of
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.heads import (
@@ -51,7 +53,7 @@ from metaprobe.training.heads import (
 from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, scales_between
 from metaprobe.training.methods import LogprobLadder
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
-from metaprobe.training.study import Study, study_of
+from metaprobe.training.study import Study, crossfit, study_of
 from metaprobe.training.thresholds import (
     ScoredAnswers,
     StoredFlags,
@@ -191,6 +193,8 @@ MADE_OF = {
     "mean": "the mean log-probability",
     "min": "the lowest log-probability",
     "total": "the total log-probability",
+    "first": "the first log-probability",
+    "length": "the number of tokens",
     ALL_TERMS: "all seven terms",
     WITH_TREES: "terms and trees",
 }
@@ -204,6 +208,8 @@ class GradedStudy:
     data: Graded
     values: Floats
     """(n,): the head's value of each answer, by trees and calibrators that saw no answer of its group."""
+    controls: Mapping[str, Floats]
+    """Name -> held-out scores (n,) of the controls, which learn whether an answer is above the middle."""
     seed: int
 
     @property
@@ -222,7 +228,9 @@ def study_grades(data: Graded, *, folds: int = 5, seed: int = 0, on_step: OnStep
     for number, roles in enumerate(outer_folds(groups, data.strata, folds=folds, seed=seed)):
         on_step(f"fold {number + 1} of {folds}")
         values[roles.test] = fit_graded(data, roles, seed).value(X[roles.test])
-    return GradedStudy(data, values, seed)
+    on_step("controls")
+    fits = crossfit(data.evidence, control_methods(data.evidence), folds=folds, seed=seed)
+    return GradedStudy(data, values, {name: fits[name].ranking for name in control_names(fits.methods)}, seed)
 
 
 def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
@@ -240,14 +248,14 @@ def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Inte
 
     Beside them stands what the rank correlation gains over the mean log-probability, and how much more the best
     constant errs (the median of these very answers: more than a constant could know). The audits say whether the values
-    order better than each number that anybody has for nothing (`free_controls`).
+    order better than each control.
     """
     table, truth, values = study.evidence.table, study.data.grades, study.values
     weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
     mean_logprob = baseline_scores(list(table.logprobs))["mean_logprob"]
     rounded = np.clip(np.rint(values), *SCALES[study.data.target])
     constant = np.full(len(truth), np.median(truth))
-    controls = against_controls(truth, values, free_controls(table), weights, metric=spearman)
+    controls = against_controls(truth, values, study.controls, weights, metric=spearman)
     return {
         "spearman": interval(spearman, truth, values, weights),
         "quadratic_weighted_kappa": interval(quadratic_weighted_kappa, truth, rounded, weights),
@@ -511,11 +519,17 @@ class _Heads:
         return f"{'; '.join(parts)}, from {read}."
 
 
+def in_words(step: str) -> str:
+    """Returns a step of the ladder in words."""
+    bare = step.removesuffix(REVERSED)
+    return f"{MADE_OF[bare]}{step.removeprefix(bare)}"
+
+
 def steps_of(ladder: Ladder) -> list[str]:
     """Returns which step of the ladder was reached, and what each further one would have gained, in words."""
-    lines = [f"made of {MADE_OF.get(ladder.reached, ladder.reached)}"]
+    lines = [f"made of {in_words(ladder.reached)}"]
     lines += [
-        f"{MADE_OF.get(step.name, step.name)} over {MADE_OF.get(step.against, step.against)}: log loss "
+        f"{in_words(step.name)} over {in_words(step.against)}: log loss "
         f"{-step.gain:+.4f} (standard error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
         for step in ladder.steps
     ]

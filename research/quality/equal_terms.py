@@ -1,0 +1,255 @@
+"""Is the predictor of log-probabilities ever worse than the best free number? Nine data sets, and five planted worlds.
+
+    python -m research.quality.equal_terms measure --data DATA [NAME ...]
+    python -m research.quality.equal_terms page     # writes its block of docs/research/ladder.md
+
+DATA holds the folders of the data sets named in research/quality/data.py. The numbers are kept in
+docs/measured/equal_terms.json, from which the page's block is made.
+
+In the data sets the answers of one outer fold are compared, by recipes that saw none of their groups; the best free
+number is the one that orders these very answers best, which nobody could have known beforehand. In a planted world the
+predictor is trained on few answers, the best free number is the one that orders many others best, either way round, and
+both are judged on new ones; the interval is over draws.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from metaprobe.eval.controls import REVERSED
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, paired_difference
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.metrics.ranked import MetricFunction
+from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.probes.features import features, schema
+from metaprobe.probes.terms import FREE, TERMS
+from metaprobe.training.calibration import sigmoid
+from metaprobe.training.evidence import runs_of
+from metaprobe.training.folds import final_roles
+from metaprobe.training.ladder import FEWEST_FOR_TREES, fit_ladder
+from metaprobe.training.methods import USUAL_LADDER
+from metaprobe.training.study import crossfit
+from research.blocks import markdown, write
+from research.quality.data import DataSet
+from research.quality.figures import fold_of, too_few
+from research.quality.measure import sets
+from research.quality.methods import seen_as
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "research" / "ladder.md"
+FIGURES = ROOT / "docs" / "measured" / "equal_terms.json"
+RESAMPLES = 1000
+ALLOWED = 0.005
+"""AUROC by which the predictor may be behind the best free number."""
+DRAWS, NEW = 10, 2000
+"""Draws of a planted world, and new answers of each."""
+SIZES = (300, 1000)
+"""Answers that the predictor of a planted world learns from."""
+
+Floats = NDArray[np.float64]
+
+
+@click.group()
+def main() -> None:
+    """Measure, write the page."""
+
+
+@main.command("measure")
+@click.argument("names", nargs=-1)
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The data sets' folder.")
+def measure_command(names: tuple[str, ...], data: Path | None) -> None:
+    """Measure everything, or what begins with one of NAMES."""
+
+    def wanted(name: str) -> bool:
+        return not names or any(name.startswith(chosen) for chosen in names)
+
+    def keep(section: str, name: str, found: dict[str, Any]) -> None:
+        kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+        kept.setdefault(section, {})[name] = found
+        FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        click.echo(f"{name}: {found}", err=True)
+
+    for world in filter(wanted, WORLDS):
+        for size in SIZES:
+            keep("planted", f"{world}, {size} answers", planted(WORLDS[world], size))
+    for of in sets(data, wanted):
+        if not too_few(of):
+            keep("sets", of.name, measured(of))
+
+
+def free_scores(logprobs: list[Any]) -> dict[str, Floats]:
+    """Returns every number of the log-probabilities that needs no fit, the surer and the shorter the higher."""
+    X = features(schema("terms"), logprobs).astype(np.float64)
+    weights = {name: np.array([parts.get(term, 0.0) for term in TERMS]) for name, parts in FREE.items()}
+    return {name: -(X @ each) for name, each in weights.items()}
+
+
+def best_of(y: NDArray[np.int64], numbers: Mapping[str, Floats], metric: MetricFunction) -> tuple[str, Floats]:
+    """Returns the number that orders these answers best, either way round."""
+    both = {
+        f"{name}{way}": sign * values for name, values in numbers.items() for way, sign in (("", 1), (REVERSED, -1))
+    }
+    name = max(both, key=lambda name: float(np.asarray(metric(y, both[name]))))
+    return name, both[name]
+
+
+def measured(of: DataSet) -> dict[str, Any]:
+    """The predictor and the best free number on the answers of a data set, pooled and within runs."""
+    evidence = seen_as(of.evidence, "full+terms")
+    table = evidence.table
+    fits = crossfit(evidence, [USUAL_LADDER], on_step=lambda what: click.echo(what, err=True))
+    score, fold = fits[USUAL_LADDER.name].ranking, fold_of(fits.roles, len(table))
+    weights = cluster_weights(table.groups.tolist(), RESAMPLES)
+    runs = np.unique(runs_of(table), return_inverse=True)[1]
+    numbers = free_scores(list(table.logprobs))
+    found: dict[str, Any] = {"n": len(table), "groups": len(np.unique(table.groups)), "runs": int(runs.max()) + 1}
+    for where, metric in (
+        ("pooled", StratifiedAuroc(fold)),
+        ("within runs", StratifiedAuroc(runs * (fold.max() + 1) + fold)),
+    ):
+        name, best = best_of(table.y, numbers, metric)
+        found[where] = {
+            "auroc": round(float(np.asarray(metric(table.y, score))), 4),
+            "best": name,
+            "best_auroc": round(float(np.asarray(metric(table.y, best))), 4),
+            "gain": packed(paired_difference(metric, table.y, score, best, weights)),
+        }
+    return found
+
+
+def packed(found: Interval) -> list[float]:
+    """Estimate and bounds, short."""
+    return [round(float(value), 4) for value in (found.estimate, found.low, found.high)]
+
+
+# Planted worlds: answers whose tokens' surprise is drawn, and labels of which the cause is known.
+
+
+def surprises(rng: np.random.Generator, n: int) -> list[Floats]:
+    """Surprises of n answers of 8 to 80 tokens, with some very surprising tokens; answers differ in both."""
+    drawn = []
+    for _ in range(n):
+        x = rng.exponential(0.3 * np.exp(0.5 * rng.normal()), int(np.exp(rng.uniform(np.log(8), np.log(80)))))
+        x[rng.integers(0, len(x), rng.poisson(1.5))] += rng.exponential(2.0)
+        drawn.append(x)
+    return drawn
+
+
+def standard(values: Floats) -> Floats:
+    result: Floats = (values - values.mean()) / values.std()
+    return result
+
+
+def by_number(number: Callable[[Floats], float], weight: float) -> Callable[[np.random.Generator, int], Any]:
+    """A world in which log-odds are `weight` times a number of the surprises, standardised."""
+
+    def draw(rng: np.random.Generator, n: int) -> Any:
+        drawn = surprises(rng, n)
+        logit = weight * standard(np.array([number(x) for x in drawn]))
+        return drawn, (rng.uniform(size=n) < sigmoid(logit)).astype(np.int64)
+
+    return draw
+
+
+def leaking(rng: np.random.Generator, n: int) -> Any:
+    """The last token of a right answer is the end, of which the model is sure; a wrong one is cut before it."""
+    drawn, y = surprises(rng, n), rng.integers(0, 2, n)
+    for x, right in zip(drawn, y, strict=True):
+        if right:
+            x[-1] = 0.0
+    return drawn, y
+
+
+WORLDS: Mapping[str, Callable[[np.random.Generator, int], Any]] = {
+    "only the mean": by_number(lambda x: float(np.log(x.mean())), -1.0),
+    "only the minimum": by_number(lambda x: float(np.log(x.max())), -1.0),
+    "only the length": by_number(lambda x: float(np.log(len(x))), -1.0),
+    "noise": by_number(lambda x: float(len(x)), 0.0),
+    "one leak": leaking,
+}
+"""World -> its draw: surprises of n answers, and their labels."""
+
+
+def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> dict[str, Any]:
+    """The predictor, trained on `size` answers, and the best free number on new ones; mean and interval of draws."""
+    rows = []
+    for seed in range(DRAWS):
+        rng = np.random.default_rng(seed)
+        (known, y), (many, labels), (new, truth) = draw(rng, size), draw(rng, NEW), draw(rng, NEW)
+        wide = schema("full+terms" if size >= 2 * FEWEST_FOR_TREES else "terms")  # trees are not tried on fewer
+        X, unseen = (features(wide, [-x.astype(np.float32) for x in some]) for some in (known, new))
+        groups, runs = np.arange(size).astype(str), np.full(size, "one")
+        roles = final_roles(groups.tolist(), y)
+        ladder = fit_ladder(X, y, groups, runs, roles, names=wide.names, seed=seed)
+        score = ladder.score(unseen)
+        name, _ = best_of(labels, free_scores([-x for x in many]), auroc)
+        best = free_scores([-x for x in new])[name.removesuffix(REVERSED)] * (-1 if name.endswith(REVERSED) else 1)
+        rows.append((float(auroc(truth, score)), float(auroc(truth, best)), name, ladder.reached))
+    ours, theirs = np.array([row[:2] for row in rows]).T
+    gain, error = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1) / np.sqrt(DRAWS))
+    return {
+        "n": size,
+        "draws": DRAWS,
+        "auroc": round(float(ours.mean()), 4),
+        "best_auroc": round(float(theirs.mean()), 4),
+        "best": most([row[2] for row in rows]),
+        "reached": most([row[3] for row in rows]),
+        "gain": [round(gain + side * 2.262 * error, 4) for side in (0, -1, 1)],  # t quantile of 9 degrees
+        "worst": round(float((ours - theirs).min()), 4),
+    }
+
+
+def most(names: list[str]) -> dict[str, int]:
+    """How often each name is there."""
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the block from the numbers."""
+    write(PAGE, "equal-terms", lines_of(json.loads(FIGURES.read_text(encoding="utf-8"))))
+
+
+def lines_of(found: Mapping[str, Any]) -> list[str]:
+    """The two tables, and how many rows keep to `ALLOWED`."""
+    rows, kept = [], 0
+    for name, of in found["sets"].items():
+        for where in ("pooled", "within runs") if of["runs"] > 1 else ("pooled",):
+            one = of[where]
+            kept += one["gain"][0] >= -ALLOWED
+            reached = f"{one['auroc']:.3f}", f"{one['best_auroc']:.3f} ({one['best']})", shown(one["gain"])
+            rows.append([name, where, f"{of['n']:,}", *reached])
+    worlds = [
+        [name, counted(of["reached"]), f"{of['auroc']:.3f}", f"{of['best_auroc']:.3f}", shown(of["gain"])]
+        for name, of in found["planted"].items()
+    ]
+    held = sum(of["gain"][0] >= -ALLOWED for of in found["planted"].values())
+    head = ["data set", "compared", "answers", "predictor", "best free number", "gain"]
+    return [
+        f"The predictor is at most {ALLOWED} AUROC behind the free number that is best on the very answers that both "
+        f"are judged on in {kept} of {len(rows)} rows of {len(found['sets'])} data sets, and in {held} of "
+        f"{len(worlds)} planted rows.",
+        "",
+        *markdown(head, rows),
+        "",
+        *markdown(["world", "reached, by draws", "predictor", "best free number", "gain"], worlds),
+        "",
+    ]
+
+
+def counted(names: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {times}" for name, times in sorted(names.items(), key=lambda one: -one[1]))
+
+
+def shown(gain: list[float]) -> str:
+    estimate, low, high = gain
+    return f"{estimate:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+if __name__ == "__main__":
+    main()
