@@ -66,7 +66,7 @@ def _product(one: int, other: int) -> Callable[[Random], tuple[str, int]]:
 
 
 def _chain(random: Random) -> tuple[str, int]:
-    a, b, c = (_of_digits(random, 4) for _ in range(3))
+    a, b, c = (_of_digits(random, 3) for _ in range(3))
     return f"{a} + {b} - {c}", a + b - c
 
 
@@ -76,14 +76,14 @@ def _mixed(random: Random) -> tuple[str, int]:
 
 
 def _of_digits(random: Random, digits: int) -> int:
-    return random.randint(10 ** (digits - 1) + (digits == 1), 10**digits - 1)
+    return random.randint(10 ** (digits - 1) + (digits == 1), 10**digits - 1)  # nothing times 1
 
 
 KINDS: Mapping[str, Callable[[Random], tuple[str, int]]] = {
     "product 2x2": _product(2, 2),
     "product 3x2": _product(3, 2),
-    "product 3x3": _product(3, 3),
-    "chain of sums": _chain,
+    "product 3x1": _product(3, 1),
+    "sum and difference": _chain,
     "product and sum": _mixed,
 }
 
