@@ -73,10 +73,13 @@ def strip_decoration(text: str, *, lead: bool = True) -> str:
     """The text without code fence, bold, \\boxed, outer quotes and accents; `lead`: without "Answer:" before it too."""
     fence = _FENCE.search(text)
     text = _BOXED.sub(r"\1", (fence.group(1) if fence else text)).replace("**", "").replace("`", "").strip()
-    text = _LEAD.sub("", text, count=1) if lead else text
-    text = normalize("NFKD", text.replace("−", "-").replace("’", "'"))
-    text = "".join(c for c in text if not unicodedata.combining(c))
+    text = _without_accents(_LEAD.sub("", text, count=1) if lead else text)
     return text.strip().strip("\"“”'").strip()
+
+
+def _without_accents(text: str) -> str:
+    text = normalize("NFKD", text.replace("−", "-").replace("’", "'"))
+    return "".join(c for c in text if not unicodedata.combining(c))
 
 
 def words(text: str, *, fold: bool = True) -> Words:
@@ -308,6 +311,9 @@ def _unsure(item: Item, spoken: Words, option: Words) -> bool:
     return is_hedged(before, option) or is_hedged(after, _negations_in(item.question) | set(option))
 
 
+_IN_WHICH = re.compile(r"\bin (?:which|what)\b", re.IGNORECASE)
+_PLACED = re.compile(r"^.*?\bin\s+", re.IGNORECASE | re.DOTALL)
+_FURTHER = re.compile(r"^\W*(?:(?:more )?(?:specifically|precisely)\W+)?(?:in\s+)?", re.IGNORECASE)
 _ASIDE = re.compile(r"(?<!\s)\s*+\([^()]*\)")
 
 
@@ -332,6 +338,7 @@ def is_correct(item: Item, answer: str) -> bool:
 
 def _question_words(question: str) -> frozenset[str]:
     """The stems of the sentence that asks: the last one ending in "?", or everything where there is none."""
+    question = _without_accents(question)  # as an answer is read that repeats its names
     asking = [part for part in SENTENCE_END.split(question) if part.rstrip().endswith("?")]
     return frozenset(stem(word) for word in words(asking[-1] if asking else question))
 
@@ -347,7 +354,7 @@ def _is_text(answer: str, question: str, gold: str) -> bool:
     aside = _ASIDE.sub("", whole)
     if words(aside) and not any(is_hedged(words(inside)) for inside in _ASIDE.findall(whole)):
         whole = aside
-    if _says(whole, wanted, question, fold=fold):
+    if _says(whole, wanted, question, fold=fold) or _lies_in(whole, wanted, question):
         return True
     first, rest = _ASIDE.sub("", sentences[0]), " ".join(sentences[1:])
     if len(words(rest)) >= 3 and not is_hedged(words(rest)):
@@ -371,6 +378,14 @@ def _says(text: str, wanted: Words, question: str, *, fold: bool) -> bool:
     covered = {place + i for place in places for i in range(len(wanted))}
     beside = {stem(word.casefold()) for i, word in enumerate(spoken) if i not in covered}
     return beside <= _question_words(question) | FILLER
+
+
+def _lies_in(text: str, wanted: Words, question: str) -> bool:
+    """Whether the text says "in London, England" of what the question asks in which country, or city, it is."""
+    if not _IN_WHICH.search(question) or is_hedged(words(text), {*wanted, *words(question)}):
+        return False
+    parts = _PLACED.sub("", text, count=1).split(",")
+    return any(words(_FURTHER.sub("", part)) == wanted for part in parts)
 
 
 def _is_number(answer: str, question: str, gold: str) -> bool:

@@ -26,6 +26,7 @@ UPPER = Item(id="u", question='What does this Python code print?\nprint("sun".up
 SUM = Item(id="s", question="What is 3 + 4?", gold=("7",), check="number")
 MINUS = Item(id="m", question="What is 10 - 5?", gold=("5",), check="number")
 BIG = Item(id="b", question="How many people live there?", gold=("1200",), check="number")
+PLACE = Item(id="p", question="In which country is Cádiz located?", gold=("Spain",), check="exact")
 HALF = Item(id="h", question="What is half of 5?", gold=("2.5",), check="number")
 COLD = Item(
     id="c",
@@ -71,6 +72,9 @@ RIGHT = [
     (FRANCE, "Paris. It lies on the Seine."),
     (FRANCE, "Paris, a city on the Seine."),
     (FRANCE, "```\nParis\n```"),
+    (PLACE, "Cádiz is located in Spain."),
+    (PLACE, "Cádiz is located in Andalusia, Spain."),
+    (PLACE, "It lies in the south of Europe, specifically in Spain."),
     (YEN, "the Japanese yen (JPY)"),
     (YEN, "The currency of Japan is the yen."),
     (DOG, "Ben has the dog."),
@@ -127,6 +131,10 @@ RIGHT = [
 WRONG = [
     (FRANCE, ""),
     (FRANCE, "London"),
+    (PLACE, "in Andalusia"),
+    (PLACE, "Cádiz is located in Spain or Portugal, Europe."),
+    (PLACE, "in Port of Spain, Trinidad"),
+    (PLACE, "It is not in Cuba, Spain."),
     (FRANCE, "not Paris"),
     (FRANCE, "It isn't Paris."),
     (FRANCE, "Paris or London"),

@@ -1,0 +1,114 @@
+"""The items that both coders are asked, a list a task, of which every beginning is a fair sample."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from random import Random
+
+from metaprobe.records.types import Item
+from metaprobe.tasks.named_tasks import load_task
+
+SHORT = {"mmlu": 320, "bbq": 450}
+"""Set -> the most characters of a question with its options: what is read costs as much as what is said, and is read
+again for each thing that is asked."""
+MOST = 100_000
+WITH_LICENCE = frozenset({"capitals", "animals", "inventions", "elements", "facts"})
+"""Kinds of true-false statements that may be given on (MIT, Azaria & Mitchell); the others state no licence."""
+EACH_SUM = 400
+"""Questions of each kind of arithmetic."""
+
+
+def spread(name: str, data: Path, split: str | None = None) -> list[Item]:
+    """Returns all items of a task set, in turn over its dimensions and levels."""
+    return load_task(name, data=data / FOLDERS[name], split=split, limit=MOST)
+
+
+def short(name: str, data: Path) -> list[Item]:
+    """Returns the items of a set with short questions."""
+    return [item for item in spread(name, data) if len(item.question) <= SHORT[name]]
+
+
+def creak(data: Path) -> list[Item]:
+    """Returns the claims of the dev split, then those of the training split."""
+    return [item for split in ("dev", "train") for item in spread("creak", data, split)]
+
+
+def sums(seed: int = 20261126) -> list[Item]:
+    """Returns arithmetic that a small model gets right about every other time, the kinds in turn."""
+    return list(chain.from_iterable(zip(*(_kind(name, seed) for name in KINDS), strict=True)))
+
+
+def _kind(name: str, seed: int) -> Iterator[Item]:
+    random = Random(f"{seed}/{name}")
+    asked: set[str] = set()
+    while len(asked) < EACH_SUM:
+        text, value = KINDS[name](random)
+        if text in asked:
+            continue
+        asked.add(text)
+        yield Item(
+            id=f"{name}-{len(asked) - 1}",
+            question=f"What is {text}?",
+            gold=(str(value),),
+            group=text,
+            dimension=name,
+            task="arithmetic",
+            check="number",
+        )
+
+
+def _product(one: int, other: int) -> Callable[[Random], tuple[str, int]]:
+    def drawn(random: Random) -> tuple[str, int]:
+        a, b = _of_digits(random, one), _of_digits(random, other)
+        return f"{a} * {b}", a * b
+
+    return drawn
+
+
+def _chain(random: Random) -> tuple[str, int]:
+    a, b, c = (_of_digits(random, 3) for _ in range(3))
+    return f"{a} + {b} - {c}", a + b - c
+
+
+def _mixed(random: Random) -> tuple[str, int]:
+    a, b, c = (_of_digits(random, digits) for digits in (2, 1, 3))
+    return f"{a} * {b} + {c}", a * b + c
+
+
+def _of_digits(random: Random, digits: int) -> int:
+    return random.randint(10 ** (digits - 1) + (digits == 1), 10**digits - 1)  # nothing times 1
+
+
+KINDS: Mapping[str, Callable[[Random], tuple[str, int]]] = {
+    "product 2x2": _product(2, 2),
+    "product 3x2": _product(3, 2),
+    "product 3x1": _product(3, 1),
+    "sum and difference": _chain,
+    "product and sum": _mixed,
+}
+
+FOLDERS = {
+    "places": "place_country_popularity",
+    "true-false": "true_false_statements",
+    "creak": "creak",
+    "mmlu": "mmlu",
+    "factual-qa": "factual_qa",
+    "bbq": "bbq",
+    "truthfulqa": "truthfulqa",
+    "gsm8k": "gsm8k",
+}
+"""Task -> its folder within the data."""
+
+ITEMS: Mapping[str, Callable[[Path], list[Item]]] = {
+    "places": lambda data: spread("places", data),
+    "true-false": lambda data: [one for one in spread("true-false", data) if one.dimension in WITH_LICENCE],
+    "true-false-others": lambda data: [one for one in spread("true-false", data) if one.dimension not in WITH_LICENCE],
+    "creak": creak,
+    "arithmetic": lambda data: sums(),
+    "mmlu": lambda data: short("mmlu", data),
+    "triviaqa": lambda data: [one for one in spread("factual-qa", data) if one.dimension == "triviaqa"],
+    "bbq": lambda data: short("bbq", data),
+    "metacog-eval": lambda data: load_task("metacog-eval", limit=MOST),
+    "gsm8k": lambda data: spread("gsm8k", data, "train"),
+}
+"""Name of a list -> its items."""
