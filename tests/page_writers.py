@@ -94,11 +94,10 @@ def another_checkpoint(patch: pytest.MonkeyPatch, script: ModuleType, folder: Pa
     patch.setattr(script, "load_checkpoint", other)
 
 
-probes, routing = partial(number, "FIGURES", "probes"), partial(number, "FIGURES", "routing")
+probes, routing = partial(number, "FIGURES", "probes"), partial(number, "KEPT", "routing")
 hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
 live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
 PLACES = "smollm2-135m/places"
-WORD = ("rows", 0, "words", "learned router", "word")
 WRITERS = (
     Writer(
         "research/hidden/adapter.py",
@@ -264,17 +263,12 @@ WRITERS = (
     Writer(
         "research/routing/measure.py",
         {
-            "README.md#routing": routing("router_cascade9", *WORD, to="ahead"),
-            "docs/routing.md#routing": routing("router_cascade9", *WORD, to="ahead"),
-            "docs/research/routing.md#answer": routing("router_cascade9", *WORD, to="ahead"),
-            "docs/research/routing.md#verdict": routing("router_cascade9", *WORD[:4], "p_holm"),
-            "docs/research/routing.md#sets": routing("router_cascade9", "rows", 0, "methods", "oracle", "accuracy", 0),
-            "docs/research/routing.md#rule": routing(
-                "metacog-every-agent, rule", "rows", 0, "methods", "domain table", "cost", 0
-            ),
-            "docs/research/routing.md#left-out": routing("router_cascade9, left out", "gsm8k", "0.05", "router", 0),
-            "docs/research/routing.md#speed": routing("speed", "0 asked", 0),
+            "docs/routing.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
+            "docs/research/routing.md#answer": routing("router_cascade9", "rows", 0, "word", to="behind"),
+            "docs/research/routing.md#sets": routing("router_cascade9", "rows", 0, "accuracy", "panel", 0),
+            "docs/research/routing.md#labels": routing("labels", "sizes", "300", "accuracy", "panel", 0),
         },
+        "page",
     ),
     Writer(
         "research/systems/page.py",

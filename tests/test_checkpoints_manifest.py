@@ -74,7 +74,7 @@ def test_manifests_that_are_not_strict_json_are_refused(folder, text):
         ("metrics.auroc.n", 1.5, "metrics.auroc.n: expected an integer"),
         ("metrics.auroc.low", 0.9, "metrics.auroc: expected low <= high"),
         ("audits.cut answers.passed", 1, "passed: expected true or false"),
-        ("audits.cut answers.severity", "fine", "'invalid' or 'weak', got 'fine'"),
+        ("audits.cut answers.severity", "fine", "'invalid' or 'weak' or 'unaudited', got 'fine'"),
         ("training.seed", None, "training.seed: expected an integer"),
         ("surprise", 1, "unknown field 'surprise'; known are kind"),
         ("files.model.onnx", {"sha256": "abc", "bytes": 1}, "expected 64 lower-case hex digits"),

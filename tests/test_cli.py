@@ -14,7 +14,7 @@ from metaprobe.cli import main
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
-TRAINED = ["quality", "hidden", "adapter", "choice"]
+TRAINED = ["quality", "hidden", "adapter", "panel"]
 COMMANDS = ["demo", "collect", "import", "extract", "train", "score", "compare", "inspect"]
 
 

@@ -168,7 +168,7 @@ def test_a_step_with_too_few_answers_is_its_share(evidence: Evidence) -> None:
     grades[:3] = 1
     data = collect_graded(evidence, grades, "evidence")
     assert data.steps == (3,)
-    study = GradedStudy(data, np.zeros(len(grades)), 0)
+    study = GradedStudy(data, np.zeros(len(grades)), {}, 0)
     roles = study.roles(0)
     level = fit_graded(data, roles, 0)
     assert level.base == pytest.approx(1 + (len(grades) - 3) / len(grades))
@@ -266,7 +266,7 @@ def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: E
     n = len(evidence.table)
     q = np.where(evidence.table.y == 1, 9.0, np.arange(n) % 5.0)
     data = collect_graded(evidence, q, "quality")
-    roles = GradedStudy(data, np.zeros(n), 0).roles(0)
+    roles = GradedStudy(data, np.zeros(n), {}, 0).roles(0)
     amount = fit_amount(evidence.features, q, roles, scale=(0, 9), names=evidence.feature_names)
     rows = roles.calibration
     line = amount.slope * amount.trees.score(evidence.features[rows]) + amount.intercept
@@ -279,7 +279,7 @@ def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: E
 
 def test_graded_figures_are_those_of_their_definitions(evidence: Evidence) -> None:
     grades = 1 + evidence.table.y + (np.arange(len(evidence.table)) % 2)
-    study = GradedStudy(collect_graded(evidence, grades, "evidence"), grades + 0.4, 0)
+    study = GradedStudy(collect_graded(evidence, grades, "evidence"), grades + 0.4, {}, 0)
     found, audits = measure_grades(study)
     assert found["spearman"].estimate == pytest.approx(1)
     assert found["mae"].estimate == pytest.approx(0.4)
@@ -287,7 +287,7 @@ def test_graded_figures_are_those_of_their_definitions(evidence: Evidence) -> No
     assert all(audit.passed for audit in audits)
     assert "evidence beats mean log-probability" in {audit.name for audit in audits}
     mean = np.array([values.mean() for values in evidence.table.logprobs])
-    plain = GradedStudy(collect_graded(evidence, grades, "evidence"), mean + 4, 0)
+    plain = GradedStudy(collect_graded(evidence, grades, "evidence"), mean + 4, {}, 0)
     lost = [audit.name for audit in measure_grades(plain)[1] if not audit.passed]
     assert lost[0] == "evidence beats mean log-probability", "it is that number"
 

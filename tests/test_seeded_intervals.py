@@ -71,7 +71,12 @@ TABLE = answers(groups=np.array([f"g{i // 2}" for i in range(600)]))
 JUDGED = judges(TABLE)
 OBSERVED = observed(1.5)
 LOOKS = HeldOutLooks(
-    TABLE, (1,), JUDGED[1].probability[:, None], JUDGED[1].ranking, {0.1: (JUDGED[2].ranking < -0.8).astype(np.int64)}
+    TABLE,
+    (1,),
+    JUDGED[1].probability[:, None],
+    JUDGED[1].ranking,
+    {0.1: (JUDGED[2].ranking < -0.8).astype(np.int64)},
+    np.zeros(600, dtype=np.int64),
 )
 CONTESTS = [
     graded("caelf", f"i{n}", n % 3, (n * n) % 3, (n + n // 4) % 3, (n // 2) % 3, stands=n % 2) for n in range(60)

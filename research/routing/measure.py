@@ -248,7 +248,7 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         f"comparisons on {len(kept)} data sets, level with it in {count['tie']}, and behind in {count['behind']}"
         f"{lost}. "
         f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
-        f"questions): {'; '.join(told)}; ahead by an interval on {len(ahead) or 'none'} of {len(areas)}.",
+        f"questions): {'; '.join(told)}. By an interval it is ahead on {len(ahead) or 'none'} of {len(areas)}.",
         "",
     ]
 
