@@ -179,6 +179,15 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/panel/same.py",
+        {
+            "docs/research/panel.md#same": number(
+                "KEPT", "panel_same", "three agents on MetaCog-Eval", "ways", "words", "majority", "accuracy"
+            )
+        },
+        "page",
+    ),
+    Writer(
         "research/panel/measure.py",
         {
             "docs/research/panel.md#answer": number("KEPT", "panel", "samples", "0.5B coder", "questions", to=299),
@@ -192,7 +201,7 @@ WRITERS = (
         "research/demo/page.py",
         {
             "docs/research/demo.md#answer": number("FIGURES", "demo", "methods", 0, "auroc"),
-            "docs/research/demo.md#demo-results": number("FIGURES", "demo", "choices", 0, "accuracy"),
+            "docs/research/demo.md#demo-results": number("FIGURES", "demo", "accuracy", 0, "accuracy"),
         },
     ),
     Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),

@@ -279,15 +279,16 @@ def test_q_is_right_on_average_keeps_to_its_scale_and_needs_no_parts(evidence: E
 
 def test_graded_figures_are_those_of_their_definitions(evidence: Evidence) -> None:
     grades = 1 + evidence.table.y + (np.arange(len(evidence.table)) % 2)
-    study = GradedStudy(collect_graded(evidence, grades, "evidence"), grades + 0.4, {}, 0)
+    mean = np.array([values.mean() for values in evidence.table.logprobs])
+    controls = {"mean log-probability": mean}
+    study = GradedStudy(collect_graded(evidence, grades, "evidence"), grades + 0.4, controls, 0)
     found, audits = measure_grades(study)
     assert found["spearman"].estimate == pytest.approx(1)
     assert found["mae"].estimate == pytest.approx(0.4)
     assert found["quadratic_weighted_kappa"].estimate == 1 == quadratic_weighted_kappa(grades, grades)
     assert all(audit.passed for audit in audits)
     assert "evidence beats mean log-probability" in {audit.name for audit in audits}
-    mean = np.array([values.mean() for values in evidence.table.logprobs])
-    plain = GradedStudy(collect_graded(evidence, grades, "evidence"), mean + 4, {}, 0)
+    plain = GradedStudy(collect_graded(evidence, grades, "evidence"), mean + 4, controls, 0)
     lost = [audit.name for audit in measure_grades(plain)[1] if not audit.passed]
     assert lost[0] == "evidence beats mean log-probability", "it is that number"
 
