@@ -77,9 +77,7 @@ def tutor(trait: str) -> Callable[[Path], list[Text]]:
     def read(data: Path) -> list[Text]:
         rows = _rows(data, "mrbench_tutor_feedback/data.jsonl.gz")
         return [
-            Text(
-                r["conversation"], r["response"], int(r["annotation"][trait] == "Yes"), r["conversation_id"], ""
-            )
+            Text(r["conversation"], r["response"], int(r["annotation"][trait] == "Yes"), r["conversation_id"], "")
             for r in rows
         ]
 
@@ -236,17 +234,18 @@ def read_again(name: str, kept: Path, n: int) -> InMemory | None:
 @click.argument("names", nargs=-1)
 @Data
 @Kept
-def measure_command(names: tuple[str, ...], data: Path, kept: Path) -> None:
+@click.option("--only-states", is_flag=True)
+def measure_command(names: tuple[str, ...], data: Path, kept: Path, only_states: bool) -> None:
     """Fits every rung in folds on each set, and keeps the figures."""
-    figures: Figures = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
     for name in names or SETS:
         click.echo(name)
         texts = SETS[name](data)
-        here = figures.setdefault(name, {})
-        here |= measured_words(texts)
+        here = {} if only_states else measured_words(texts)
         few = some(texts)
         if (states := read_again(name, kept, len(few))) is not None:
             here["states"] = measured_states(few, states)
+        figures: Figures = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+        figures[name] = figures.get(name, {}) | here
         MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
