@@ -104,6 +104,18 @@ WRITERS = (
         {"docs/research/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
     ),
     Writer(
+        "research/decisions/text.py",
+        {"docs/text-reader.md#text-ladder": number("MEASURED", "text_reader", "TruthfulQA, true", "auroc", "words", 0)},
+    ),
+    Writer(
+        "research/decisions/rubric.py",
+        {
+            "docs/research/rubric.md#rubric": number(
+                "MEASURED", "rubric", "real", "text", "rmse", "rater's mean alone", 0
+            ),
+        },
+    ),
+    Writer(
         "research/quality/bundled.py",
         {"docs/research/bundled.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
     ),

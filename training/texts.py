@@ -13,9 +13,10 @@ from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.adapter import prompt_of
 from metaprobe.records.errors import RecordError
-from metaprobe.records.importer import LINES, LogOptions, read_log
+from metaprobe.records.importer import LINES, read_log
+from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
-from metaprobe.records.types import Run
+from metaprobe.records.types import Label, Run
 from metaprobe.training.evidence import Evidence, generator_of
 from metaprobe.training.folds import join_table
 
@@ -99,7 +100,7 @@ def _runs_of(path: Path) -> list[Run]:
     return [line.run for line in read_log(path, LINES, LogOptions(plain=True))]
 
 
-def _present(run: Run, target: str) -> list[object]:
+def _present(run: Run, target: str) -> list[Label]:
     return [replace(label, value=1.0) if label.name == target else label for label in run.labels]
 
 
