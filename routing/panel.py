@@ -425,18 +425,20 @@ class Panel(Pretrained):
         dollar for 1,000 questions must bring; or `budget`: mean US dollars for 1,000 questions. `prices`: dollars an
         answer by agent, in place of the checkpoint's; an agent with an infinite price cannot be asked. The checkpoint's
         curves do not hold at other prices: the expected gain then decides, at `price` or what a dollar brings there.
-        `request_id` decides between mixed settings. `choices`, `same` as for `judge`. Raises `RecordError` as
-        `ask_plan`, and for prices that are no numbers.
+        `request_id`, by default the question, decides between mixed settings. `choices`, `same` as for `judge`. Raises
+        `RecordError` as `ask_plan`, and for prices that are no numbers.
         """
         [dimension] = _texts("dimension", [dimension], "a text")
         [question] = _texts("question", [question], "a text")
         [request_id] = _texts("request_id", [request_id], "a text")
+        if isinstance(answers, PanelAnswer) or not isinstance(answers, Iterable):
+            raise RecordError(f"answers came as {type(answers).__name__}; expected a list of PanelAnswer")
         if strange := [one for one in answers if not isinstance(one, PanelAnswer)]:
             raise RecordError(f"an answer came as {type(strange[0]).__name__}; expected PanelAnswer(text, agent)")
         named = _texts("agents", [one.agent for one in answers], "the name of each agent that was asked")
         if same is not None and not callable(same):
             raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
-        setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id))
+        setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id or f"{dimension}\n{question}"))
         given = {name: _price(name, one) for name, one in (prices or {}).items()}
         if self.asks and any(math.isfinite(one) for name, one in given.items() if name in self.agents.names):
             worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)

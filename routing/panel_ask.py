@@ -283,7 +283,7 @@ class _Agents:
 
     def _step(self, legal: Sequence[str]) -> PanelStep:
         """Returns the panel's next step. An agent that cannot be asked has an infinite price."""
-        prices = {name: float(one) for name, one in self.prices.items() if not isinstance(one, Price)}
+        prices: dict[str, Any] = {name: one for name, one in self.prices.items() if not isinstance(one, Price)}
         prices |= {name: math.inf for name in self.panel.agents.names if name not in legal}
         more = {name: self.named[name] for name in ("choices", "same") if self.named[name]}
         if self.budget is not None:

@@ -197,6 +197,11 @@ class Curves:
     accuracy: Mapping[str, Floats]
     """Way -> (g,) accuracy on groups left out, where it was mixed to spend each budget."""
 
+    @property
+    def least(self) -> float:
+        """US dollars for 1,000 questions that the cheapest setting spends."""
+        return min(one.cost for settings in self.settings.values() for one in settings)
+
     def plan(self, *, budget: float | None = None, price: float | None = None) -> AskPlan:
         """Returns the plan for a budget, at a price of accuracy, or by default.
 
@@ -218,13 +223,14 @@ class Curves:
             by_price = int(np.argmax(best - (price or 0.0) * self.budgets))
             place = by_price if price is not None else int(np.argmax(best >= best.max() - NEAR))
             budget = float(self.budgets[place])
-        least = min(one.cost for settings in self.settings.values() for one in settings)
+        least = self.least
         if budget < least * (1 - 1e-9):
             raise RecordError(
                 f"budget is {budget:g} US dollars for 1,000 questions; the cheapest way to ask spends {least:g}"
             )
-        reached = {way: float(np.interp(budget, self.budgets, self.accuracy[way])) for way in self.settings}
-        way = max(ASKS, key=lambda name: reached.get(name, -1.0))  # the simplest of equals
+        within = [way for way in ASKS if way in self.settings and self.settings[way][0].cost <= budget * (1 + 1e-9)]
+        reached = {way: float(np.interp(budget, self.budgets, self.accuracy[way])) for way in within}
+        way = max(within, key=lambda name: reached[name])  # the simplest of equals
         first, second, share = mixed(self.settings[way], budget)
         return AskPlan(first, second, share, reached[way])
 
@@ -294,7 +300,10 @@ def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: 
         raise ValueError("a way has no accuracy at some budget")
     if price.shape != (agents, dimensions + 1) or not (np.isfinite(price) & (price >= 0)).all():
         raise ValueError(f"the prices have shape {price.shape}")
-    return Asks(Curves(settings, budgets, accuracy), price, read_words(words, agents))
+    curves = Curves(settings, budgets, accuracy)
+    if agents < 2 or budgets[0] < curves.least * (1 - 1e-9):
+        raise ValueError(f"the budgets begin at {budgets[0]}, and {agents} agents are asked from {curves.least}")
+    return Asks(curves, price, read_words(words, agents))
 
 
 def _is_whole(setting: AskSetting, agents: int) -> bool:

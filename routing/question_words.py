@@ -10,6 +10,8 @@ from metaprobe.probes.hashed_words import hashed_words
 BUCKETS = 1 << 13
 LONGEST = 400
 """Words that are read of a question."""
+LARGEST = 1e6
+"""Largest weight that is read: sums of larger ones could pass float32. A trained one is below 10."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +48,6 @@ def read_words(data: bytes, agents: int) -> QuestionWords:
     """Returns the weights in a checkpoint's file. Raises `ValueError` where they are not those of so many agents."""
     values = np.frombuffer(data, dtype="<f4")
     table = values.reshape(-1, agents + 1) if len(values) else values.reshape(0, agents + 1)
-    if len(table) not in (0, BUCKETS) or not np.isfinite(table).all() or (table[:, -1] < 0).any():
+    if len(table) not in (0, BUCKETS) or not (np.abs(table) <= LARGEST).all() or (table[:, -1] < 0).any():
         raise ValueError(f"the words have {len(table)} rows; expected {BUCKETS} of finite numbers")
     return QuestionWords(table[:, :-1], table[:, -1])

@@ -3,17 +3,19 @@
 import asyncio
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from panel_worlds import completion
 from routed_worlds import outcomes
 
+from metaprobe.checkpoints import ContractMismatch
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer
-from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, AskSetting, Curves, mixed
+from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, TABLE, WORDS, AskSetting, Curves, mixed
 from metaprobe.routing.panel_rows import JOINT
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_asks import FittedAsks, by_agent, fit_asks, play_setting
@@ -140,6 +142,58 @@ def test_a_retry_decides_alike_and_the_draw_follows_from_the_request(team: Panel
     assert steps == again
 
 
+def test_without_a_request_id_the_question_decides_so_that_a_budget_is_kept(team: Panel) -> None:
+    dear = AskSetting(ONE, 0.0, (1,), (), 3.0, 0.9)
+    curves = Curves({ONE: [AskSetting(ONE, 0.0, (0,), (), 1.0, 0.5), dear]}, np.array([1.0, 3.0]), {ONE: np.ones(2)})
+    assert team.asks is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "asks", dataclasses.replace(team.asks, curves=curves))
+        asked = [team.next(f"question {i}", "sums", [], budget=2.0).agent for i in range(400)]
+        assert asked == [team.next(f"question {i}", "sums", [], budget=2.0).agent for i in range(400)]
+    assert asked.count(team.agents.names[0]) == pytest.approx(200, abs=40)
+
+
+def test_a_way_that_spends_more_than_the_budget_is_not_taken() -> None:
+    cheap, dear = AskSetting(ONE, 0.0, (0,), (), 1.0, 0.5), AskSetting(GAIN, 0.0, (0, 1), (), 5.0, 0.9)
+    curves = Curves({ONE: [cheap], GAIN: [dear]}, np.array([1.0, 5.0]), {ONE: np.full(2, -2.0), GAIN: np.full(2, 0.9)})
+    assert curves.plan(budget=2.0).first == cheap
+    assert curves.plan(budget=5.0).first == dear
+
+
+def test_where_every_answer_is_free_the_best_are_asked() -> None:
+    free = [
+        dataclasses.replace(q, agents={name: dataclasses.replace(one, cost_usd=0.0) for name, one in q.agents.items()})
+        for q in specialists(120)
+    ]
+    data = by_agent(panels_of_outcomes(free))
+    fitted = fit_asks(data, count_words(data.questions), cross_fit(data), JOINT, ways=(ONE, TABLE, WORDS))
+    assert {one.cost for settings in fitted.settings.values() for one in settings} == {0.0}
+
+
+@pytest.mark.parametrize("change", [{"budgets": (-2.0, -1.0)}, {"budgets": (1e-9, 2e-9)}, {"words": 3e38}])
+def test_what_could_fail_only_once_it_is_asked_is_refused_at_load(team: Panel, change: dict[str, Any]) -> None:
+    held = team.checkpoint
+    asks, extra = dict(held.manifest.contract["asks"]), dict(held.extra)
+    if "words" in change:
+        words = np.frombuffer(extra["words.f32"], dtype="<f4").copy()
+        words[0] = change["words"]
+        extra["words.f32"] = words.tobytes()
+    else:
+        asks["budgets"] = np.linspace(*change["budgets"], len(asks["budgets"])).tolist()
+    manifest = dataclasses.replace(held.manifest, contract={**held.manifest.contract, "asks": asks})
+    with pytest.raises(ContractMismatch):
+        Panel(dataclasses.replace(held, manifest=manifest, extra=extra))
+
+
+@pytest.mark.parametrize("price", ["x", True, -1.0, None, math.nan])
+def test_a_price_that_is_none_is_refused_before_anybody_is_asked(team: Panel, price: object) -> None:
+    begun: list[object] = []
+    clients = dict.fromkeys(("tiny", "huge"), lambda **_: begun.append(1))
+    with pytest.raises(RecordError, match="price of tiny"):
+        asyncio.run(team.ask(clients, [{"role": "user", "content": "red"}], prices={"tiny": price}))  # type: ignore[dict-item]
+    assert not begun
+
+
 def test_an_agent_that_cannot_be_asked_or_failed_is_passed_over(team: Panel) -> None:
     first = team.next("red new", "sums", [], budget=1.0).agent
     assert first is not None
@@ -202,6 +256,7 @@ def test_the_worth_of_agents_is_told_where_it_decides_and_by_a_verdict(team: Pan
         ({"same": 3}, "same"),
         ({"request_id": 3}, "request_id"),
         ({"answers": ["yes"]}, "PanelAnswer"),
+        ({"answers": None}, "PanelAnswer"),
         ({"answers": [PanelAnswer("yes", 3)]}, "agents"),
     ],
 )

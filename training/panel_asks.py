@@ -384,6 +384,7 @@ def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) ->
     """Returns for each way the settings on its upper hull. `cost`: mean US dollars for 1,000 answers."""
     A = views[0].score.shape[1]
     everybody = tuple(range(A))
+    cost = cost or 1.0  # where every answer is free, a price changes nothing
     lambdas = np.concatenate([[0.0], np.geomspace(*RANGE, PRICES) / cost, [1e9 / cost]]).tolist()
     few = np.geomspace(*RANGE, GAIN_PRICES) / cost
     candidates: dict[str, list[AskSetting]] = {
