@@ -19,13 +19,14 @@ import click
 import numpy as np
 
 from metaprobe.eval.compare import Judged, auroc_gain, method_results
+from metaprobe.eval.controls import PROMPT
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.table import AnswerTable, bare_table
 from metaprobe.llms.text_pairs import PairReader
 from metaprobe.probes.text import TextReader
 from metaprobe.records.activations import Activations
-from metaprobe.training.controls import PromptTfidf
+from metaprobe.training.controls import TextWords
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import roles_without
 from metaprobe.training.recipes.text import BOTH, POSITIONS, STATES, WORDS, TextMethod, TextRows
@@ -253,7 +254,7 @@ def measured_words(texts: list[Text]) -> Figures:
     """Returns what words are worth on all texts, beside the question's words and the answer's length."""
     evidence = evidence_of(texts)
     rows = TextRows.of([t.question for t in texts], [t.answer for t in texts])
-    prompt = PromptTfidf()
+    prompt = TextWords(PROMPT, ("questions",))
     fits = crossfit(evidence, [prompt, TextMethod(WORDS, rows)], folds=FOLDS, seed=SEED)
     table = evidence.table
     length = -np.array([len(t.answer.split()) for t in texts], dtype=np.float64)
@@ -311,7 +312,7 @@ def _cell(value: list[float] | None, *, signed: bool = False) -> str:
 def page_command() -> None:
     """Writes the tables into docs/text-reader.md."""
     figures = json.loads(MEASURED.read_text(encoding="utf-8"))
-    prompt, rows, read = PromptTfidf().name, [], []
+    prompt, rows, read = PROMPT, [], []
     for name in (name for name in SETS if name in figures):
         of = figures[name]
         task = of["task_left_out"]

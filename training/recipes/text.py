@@ -274,7 +274,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     evidence, table = texts.evidence, texts.table
     rows = TextRows.of(texts.prompts, texts.answers)
     rungs = [TextMethod(WORDS, rows)]
-    states, contract = None, {}
+    states: InMemory | None = None
+    contract: dict[str, str] = {}
     if options.read_by:
         say(f"read the texts with {options.read_by}")
         states, contract = read_states(texts, options.read_by, options.layers)
@@ -376,7 +377,8 @@ class TextHead:
 
 def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -> TextHead:
     """Returns the head of these roles; all steps of a level read the layer that the step in the middle chose."""
-    grades, evidence, fitted = texts.grades, texts.evidence, []
+    grades, evidence = texts.grades, texts.evidence
+    fitted: list[FittedStep] = []
     for step in texts.steps or (1,):
         table = replace(texts.table, y=(grades >= step).astype(np.int64))
         at = replace(method, states=_only(method.states, fitted[0].model.probe)) if fitted else method
