@@ -65,7 +65,7 @@ JOBS = {
     "arithmetic": Job("arithmetic", 2000),
     "triviaqa": Job("triviaqa", 2000),
     "mmlu": Job("mmlu", 2000, STATED, DIRECT),
-    "bbq": Job("bbq", 2000, STATED, DIRECT),
+    "bbq": Job("bbq", 1550, STATED, DIRECT),
     "true-false-others": Job("true-false-others", 1000, STATED, DIRECT, text=False, after=4),
     "metacog-eval-samples": Job("metacog-eval", 700, SAMPLED, "plain", {"samples": 8}, alternatives=False, after=1),
     "places-samples": Job("places", 500, SAMPLED, "plain", alternatives=False, after=1),
