@@ -1,4 +1,4 @@
-"""Work of rooms above or beside this one that methods of this room offer: `adapt`, `fit` and `score_text`.
+"""Work of rooms above or beside this one, or of modules built on them, that methods of this room offer: `adapt`, ...
 
 This room may not import those rooms. The front door (`metaprobe/__init__.py`), which is above all rooms and always
 imported first, says where each work is done. A module is imported when its work is asked for: all of them are heavy.
@@ -9,7 +9,7 @@ from typing import Literal
 
 from metaprobe.records.extras import require
 
-Work = Literal["adapt a predictor", "fit a probe", "read a text", "read texts"]
+Work = Literal["adapt a predictor", "fit a probe", "read a blend", "read a text", "read texts"]
 DONE_IN: dict[Work, tuple[str, str]] = {}
 """Work -> the module that does it, and the extra that this module needs. Filled by the front door."""
 

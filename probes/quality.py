@@ -145,10 +145,10 @@ class QualityPredictor(Pretrained):
         """Returns the predictor in a loaded checkpoint, with the options of `load`: a `BlendPredictor` of a blend."""
         kind = checkpoint.manifest.kind
         if cls is QualityPredictor and kind != KIND:
-            from metaprobe.probes import blend  # it is one of these
-
+            blend = module_to("read a blend")  # it is built on this module
             check_kind(checkpoint.path, kind, KIND, blend.KIND)
-            return blend.BlendPredictor(checkpoint, **options)
+            made: QualityPredictor = blend.BlendPredictor(checkpoint, **options)
+            return made
         return cls(checkpoint, **options)
 
     def of_run(self, run: str) -> "QualityPredictor":

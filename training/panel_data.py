@@ -259,6 +259,8 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
         for question in questions
     ]
     rows = [row for row in rows if len(row.answers) > 1 - logged]
+    if any(answer.agent == "" for row in rows for answer in row.answers):
+        raise RecordError('an agent has the empty name ""; expected a name for each')
     if any(len(row.answers) > MOST_ANSWERS for row in rows):
         raise RecordError(f"a question has more than {MOST_ANSWERS} agents; a panel learns from at most so many")
     if not rows:

@@ -103,6 +103,7 @@ DONE_IN.update(
     {
         "adapt a predictor": ("metaprobe.training.rescale", "fit"),
         "fit a probe": ("metaprobe.training.recipes.hidden", "train"),
+        "read a blend": ("metaprobe.probes.blend", "fit"),
         "read a text": ("metaprobe.llms.hidden_capture", "train"),
         "read texts": ("metaprobe.llms.text_pairs", "train"),
     }
