@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
 from metaprobe.eval.compare import auroc_gain
+from metaprobe.eval.controls import ANSWER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
@@ -280,7 +281,9 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
         say(f"read the texts with {options.read_by}")
         states, contract = read_states(texts, options.read_by, options.layers)
         rungs += [TextMethod(BOTH, rows, states)]
-    methods = [*control_methods(evidence), *rungs, *([TextMethod(STATES, rows, states)] if states else [])]
+    # Words of the answer alone are no control of a reader: they are most of its first rung.
+    controls = [method for method in control_methods(evidence) if method.name != ANSWER]
+    methods = [*controls, *rungs, *([TextMethod(STATES, rows, states)] if states else [])]
     fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
     method, gained = climb(evidence, fits, rungs)
     for line in map(str, gained):
