@@ -20,6 +20,7 @@ from random_model import word_tokenizer
 from served import small_checkpoint
 from test_hidden_probe import WIDTH, hidden_checkpoint
 
+import metaprobe
 from metaprobe import QualityPredictor, watch
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
@@ -261,6 +262,23 @@ def tasks(folder: Path) -> Names:
     return {"answers": ["true"] * 200}
 
 
+def text_reader(folder: Path) -> Names:
+    """A reader of sums as text, of whose answers those with a sorry are wrong."""
+    lines = [
+        {
+            "id": f"q{n}",
+            "group": f"q{n}",
+            "question": f"What is {n} + 3?",
+            "answer": f"It is {n + 3}." if n % 2 else "Sorry, I do not know.",
+            "labels": {"correct": n % 2},
+        }
+        for n in range(200)
+    ]
+    (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metaprobe.train_text("lines.jsonl", out="reader", folds=2)
+    return {}
+
+
 WORLDS: dict[str, Callable[[Path], Names]] = {
     "start": start,
     "api/metaprobe": front_door,
@@ -278,6 +296,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "probes": probes,
     "routing": routing,
     "several-answers": several_answers,
+    "text-reader": text_reader,
     "tasks": tasks,
     "loop": loop,
     "drift": drift,
