@@ -284,6 +284,7 @@ WRITERS = (
     Writer(
         "research/routing/measure.py",
         {
+            "README.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/routing.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/routing.md#answer": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/routing.md#sets": routing("router_cascade9", "rows", 0, "accuracy", "panel", 0),

@@ -30,7 +30,7 @@ from research.routing.data import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "routing.md"
-GUIDE = ROOT / "docs" / "routing.md"
+GUIDE, README = ROOT / "docs" / "routing.md", ROOT / "README.md"
 KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
 SPLITS = 3
@@ -229,6 +229,7 @@ def page() -> None:
     answer = _answer(kept)
     write(PAGE, "answer", answer)
     write(GUIDE, "routing", answer)
+    write(README, "routing", _short(kept))
     write(PAGE, "labels", _labels(few))
     write(PAGE, "sets", [line for name, one in kept.items() for line in _set(name, one)])
 
@@ -249,6 +250,16 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         f"{lost}. "
         f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
         f"questions): {'; '.join(told)}. By an interval it is ahead on {len(ahead) or 'none'} of {len(areas)}.",
+        "",
+    ]
+
+
+def _short(kept: dict[str, Any]) -> list[str]:
+    words = [row["word"] for one in kept.values() for row in one["rows"]]
+    return [
+        f"At equal budgets it is ahead of the strongest simple way on {words.count('ahead')} of {len(words)} rows of "
+        f"{len(kept)} data sets, level on {words.count('tie')} and behind on {words.count('behind')}: where a simple "
+        "way is as good, it takes that one.",
         "",
     ]
 
