@@ -78,7 +78,7 @@ def _train_demo(folder: Path, collected: CollectReport, folds: int, seed: int, c
     on_step("audit and export: panel")
     try:
         outcomes = outcomes_of_variants(load_runs(stores))
-        checkpoints.append(train_router(outcomes, RouterOptions(out=at / "panel", seed=seed)))
+        checkpoints.append(train_router(outcomes, RouterOptions(out=at / "panel", seed=seed, command=command)))
     except RecordError as error:  # with --limit there may be too few items; the rest is worth having
         notes.append(f"No panel of direct and step-by-step answers was trained: {error}")
     if collected.failed:
