@@ -316,6 +316,36 @@ def test_the_loop_asks_as_the_steps_say_and_keeps_what_the_last_one_keeps(specia
     assert [one.asked for one in clients.values()] == [1, 0, 0]
 
 
+def test_the_card_holds_what_asking_is_worth_and_an_audit_that_can_fail(special: Panel, team: Panel) -> None:
+    name = "whom to ask: beats one agent at the same budget"
+    assert special.checkpoint.manifest.audits[name].passed  # planted: each specialist on its own topic
+    over = special.checkpoint.manifest.metrics["asking.accuracy_over_one_agent"]
+    assert over.low > 0.1
+    assert name in team.checkpoint.manifest.audits
+
+
+def test_where_one_agent_is_best_everywhere_asking_is_not_called_sound(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    rng = np.random.default_rng(5)
+    same = [
+        QuestionOutcomes(
+            f"q{i}",
+            f"q{i}",
+            f"question {i}",
+            "",
+            {
+                name: AgentOutcome(f"{name} {i}", float(rng.random() < chance), None, 0.001)
+                for name, chance in (("good", 0.8), ("bad", 0.2))
+            },
+        )
+        for i in range(150)
+    ]
+    options = PanelOptions(out=tmp_path_factory.mktemp("same") / "c")
+    made = train_panel(panels_of_outcomes(same), options).manifest
+    assert not made.audits["whom to ask: beats one agent at the same budget"].passed
+
+
 def test_an_evaluation_spends_its_budget_and_names_the_decisions(team: Panel, data: Panels) -> None:
     result = evaluate_panel(team, data, budget=1.5, resamples=50)
     [one] = result["budgets"].values()

@@ -248,16 +248,17 @@ def cross_played(
     *,
     seed: int = 0,
     on_step: Callable[[str], None] = lambda _: None,
-) -> Curves:
+) -> tuple[Curves, dict[str, Floats]]:
     """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups.
 
-    `crossed`: returns the models of some of the questions.
+    `crossed`: returns the models of some of the questions. Second: way -> expected score of each question at each
+    budget, (g, n), whose mean is the curve.
     """
     ways = tuple(fitted.settings)
     counts = count_words(data.questions)
     spent = [one.cost for settings in fitted.settings.values() for one in settings]
     budgets = np.geomspace(max(min(spent), 1e-9), max(max(spent), 2e-9), BUDGETS)
-    total = {way: np.zeros(BUDGETS) for way in fitted.settings}
+    held = {way: np.zeros((BUDGETS, len(data))) for way in fitted.settings}
     right = np.zeros(len(data), dtype=np.int64)
     for number, (rest, here) in enumerate(group_folds(np.arange(len(data)), data.groups, right, OUTER, seed)):
         on_step(f"whom to ask: fold {number + 1} of {OUTER}")
@@ -265,14 +266,11 @@ def cross_played(
         tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=ways, seed=seed)
         view = tuned.view(data.take(here), counts[here])
         for way, settings in tuned.settings.items():
-            if way in total:
-                scores = np.stack([play_setting(view, one, fitted.pick).score.sum() for one in settings])
-                for place, budget in enumerate(budgets):
-                    first, second, share = mixed(settings, float(budget))
-                    total[way][place] += (
-                        share * scores[settings.index(first)] + (1 - share) * scores[settings.index(second)]
-                    )
-    return Curves(fitted.settings, budgets, {way: values / len(data) for way, values in total.items()})
+            scores = {one: play_setting(view, one, fitted.pick).score for one in settings}
+            for place, budget in enumerate(budgets):
+                first, second, share = mixed(settings, float(budget))
+                held[way][place, here] = share * scores[first] + (1 - share) * scores[second]
+    return Curves(fitted.settings, budgets, {way: values.mean(axis=1) for way, values in held.items()}), held
 
 
 def _views(data: Panels, counts: Any, cross: CrossFitPanel) -> list[View]:

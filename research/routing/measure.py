@@ -111,7 +111,7 @@ def _split(data: Panels, train: Ints, test: Ints, seed: int) -> tuple[dict[str, 
     """Every simple way as a function of the budget, and the panel's plan: (way that decides, what it came to)."""
     part, held = data.take(train), data.take(test)
     fitted = fit_asks(part, count_words(part.questions), cross_fit(part, seed=seed), JOINT, seed=seed)
-    curves = cross_played(part, fitted, lambda rows: cross_fit(part.take(rows), seed=seed), seed=seed)
+    curves, _ = cross_played(part, fitted, lambda rows: cross_fit(part.take(rows), seed=seed), seed=seed)
     view = fitted.view(held, count_words(held.questions))
     played: dict[AskSetting, Came] = {}
 

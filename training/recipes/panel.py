@@ -4,8 +4,8 @@ The models are fitted in `training.panel_fit`. Which answer is kept, when to sto
 simple ways (`routing.panel_rows.PICKS`, `panel_stops.STOPS`, `panel_asks.ASKS`).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +168,6 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
 
     Raises `RecordError` where there is too little to learn from.
     """
-    for package in ("lightgbm", "sklearn", "scipy", "onnxmltools"):
-        require(package, "fit")
     command = options.recorded("train_panel")
     if isinstance(data, Panels):
         panels = data
@@ -180,13 +178,10 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
         raise RecordError(
             f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least {FEWEST} groups"
         )
-    cross = cross_fit(panels, seed=options.seed, on_step=options.on_step)
-    fitted, held = play_panels(panels, cross, seed=options.seed)
-    way = choose_pick(held, panels.sampled)
-    asks, note = fit_whom_to_ask(panels, cross, way, seed=options.seed, on_step=options.on_step)
+    export, note = _trained(panels, None, options, command)
     if note:
         options.on_line(note)
-    return write_checkpoint(options.out, _export(fitted, held, way, asks, panels, options.seed, command))
+    return write_checkpoint(options.out, export)
 
 
 @writes(KIND)
@@ -197,8 +192,6 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     Raises `WrongOptions` for an option that only a folder of runs takes, and `RecordError` where there is too little to
     learn whom to ask from.
     """
-    for package in ("lightgbm", "sklearn", "scipy", "onnxmltools"):
-        require(package, "fit")
     command, assessment = options.recorded("train_router"), None
     if isinstance(outcomes, str | Path):
         options.on_step(f"reading {Path(outcomes).name}")
@@ -215,21 +208,29 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     more: dict[str, Any] = {SOURCES: sources_of(questions, names)}
     if assessment is not None:
         more["assessment"] = assessment
-    seed, logged = options.seed, None
-    if any(question.propensities for question in questions):
-        logged = logged_panels(questions)
+    logged = logged_panels(questions) if any(question.propensities for question in questions) else None
     panels = logged.single if logged else panels_of_outcomes(questions, same=options.same or EXACT)
     if len(panels.agents) < 2:
         raise RecordError(f"the outcomes are of {', '.join(panels.agents)} alone; expected at least 2 agents")
-    cross = cross_fit(panels, seed=seed, on_step=options.on_step)
-    fitted, held = play_panels(panels, cross, seed=seed)
-    way = choose_pick(held, panels.sampled)
-    asks, note = fit_whom_to_ask(panels, cross, way, logged=logged, seed=seed, on_step=options.on_step)
-    if asks is None:
+    export, note = _trained(panels, logged, options, command)
+    if note:
         raise RecordError(note)
-    export = _export(fitted, held, way, asks, panels, seed, command)
     audits = [*export.audits, *([logged.audit] if logged else [])]
     return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
+
+
+def _trained(
+    panels: Panels, logged: LoggedPanels | None, options: PanelOptions | RouterOptions, command: str
+) -> tuple[Export, str]:
+    """Returns what is written, and why nothing was learned of whom to ask; empty where something was, or one agent is
+    sampled."""
+    for package in ("lightgbm", "sklearn", "scipy", "onnxmltools"):
+        require(package, "fit")
+    cross = cross_fit(panels, seed=options.seed, on_step=options.on_step)
+    fitted, held = play_panels(panels, cross, seed=options.seed)
+    way = choose_pick(held, panels.sampled)
+    asks, note = fit_whom_to_ask(panels, cross, way, logged=logged, seed=options.seed, on_step=options.on_step)
+    return _export(fitted, held, way, asks, panels, options.seed, command), note
 
 
 def _only(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> list[QuestionOutcomes]:
@@ -243,6 +244,34 @@ def _only(questions: Sequence[QuestionOutcomes], agents: Sequence[str]) -> list[
     ]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WhomToAsk:
+    """The ways to ask, and how they did on questions that they were not tuned on."""
+
+    asks: Asks
+    gain: Trees | None
+    """None where no way goes by it."""
+    held: Mapping[str, Floats]
+    """Way -> (g, n): expected score of each question at each budget of the curves."""
+    groups: tuple[str, ...]
+    """(n,)"""
+
+    @property
+    def over_one_agent(self) -> tuple[str, Interval, Interval]:
+        """The way that decides by default, its accuracy, and how far it is over one agent at the same budget."""
+        plan = self.asks.curves.plan()
+        place = int(np.abs(self.asks.curves.budgets - plan.cost).argmin())
+        own, weights = self.held[plan.first.way][place], cluster_weights(list(self.groups))
+        return plan.first.way, mean_interval(own, weights), mean_interval(own - self.held[ONE][place], weights)
+
+    @property
+    def audit(self) -> tuple[str, bool, str]:
+        """Whether the default way of asking is shown to beat one agent at the same budget."""
+        way, accuracy, over = self.over_one_agent
+        told = f"by {way}, accuracy {accuracy.estimate:.4f}, {over.estimate:+.4f} [{over.low:+.4f}, {over.high:+.4f}]"
+        return "whom to ask: beats one agent at the same budget", over.low > 0, told
+
+
 def fit_whom_to_ask(
     data: Panels,
     cross: CrossFitPanel,
@@ -251,8 +280,8 @@ def fit_whom_to_ask(
     logged: LoggedPanels | None = None,
     seed: int = 0,
     on_step: Callable[[str], None] = lambda _: None,
-) -> tuple[tuple[Asks, Trees | None] | None, str]:
-    """Returns what is stored of whom to ask, with the trees of the gain; or None, and why there is nothing to store.
+) -> tuple[WhomToAsk | None, str]:
+    """Returns what was learned of whom to ask; or None, and why nothing was.
 
     From `logged` decisions whom to ask alone: what a second answer adds is not known there.
     """
@@ -274,8 +303,8 @@ def fit_whom_to_ask(
     on_step("whom to ask")
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
     fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
-    curves = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
-    return (Asks(curves, fitted.price, fitted.words), fitted.gain), ""
+    curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
+    return WhomToAsk(Asks(curves, fitted.price, fitted.words), fitted.gain, held, laid.groups), ""
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
@@ -288,7 +317,7 @@ def _export(
     fitted: FittedPanel,
     held: PlayedPanels,
     way: str,
-    asks: tuple[Asks, Trees | None] | None,
+    asks: WhomToAsk | None,
     data: Panels,
     seed: int,
     command: str,
@@ -300,14 +329,14 @@ def _export(
     if fitted.gain is not None:
         extra[GAIN_GRAPH] = gain_graph(fitted.gain, len(STATE))
     if asks is not None:
-        extra[WORDS] = asks[0].words.to_bytes()
-        if asks[1] is not None:
-            extra[GAIN_GRAPH] = gain_graph(asks[1], len(ASK_STATE))
+        extra[WORDS] = asks.asks.words.to_bytes()
+        if asks.gain is not None:
+            extra[GAIN_GRAPH] = gain_graph(asks.gain, len(ASK_STATE))
     settings = settings_of(held, way) if data.sampled else []
     return Export(
         kind=KIND,
         title="Panel: which of several answers to keep, and how sure",
-        summary=_summary(data, way),
+        summary=_summary(data, way, asks),
         graph=graph,
         input_name=INPUT,
         inputs=rows,
@@ -319,15 +348,15 @@ def _export(
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],
-            **({"asks": asks[0].to_contract()} if asks else {}),
+            **({"asks": asks.asks.to_contract()} if asks else {}),
         },
         generator=data.generator,
         training=Training(data.fingerprint, len(data), len(set(data.groups)), seed, command, data.note),
         calibration="conditional logistic regression" if fitted.exclusive else "logistic regression",
         calibrated_on="draws of every size from questions whose odds were made without their group",
         measured=f"Of models fitted without the question's group, in {FOLDS} folds and {ORDERS} orders of the answers.",
-        metrics=_metrics(held, way),
-        audits=_audits(held, way, data.sampled),
+        metrics={**_metrics(held, way), **_asking_metrics(asks)},
+        audits=[*_audits(held, way, data.sampled), *([asks.audit] if asks else [])],
         packages=("scikit-learn", "lightgbm", "onnxmltools", "onnx"),
         extra=extra,
         reads=[
@@ -338,12 +367,29 @@ def _export(
     )
 
 
-def _summary(data: Panels, way: str) -> str:
+def _asking_metrics(asks: WhomToAsk | None) -> dict[str, Interval]:
+    if asks is None:
+        return {}
+    _, accuracy, over = asks.over_one_agent
+    return {"asking.accuracy": accuracy, "asking.accuracy_over_one_agent": over}
+
+
+def _summary(data: Panels, way: str, asks: WhomToAsk | None) -> str:
     sampled = "samples of one agent" if data.sampled else f"answers of {len(data.agents)} agents"
     return (
         f"P(right) of each distinct answer among {sampled} to one question, and of none of them, from votes and the "
         f"answers' own signals. The answer that is kept is chosen by: {way} "
         f"(of {', '.join(PICKS)}: the joint way, unless a simple one was ahead of it on groups left out)."
+        + ("" if asks is None else _asking_told(asks))
+    )
+
+
+def _asking_told(asks: WhomToAsk) -> str:
+    plan = asks.asks.curves.plan()
+    ways = ", ".join(asks.asks.curves.settings)
+    return (
+        f" Whom to ask is decided at a budget by the way that was most accurate there on groups left out, of {ways}. "
+        f"By default that is: {plan.first.way}, for {plan.cost:.4g} US dollars for 1,000 questions."
     )
 
 
