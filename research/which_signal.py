@@ -98,20 +98,33 @@ def text() -> list[str]:
     adapter = [one["auroc"]["adapter, answer"][0] for one in read("adapter").values()]
     rows = [one["learned_from"] for one in read("adapter").values()]
     speeds = [one["tokens_per_s"] for one in eyes]
+    words = [one["auroc"]["words"][0] for one in read("text_reader").values() if "words" in one.get("auroc", {})]
     return [
-        "its words (`train text`: " + UNKNOWN + "), or a small model that reads the answer: its log-probabilities "
+        "its words ([a text reader](text-reader.md)), or a small model that reads the answer: its log-probabilities "
         "([read again](extract.md)), or an adapter",
-        f"{min(speeds):,.0f} to {max(speeds):,.0f} tokens/s read by the small model",
+        f"words: {read('text_reader')['speed']['p50_ms']:.2f} ms; the small model reads {min(speeds):,.0f} to "
+        f"{max(speeds):,.0f} tokens/s",
         "a small model of your own",
         f"none for its log-probabilities; {min(rows):,} to {max(rows):,} for the adapter here",
         f"its log-probabilities: AUROC {median(one['read'] for one in eyes):.2f}, "
         f"{median(one['gap'][0] for one in eyes):+.2f} from the answering model's own ({len(eyes)} cases); adapter: "
-        f"AUROC {median(adapter):.2f} ({min(adapter):.2f} to {max(adapter):.2f} on {len(adapter)} pairs)",
+        f"AUROC {median(adapter):.2f} ({min(adapter):.2f} to {max(adapter):.2f} on {len(adapter)} pairs); words: AUROC "
+        f"{median(words):.2f} ({min(words):.2f} to {max(words):.2f} on {len(words)} sets of labelled texts)",
     ]
 
 
 def decisions() -> list[str]:
-    return ["its probabilities, calibrated on your labels ([decisions](decisions.md))", *[UNKNOWN] * 4]
+    real = read("rubric")["real"]
+    error = real["text"]["rmse"]
+    named = ("judge's own expectation", "calibrated judge", "constant", "rater's mean alone")
+    errors = ", ".join(f"{name} {error[name][0]:.2f}" for name in named)
+    return [
+        "its probabilities, calibrated on your labels ([decisions](decisions.md))",
+        UNKNOWN,
+        UNKNOWN,
+        f"{real['ratings']} here; fewer {UNKNOWN}",
+        f"ratings of real talks by people, root mean square error: {errors}",
+    ]
 
 
 ROWS: dict[str, Callable[[], list[str]]] = {

@@ -9,6 +9,7 @@ page is typed by hand. One thread; a split takes one to two minutes.
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,9 +189,11 @@ def labels(data: Path, splits: int) -> None:
     for at, name in enumerate(panels.dimensions):
         there = panels.dimension == at
         splits_of["dimensions", name] = [(np.flatnonzero(~there), np.flatnonzero(there), 0)]
+    splits_of["shuffled", "1000"] = _draws(panels, 1000, 1)
     for (kind, name), drawn in splits_of.items():
-        if name not in found[kind]:
-            found[kind][name] = _area_of(panels, drawn)
+        if name not in found.setdefault(kind, {}):
+            learned_from = _shuffled(panels, drawn[0][0]) if kind == "shuffled" else panels
+            found[kind][name] = _area_of(learned_from, drawn)
             KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -202,6 +205,16 @@ def _draws(data: Panels, size: int, splits: int) -> list[tuple[Ints, Ints, int]]
         cut = int(TEST * len(data))
         found.append((np.sort(order[cut : cut + size]), np.sort(order[:cut]), seed))
     return found
+
+
+def _shuffled(data: Panels, rows: Ints) -> Panels:
+    """Returns the questions with the scores of each agent dealt anew among these rows, so that nothing tells which."""
+    rng = np.random.default_rng(9)
+    score, right = data.score.copy(), data.right.copy()
+    for agent in range(score.shape[1]):
+        dealt = rng.permutation(rows)
+        score[rows, agent], right[rows, agent] = data.score[dealt, agent], data.right[dealt, agent]
+    return replace(data, score=score, right=right)
 
 
 def _area_of(data: Panels, splits: list[tuple[Ints, Ints, int]]) -> dict[str, Any]:
@@ -293,8 +306,15 @@ def _set(name: str, one: dict[str, Any]) -> list[str]:
 
 def _labels(few: dict[str, Any]) -> list[str]:
     rows = []
-    for kind, label in (("sizes", "{} questions learned from"), ("dimensions", "nothing learned of {}")):
-        for name, one in sorted(few[kind].items(), key=lambda item: (int(item[0]) if kind == "sizes" else 0, item[0])):
+    kinds = (
+        ("sizes", "{} questions learned from"),
+        ("shuffled", "{}, the scores of each agent shuffled"),
+        ("dimensions", "nothing learned of {}"),
+    )
+    for kind, label in kinds:
+        for name, one in sorted(
+            few[kind].items(), key=lambda item: (int(item[0]) if item[0].isdigit() else 0, item[0])
+        ):
             over = f"{_points(one['over'][one['strongest']])} ({one['strongest']}, {one['word']})"
             alone = _points(one["over"]["one agent"])
             rows.append([label.format(name), f"{one['accuracy'][PANEL][0]:.3f}", over, alone])
