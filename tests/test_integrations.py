@@ -419,7 +419,8 @@ def test_a_panel_asks_through_litellm_in_a_node_of_a_graph_and_picks_a_deploymen
     team = Panel(train_panel(topics(), PanelOptions(out=tmp_path / "c")))
 
     def named(question: str, dimension: Any, answers: Any, *_: Any, **__: Any) -> PanelStep:
-        return PanelStep(("history", "maths", None)[len(answers)], {}, question, 1 if len(answers) == 2 else None)
+        keep = 1 if len(answers) == 2 else None
+        return PanelStep(("history", "maths", None)[len(answers)], {}, question, keep=keep)
 
     monkeypatch.setattr(team, "next", named)
     litellm.in_memory_llm_clients_cache.flush_cache()
@@ -443,13 +444,14 @@ def test_a_panel_asks_through_litellm_in_a_node_of_a_graph_and_picks_a_deploymen
     told = asyncio.run(graph.compile().ainvoke({"question": "plain"}))
     assert (told["said"], told["asked"]) == ("".join(token for token, _ in TOKENS), agents)
 
-    picking = litellm.Router(model_list=[{**one, "model_name": "panel"} for one in model_list])
+    deployments = [{**one, "model_name": "panel"} for one in model_list]
+    picking = litellm.Router(model_list=deployments)
 
     class ByPanel(CustomRoutingStrategyBase):
         async def async_get_available_deployment(self, model: str, messages: Any = None, *_: Any, **__: Any) -> Any:
             agent = team.next(messages[-1]["content"], None, []).agent
-            return next(one for one in picking.model_list if one["model_info"]["id"] == agent)
+            return next(one for one in deployments if one["model_info"]["id"] == agent)
 
-    picking.set_custom_routing_strategy(ByPanel())
+    picking.register_plugin(ByPanel())
     response = asyncio.run(picking.acompletion(model="panel", messages=[QUESTION]))
     assert response.model == "history"

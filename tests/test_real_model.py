@@ -65,7 +65,7 @@ def test_the_demo_collects_labels_trains_and_reports(demo: Path) -> None:
         assert np.isfinite(answer.logprobs).all()
         assert (answer.logprobs <= 0).all()
         assert answer.logprobs_mode == "raw"
-    assert {path.name for path in (demo / "checkpoints").iterdir()} == {"quality", "difficulty", "confidence", "choice"}
+    assert {path.name for path in (demo / "checkpoints").iterdir()} == {"quality", "difficulty", "confidence", "panel"}
     assert "</html>" in (demo / "report" / "report.html").read_text()
 
 

@@ -85,9 +85,9 @@ def summary(judge: QualityPredictor, responses: list[Any], rows: int = ROWS) -> 
 
 @cache
 def stores() -> dict[str, list[Any]]:
-    """Calls of every recorded store, evenly spread."""
+    """Calls of every recorded store, evenly spread; of `states`, which still grows, none."""
     taken = {}
-    for path in sorted({each.parent for each in RECORDED.rglob("*.parquet")}):
+    for path in sorted({each.parent for each in RECORDED.rglob("*.parquet")} - {*(RECORDED / "states").glob("*/*")}):
         calls = [call for each in RunStore(path).runs() for call in each.calls]
         taken[path.relative_to(RECORDED).as_posix()] = calls[:: max(1, -(-len(calls) // MOST))]
     return taken

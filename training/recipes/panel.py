@@ -168,6 +168,7 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
 
     Raises `RecordError` where there is too little to learn from.
     """
+    _require_packages()
     command = options.recorded("train_panel")
     if isinstance(data, Panels):
         panels = data
@@ -192,6 +193,7 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     Raises `WrongOptions` for an option that only a folder of runs takes, and `RecordError` where there is too little to
     learn whom to ask from.
     """
+    _require_packages()
     command, assessment = options.recorded("train_router"), None
     if isinstance(outcomes, str | Path):
         options.on_step(f"reading {Path(outcomes).name}")
@@ -219,13 +221,17 @@ def train_router(outcomes: str | Path | Sequence[QuestionOutcomes], options: Rou
     return write_checkpoint(options.out, replace(export, contract={**export.contract, **more}, audits=audits))
 
 
+def _require_packages() -> None:
+    """Raises `MissingExtra` for a missing package before anything is read, which can take long."""
+    for package in ("lightgbm", "sklearn", "scipy", "onnxmltools"):
+        require(package, "fit")
+
+
 def _trained(
     panels: Panels, logged: LoggedPanels | None, options: PanelOptions | RouterOptions, command: str
 ) -> tuple[Export, str]:
     """Returns what is written, and why nothing was learned of whom to ask; empty where something was, or one agent is
     sampled."""
-    for package in ("lightgbm", "sklearn", "scipy", "onnxmltools"):
-        require(package, "fit")
     cross = cross_fit(panels, seed=options.seed, on_step=options.on_step)
     fitted, held = play_panels(panels, cross, seed=options.seed)
     way = choose_pick(held, panels.sampled)
