@@ -25,7 +25,8 @@ from metaprobe.records.store import RunStore, drop_text
 from metaprobe.records.types import Call, FloatArray, Run
 
 STORES = Path(__file__).parent.parent.parent / "recorded"
-ANSWER = "answer"
+ANSWERS = ("answer", "argument")
+"""Stages whose calls may keep alternatives."""
 SMALL, LARGE = "{models}/qwen-coder-0.5b/model.gguf", "{models}/qwen-coder-1.5b/model.gguf"
 GSM8K = f"--task gsm8k --data {{data}} --split train --limit 200 --llm {SMALL} --batch-size 64"
 SAMPLES = f"universal-self-consistency {GSM8K.replace('200', '300')} --constant samples=16"
@@ -146,7 +147,7 @@ def pack(runs: Path, packed: Path, *, text: bool, alternatives: OfRuns, without:
 
 def smaller(run: Run, *, alternatives: bool) -> Run:
     """The run without what can be had again from the model's tokenizer; alternatives only of answers, where wanted."""
-    calls = (smaller_call(call, alternatives=alternatives and call.stage == ANSWER) for call in run.calls)
+    calls = (smaller_call(call, alternatives=alternatives and call.stage in ANSWERS) for call in run.calls)
     return dataclasses.replace(run, calls=tuple(calls))
 
 

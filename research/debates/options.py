@@ -1,0 +1,94 @@
+"""A model of this machine as a decision model: the probabilities that it gives to the options of typed questions."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from metaprobe.llms.base import Capabilities, Request, WrappedLLM
+from metaprobe.llms.forward import CACHE, build_group_cache, pad_rows, prefixes
+from metaprobe.llms.local import LocalLLM
+from metaprobe.llms.weights import encode_text
+from metaprobe.records.types import Call, Message, Usage
+
+
+class OptionJudge(WrappedLLM):
+    """Answers scores of up to nine levels and predicates, without writing: each question ends the messages before it.
+
+    A level is the number that the reply would be, a predicate's sides are the words true and false. The probabilities
+    are those of the reply's first token, divided by their sum.
+    """
+
+    def __init__(self, llm: LocalLLM) -> None:
+        super().__init__(llm)
+        self._local = llm
+        self._one_at_a_time = asyncio.Lock()
+        self.asked_how = "options"
+        """Keeps its answers apart from the model's texts in a cache."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(text=False)
+
+    async def complete(self, request: Request) -> Call:
+        """The call whose text is `{"answers": [...]}`, as `DecisionsLLM` gives it."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._decide, request)
+
+    def _decide(self, request: Request) -> Call:
+        started = time.perf_counter()
+        *shown, last = request.messages
+        questions = json.loads(last.content)
+        prompts = [self._local.encode((*shown, Message("user", asked(question)))) for question in questions]
+        chosen = [[encode_text(self._local.tokenizer, text)[0] for text in replies(question)] for question in questions]
+        shares = self._shares(prompts, chosen)
+        answers = [answer(question, of) for question, of in zip(questions, shares, strict=True)]
+        return request.call(
+            model=self.name,
+            model_revision=self.revision,
+            text=json.dumps({"answers": answers}),
+            finish_reason="stop",
+            usage=Usage(sum(map(len, prompts)), 0),
+            latency_ms=(time.perf_counter() - started) * 1000,
+        )
+
+    @torch.inference_mode()
+    def _shares(self, prompts: Sequence[list[int]], chosen: Sequence[list[int]]) -> list[list[float]]:
+        model, grouping = self._local.model, prefixes(prompts)
+        ids, mask = pad_rows(prompts, self._local.tokenizer.pad_token_id, grouping, model.device)
+        past, read = build_group_cache(model, ids, mask, grouping), max(grouping.lengths)
+        positions = (mask.cumsum(dim=1) - 1).clamp_min(0)[:, read:]
+        given = {"attention_mask": mask, "position_ids": positions, CACHE: past, "logits_to_keep": 1}
+        logits = model(ids[:, read:], **given).logits[:, -1].float()
+        return [torch.softmax(row[options], dim=-1).tolist() for row, options in zip(logits, chosen, strict=True)]
+
+
+def replies(question: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the words that the options are replied with, the lowest level first."""
+    if question["type"] == "predicate":
+        return ("False", "True")
+    return tuple(str(number) for number in range(1, len(question["levels"]) + 1))
+
+
+def asked(question: Mapping[str, Any]) -> str:
+    """Returns the question as it is put to a model that could also write."""
+    if question["type"] == "predicate":
+        return f"{question['instructions']}\n\nIs this true of the response? Reply with True or False only."
+    levels = (f"{number}: {level['description']}" for number, level in enumerate(question["levels"], 1))
+    return "\n".join((question["instructions"], *levels, "Reply with the number only."))
+
+
+def answer(question: Mapping[str, Any], shares: Sequence[float]) -> dict[str, Any]:
+    """Returns the answer in the wire format."""
+    about = {"type": question["type"], "name": question["name"]}
+    if question["type"] == "predicate":
+        return about | {"probability": shares[1]}
+    levels = [
+        {"label": level["label"], "value": value, "probability": share}
+        for value, (level, share) in enumerate(zip(question["levels"], shares, strict=True))
+    ]
+    score = sum(level["value"] * level["probability"] for level in levels)
+    return about | {"score": score, "confidence": max(shares), "probabilities": levels}
