@@ -124,7 +124,6 @@ def advise(path: Path) -> Advised:
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
         contents = _counted((run, f"{run.item.task}/{run.item.id}") for run in store.runs(hidden=False))
         contents.states = sum(len(file.call_ids) for file in store.activation_files())
-        contents.states += sum(len(file.call_ids) for file in store.token_files())
         runs = quote(str(path))
     else:
         form = format_of(path, "auto")

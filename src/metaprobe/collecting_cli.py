@@ -182,7 +182,6 @@ OF_STATES = {
     "via": "--via",
     "layers": "--layers",
     "positions": "--position",
-    "every_token": "--every-token",
     "shard_calls": "--shard-calls",
     "other_model": "--other-model",
 }
@@ -226,7 +225,6 @@ def extract(
             choices=POSITIONS,
         ),
     ] = (),
-    every_token: Annotated[bool, Option("Keep every answer token besides.")] = False,
     stage: Stage = None,
     agent: Agent = None,
     batch_size: Annotated[int, Option("Calls read at once.", low=1)] = 32,
@@ -255,7 +253,7 @@ def extract(
     quiet_libraries()
     shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
     if llm is not None:
-        states = {"layers": layers, "every_token": every_token, "shard_calls": shard_calls, "other_model": other_model}
+        states = {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
         _states(runs, llm, via=via, positions=positions or None, **states, **shared)
     elif out is None:
         raise click.UsageError("Missing option '--out': the run store for what --logprobs reads")
