@@ -122,9 +122,6 @@ def test_an_import_is_told_its_format_and_what_to_do_with_bad_lines(reach: Any, 
     }
     _, named = reach(name, "import", file, "--out", tmp_path / "o", "--stated-only")
     assert (named["form"], named["on_error"], named["stated"].__name__) == ("auto", "stop", "parse_named_confidence")
-    name = "metaprobe.records.importer.explain"
-    given, named = reach(name, "import", file, "--explain", "--from", "inspect", "--correct", "exact")
-    assert (given, named) == ((file, "inspect"), {"stated": None, "correct": "exact", "requests": None, "plain": False})
 
 
 def test_the_server_is_told_every_limit(reach: Any) -> None:
