@@ -154,9 +154,9 @@ def advise(path: Path) -> Advised:
     if bad:
         left_out[f"bad, the first: {bad[0]}"] = len(bad)
     if not contents.answers:
+        why = f" that can be read ({next(iter(left_out))})" if left_out else ""
         raise RecordError(
-            f"{path} holds no answers{f' that can be read ({next(iter(left_out))})' if left_out else ''}; expected a run "
-            "store, or a file that `metaprobe import` reads"
+            f"{path} holds no answers{why}; expected a run store, or a file that `metaprobe import` reads"
         )
     return Advised(
         what,
