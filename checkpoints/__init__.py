@@ -35,7 +35,7 @@ from metaprobe.checkpoints.manifest import (
 )
 
 if TYPE_CHECKING:
-    from metaprobe.checkpoints.description import compare, describe, describe_verified
+    from metaprobe.checkpoints.description import compare, describe, describe_differences, describe_verified
     from metaprobe.checkpoints.files import bundled_names, find_bundled
     from metaprobe.checkpoints.onnx_guard import check_model
     from metaprobe.checkpoints.publish import Pretrained, push
@@ -71,6 +71,7 @@ __all__ = [
     "check_target",
     "compare",
     "describe",
+    "describe_differences",
     "describe_verified",
     "find_bundled",
     "load_checkpoint",
@@ -80,7 +81,7 @@ __all__ = [
 _LATER = {
     name: f"metaprobe.checkpoints.{module}"
     for module, names in {
-        "description": "compare describe describe_verified",
+        "description": "compare describe describe_differences describe_verified",
         "files": "bundled_names find_bundled",
         "onnx_guard": "check_model",
         "publish": "Pretrained push",

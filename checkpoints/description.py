@@ -1,9 +1,8 @@
-"""A checkpoint in words, for `metaprobe inspect` and `metaprobe verify`."""
+"""A checkpoint in words, for `metaprobe inspect`, `verify` and `diff`."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import metaprobe.checkpoints.golden as golden
@@ -141,100 +140,48 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
-class Absent(Enum):
-    """In the place of the value of a field that one of them has not."""
-
-    ABSENT = "absent"
-
-
-ABSENT = Absent.ABSENT
 MAX_SHOWN = 90
+"""Characters shown of a value that differs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A field in which two checkpoints differ."""
+def compare(a: Checkpoint, b: Checkpoint) -> dict[str, Any]:
+    """Returns how two checkpoints differ, as JSON has it: `same`, what `a` and `b` are, and `differences`.
 
-    field: str
-    """Its name in the manifest, a dot before an entry: `metrics.auroc`, `contract.features`, `files.model.onnx`."""
-    a: Any
-    """The value in the first checkpoint, as JSON has it; `ABSENT` where the entry is missing."""
-    b: Any
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CheckpointDiff:
-    """Two checkpoints and every field in which they differ, in the manifest's order; `created` and the manifests' own
-    digests are not looked at.
-
-    Where the models are other bytes and read the same inputs, `outputs_on_golden_rows` comes last: how far the answers
-    of `b` are from those of `a` on the rows recorded with `a`, at most (absolute up to 1, relative beyond).
+    A difference has the `field` in the manifest, a dot before an entry (`metrics.auroc`, `files.model.onnx`), and the
+    value of each side; a side without the entry is left out. `created` and the manifests' own digests are not looked
+    at. Where the models are other bytes and read the same inputs, `outputs_on_golden_rows` comes last: how far the
+    answers of `b` are from those of `a` on the rows recorded with `a`, at most (absolute up to 1, relative beyond).
     """
-
-    a: Checkpoint
-    b: Checkpoint
-    changes: tuple[Change, ...]
-
-    @property
-    def same(self) -> bool:
-        """Whether they are the same but for the time they were made."""
-        return not self.changes
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs; a side that has no such entry is left out."""
-        return {
-            "same": self.same,
-            "a": _summary(self.a),
-            "b": _summary(self.b),
-            "differences": [
-                {"field": c.field} | {side: value for side, value in (("a", c.a), ("b", c.b)) if value is not ABSENT}
-                for c in self.changes
-            ],
-        }
-
-    def as_text(self) -> str:
-        """For a reader: a field, then both sides, one below the other. Text from the files cannot steer a terminal."""
-        lines = [
-            f"{side} {c.path}  {c.manifest.kind}  {c.digest}  {c.manifest.created}"
-            for side, c in (("a", self.a), ("b", self.b))
-        ]
-        for field, a, b in ((c.field, c.a, c.b) for c in self.changes):
-            lists = isinstance(a, list) and isinstance(b, list)
-            sides = (_list(a, b), _list(b, a)) if lists else (_format(field, a), _format(field, b))
-            lines += [field, f"  a {sides[0]}", f"  b {sides[1]}"]
-        if self.same:
-            lines.append("the same" if self.a.digest == self.b.digest else "the same but for the time they were made")
-        return "\n".join(printable(line) for line in lines)
+    sides = {"a": _fields(a.manifest), "b": _fields(b.manifest)}
+    changes: list[dict[str, Any]] = []
+    for field in sides["a"] | sides["b"]:
+        values = {side: fields[field] for side, fields in sides.items() if field in fields}
+        if field not in ("created", OWN) and (len(values) < 2 or values["a"] != values["b"]):
+            changes.append({"field": field, **values})
+    if a.manifest.inputs == b.manifest.inputs and any(one["field"] == f"files.{MODEL}" for one in changes):
+        with suppress(ContractMismatch):  # other outputs, which the manifests say
+            size = golden.difference(a.files()[GOLDEN], b.session)[0].size
+            changes.append({"field": "outputs_on_golden_rows", "a": 0.0, "b": size})
+    return {"same": not changes, "a": _summary(a), "b": _summary(b), "differences": changes}
 
 
-def compare(a: Checkpoint, b: Checkpoint) -> CheckpointDiff:
-    """How `b` differs from `a`."""
-    before, after = _fields(a.manifest), _fields(b.manifest)
-    both = {field: (before.get(field, ABSENT), after.get(field, ABSENT)) for field in before | after}
-    changes = [
-        Change(field, was, now) for field, (was, now) in both.items() if was != now and field not in ("created", OWN)
-    ]
-    if any(change.field == f"files.{MODEL}" for change in changes) and a.manifest.inputs == b.manifest.inputs:
-        changes += _answers(a, b)
-    return CheckpointDiff(a, b, tuple(changes))
-
-
-def _answers(a: Checkpoint, b: Checkpoint) -> Iterator[Change]:
-    try:
-        size = golden.difference(a.files()[GOLDEN], b.session)[0].size
-    except ContractMismatch:  # other outputs: the manifests say so
-        return
-    yield Change("outputs_on_golden_rows", 0.0, size)
+def describe_differences(compared: Mapping[str, Any]) -> str:
+    """Returns what `compare` gives in words: a field, then both sides. Control characters are spelled out."""
+    lines = ["{side} {path}  {kind}  {digest}  {created}".format(side=side, **compared[side]) for side in ("a", "b")]
+    for one in compared["differences"]:
+        a, b = (one.get(side) for side in ("a", "b"))
+        lists = isinstance(a, list) and isinstance(b, list)
+        sides = (_list(a, b), _list(b, a)) if lists else (_format(one, "a"), _format(one, "b"))
+        lines += [one["field"], f"  a {sides[0]}", f"  b {sides[1]}"]
+    if compared["same"]:
+        digests = {compared[side]["digest"] for side in ("a", "b")}
+        lines.append("the same" if len(digests) == 1 else "the same but for the time they were made")
+    return "\n".join(printable(line) for line in lines)
 
 
 def _summary(checkpoint: Checkpoint) -> dict[str, str]:
-    manifest = checkpoint.manifest
-    return {
-        "path": str(checkpoint.path),
-        "kind": manifest.kind,
-        "digest": checkpoint.digest,
-        "created": manifest.created,
-    }
+    kind, created = checkpoint.manifest.kind, checkpoint.manifest.created
+    return {"path": str(checkpoint.path), "kind": kind, "digest": checkpoint.digest, "created": created}
 
 
 def _fields(manifest: Manifest) -> dict[str, Any]:
@@ -258,9 +205,10 @@ def _list(values: list[Any], others: list[Any]) -> str:
     return f"{len(values)} values, {len(own)} of them only here" if len(values) > 6 else json.dumps(values)
 
 
-def _format(field: str, value: Any) -> str:
-    if value is ABSENT:
+def _format(change: Mapping[str, Any], side: str) -> str:
+    if side not in change:
         return "-"
+    field, value = change["field"], change[side]
     if field.startswith("metrics."):
         metric = Metric(**value)
         return f"{metric.estimate:.4f} [{metric.low:.4f}, {metric.high:.4f}] n = {metric.n}"

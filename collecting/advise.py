@@ -4,7 +4,7 @@ docs/which-signal.md has a row for each of `SIGNALS`, with what the signal costs
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -56,6 +56,8 @@ class Contents:
     """Calls about which a decision API gave answers."""
     states: int = 0
     """Answers with stored hidden states."""
+    taken: Counter[str] = field(default_factory=Counter)
+    """What the label `correct` was taken from, or why an answer has none -> answers."""
 
     def add(self, run: Run, question: str) -> None:
         """Counts the labelled answers of a run; all of its answers where it has no label."""
@@ -109,7 +111,11 @@ class Advised:
     """Questions with a right answer."""
     wrong: int
     left_out: int
-    """Lines that cannot be read; `metaprobe import FILE --explain` says why."""
+    """Lines that cannot be read."""
+    reasons: dict[str, int]
+    """Why they cannot be read -> lines."""
+    taken: dict[str, int]
+    """What the label `correct` was taken from, or why an answer has none -> answers."""
     signals: tuple[Advice, ...]
 
 
@@ -118,33 +124,39 @@ def advise(path: Path) -> Advised:
 
     Raises `RecordError` where the log holds no answers, and the reader's own errors.
     """
-    left_out: list[str] = []
+    left_out, bad = Counter[str](), list[str]()
     first: tuple[str, ...] = ()
     if path.is_dir() and any(path.glob("runs-*.parquet")):
         store, what, lines = RunStore(path, damaged="skip"), "run store", False
-        contents = _counted((run, f"{run.item.task}/{run.item.id}") for run in store.runs(hidden=False))
+        contents = Contents()
+        for run in store.runs(hidden=False):
+            contents.add(run, f"{run.item.task}/{run.item.id}")
         contents.states = sum(len(file.call_ids) for file in store.activation_files())
-        contents.states += sum(len(file.call_ids) for file in store.token_files())
         runs = quote(str(path))
     else:
         form = format_of(path, "auto")
         what, lines = form.what, form is LINES
         # Without numbers an answer is still a text; a bad line is no reason to say nothing of the others.
-        options = LogOptions(on_error=lambda error: left_out.append(str(error)), plain=True)
+        options = LogOptions(on_error=lambda error: bad.append(str(error)), plain=True)
         read = read_log(
             path,
             form,
             options,
             stated=parse_named_confidence,
-            on_left_out=lambda sample, reason: left_out.append(reason),
+            on_left_out=lambda sample, reason: left_out.update([reason]),
         )
-        contents = _counted((line.run, _question(line.run)) for line in read)
+        contents = Contents()
+        for line in read:
+            contents.add(line.run, _question(line.run))
+            contents.taken[line.taken] += bool(line.taken)
         plain = "" if contents.with_logprobs == contents.answers else " --plain"
         first, runs = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{plain}",), IMPORTED
+    if bad:
+        left_out[f"bad, the first: {bad[0]}"] = len(bad)
     if not contents.answers:
+        why = f" that can be read ({next(iter(left_out))})" if left_out else ""
         raise RecordError(
-            f"{path} holds no answers{f' that can be read ({left_out[0]})' if left_out else ''}; expected a run store, "
-            "or a file that `metaprobe import` reads"
+            f"{path} holds no answers{why}; expected a run store, or a file that `metaprobe import` reads"
         )
     return Advised(
         what,
@@ -153,16 +165,11 @@ def advise(path: Path) -> Advised:
         dict(contents.labels.most_common()),
         len(contents.right),
         len(contents.wrong),
-        len(left_out),
+        left_out.total(),
+        dict(left_out.most_common()),
+        dict((+contents.taken).most_common()),
         tuple(_signals(contents, first, runs, str(path) if lines else "")),
     )
-
-
-def _counted(runs: Iterable[tuple[Run, str]]) -> Contents:
-    contents = Contents()
-    for run, question in runs:
-        contents.add(run, question)
-    return contents
 
 
 def _question(run: Run) -> str:

@@ -181,9 +181,6 @@ def _hidden(store: RunStore) -> Iterable[tuple[str, str]]:
     kinds: Counter[str] = Counter()
     for file in store.activation_files():
         kinds[f"{file.layout}{f', read by {file.model}' if file.model else ''}"] += len(file.call_ids)
-    for tokens in store.token_files():
-        read = f", read by {tokens.model}" if tokens.model else ""
-        kinds[f"layers {list(tokens.layers)}, every answer token, width {tokens.width}{read}"] += len(tokens.call_ids)
     return [("hidden", f"{kind}: {count:,} calls") for kind, count in kinds.items()]
 
 

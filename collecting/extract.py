@@ -18,7 +18,7 @@ from metaprobe.llms.hidden_capture import chosen_layers
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import CallReader, Reading, Readings, ReadStates, StateReplay
 from metaprobe.llms.vllm_states import EngineReplay, StatesEngine
-from metaprobe.records.activations import STATES, SUFFIX, TOKENS, activation_bytes, token_bytes
+from metaprobe.records.activations import STATES, SUFFIX, activation_bytes
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
@@ -134,7 +134,6 @@ def extract(
     *,
     layers: str = "all",
     positions: Sequence[str] | None = None,
-    every_token: bool = False,
     stage: str | None = None,
     agent: str | None = None,
     batch_size: int = 32,
@@ -148,8 +147,7 @@ def extract(
     A chunk is `shard_calls` calls in the store's order, whatever the number of processes; each is a file that appears
     whole, and holds the same whoever wrote it. A call that has the states asked for, from answering or from an
     extraction before, is passed over: that is how a killed extraction goes on. `layers`, `positions`: see
-    `Readings`; `every_token` keeps every answer token besides. `other_model` reads calls of whatever model, as text
-    that this model is shown.
+    `Readings`. `other_model` reads calls of whatever model, as text that this model is shown.
 
     Raises `RecordError` before anything is read where a call cannot be, where no call is chosen, where the calls are of
     another model, and where the model gives their tokens other log-probabilities than were recorded; and before a chunk
@@ -157,9 +155,9 @@ def extract(
     """
     if min(batch_size, shard_calls) < 1:
         raise RecordError(f"batch size {batch_size}, {shard_calls} calls a file: expected at least 1")
-    replay = replay_of(llm, layers, positions, every_token)
+    replay = replay_of(llm, layers, positions)
     model = f"{llm.name}@{llm.revision}" if other_model else ""
-    selection = CallSelection(stage, agent, _stored_calls(store, replay, model, every_token))
+    selection = CallSelection(stage, agent, _stored_calls(store, replay, model))
     todo, sample = _plan(store, llm, replay, selection, other_model, shard_calls)
     disagreement = _check_model(replay, llm, sample, other_model)
     share.wait()  # nobody writes before everybody has seen what is there: else the chunks would differ
@@ -169,7 +167,7 @@ def extract(
     for readings in _chunks(_readings(store, replay, todo), shard_calls, share):
         states = dict(zip((r.call_id for r in readings), replay.read(readings, batch_size=batch_size), strict=True))
         _check_finite(states, llm)
-        _write(store.path, request, replay, states, model)
+        _write(store.path, request, states, model)
         tokens = sum(r.tokens for r in readings)
         rebuilt, without = sum(r.rebuilt for r in readings), sum(not len(r.exact_at) for r in readings)
         report += ExtractReport(len(readings), tokens, 0, 0, rebuilt, without, None)
@@ -196,15 +194,13 @@ def _check_model(replay: Readings, llm: CallReader, sample: Sequence[Reading], o
     return disagreement
 
 
-def replay_of(
-    llm: LocalLLM | StatesEngine, layers: str, positions: Sequence[str] | None, every_token: bool
-) -> Readings:
+def replay_of(llm: LocalLLM | StatesEngine, layers: str, positions: Sequence[str] | None) -> Readings:
     """Returns the object that reads calls in this model, for these layers and positions."""
     if isinstance(llm, LocalLLM):
-        return StateReplay(llm, layers=layers, positions=positions, tokens=every_token)
+        return StateReplay(llm, layers=layers, positions=positions)
     if chosen_layers(layers, llm.config) != llm.layers:
         raise RecordError(f"layers {layers!r}: the engine was loaded for {list(llm.layers)}; ask for these")
-    return EngineReplay(llm, positions=positions, tokens=every_token)
+    return EngineReplay(llm, positions=positions)
 
 
 def launch_extract(
@@ -270,22 +266,18 @@ def _plan(
     return todo, sample[:CHECKED_CALLS]
 
 
-def _stored_calls(store: RunStore, replay: Readings, model: str, every_token: bool) -> set[str]:
+def _stored_calls(store: RunStore, replay: Readings, model: str) -> set[str]:
     """Returns the ids of the calls that have all that is asked for.
 
     `model`: the reader's name, empty for the states of the model that answered.
     """
     layers, positions = set(replay.layers), set(replay.positions)
-    done = {
+    return {
         call_id
         for file in store.activation_files()
         if layers <= set(file.layout.layers) and positions <= set(file.layout.positions) and file.model == model
         for call_id in file.call_ids
     }
-    if every_token:
-        files = [file for file in store.token_files() if layers <= set(file.layers) and file.model == model]
-        done &= {call_id for file in files for call_id in file.call_ids}
-    return done
 
 
 def _other_model_of(call: Call, llm: CallReader) -> str:
@@ -329,8 +321,6 @@ def _check_finite(states: Mapping[str, ReadStates], llm: CallReader) -> None:
     broken: dict[str, int] = {}  # call -> its first such layer
     for call_id, read in states.items():
         bad = ~np.isfinite(read.hidden.values).all(axis=(1, 2))
-        if read.tokens is not None:
-            bad |= ~np.isfinite(read.tokens).all(axis=(0, 2))
         if bad.any():
             broken[call_id] = read.hidden.layers[int(bad.argmax())]
     if broken:
@@ -345,14 +335,9 @@ def _remedy(llm: CallReader) -> str:
     return f"its weights are damaged, or overflow in {llm.dtype}: load sound ones, in bfloat16 or float32"
 
 
-def _write(folder: Path, request: str, replay: Readings, states: Mapping[str, ReadStates], model: str) -> None:
-    """Writes the states of a chunk into one file, and the states of every token, where they were kept, into another."""
-    name = f"{request}-{_digest(list(states))}{SUFFIX}"
-    each = {call_id: read.tokens for call_id, read in states.items() if read.tokens is not None}
-    if each:
-        with atomic_write(folder / f"{TOKENS}{name}") as file:
-            file.write(token_bytes(each, replay.layers, model=model))
-    with atomic_write(folder / f"{STATES}{name}") as file:
+def _write(folder: Path, request: str, states: Mapping[str, ReadStates], model: str) -> None:
+    """Writes the states of a chunk into one file."""
+    with atomic_write(folder / f"{STATES}{request}-{_digest(list(states))}{SUFFIX}") as file:
         file.write(activation_bytes({call_id: read.hidden for call_id, read in states.items()}, model=model))
 
 

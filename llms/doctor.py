@@ -13,7 +13,7 @@ from typing import Any
 
 from metaprobe.llms.base import LLMError
 from metaprobe.llms.endpoint import KEY_VARIABLE, Endpoint, EndpointError
-from metaprobe.llms.openai_client import CHAT, TEXT
+from metaprobe.llms.openai_client import CHAT
 from metaprobe.llms.pricing import OPENAI_HOST
 from metaprobe.records.endings import TOOL_CALL, refuse_error
 from metaprobe.records.errors import InvalidResponse
@@ -22,23 +22,21 @@ from metaprobe.records.reading import as_list, fields
 from metaprobe.records.response import ParsedText
 from metaprobe.records.segments import CLOSINGS, OPENINGS
 
-MOST_REQUESTS = 12
+MOST_REQUESTS = 10
 """Most requests that are made. Checks that would need more are reported as unknown."""
 ALTERNATIVES = 5
-"""Likeliest tokens asked for at each place: as many as most servers allow for text completions."""
+"""Likeliest tokens asked for at each place."""
 HOT = 1.5
 """The higher temperature. Far enough from 1 to be seen, low enough that the answer stays one of words."""
 CUT_AT = 4
 """Tokens of the answer that is to be cut: fewer than the answer needs."""
 SHORT, LONG = 48, 96
 """Tokens that an answer may have. The longer limit is for the question that a model should think about."""
-RESPONSES = "/responses"
 
 PLAIN = "What is the capital of France? Answer in one short sentence."
 OPEN = "Name any animal, city or number that comes to your mind, and say in one sentence why."
 TOOL = "What is the weather in Paris now? Call the tool get_weather; do not answer in words."
 THINK = "Is 91 a prime number? Think step by step, then answer yes or no."
-PREFIX = "The capital of France is"
 TOOL_NAME = "get_weather"
 _TOOL = {
     "name": TOOL_NAME,
@@ -67,8 +65,8 @@ class Interview:
     endpoint: str
     model: str
     replies: dict[str, EndpointReply] = field(default_factory=dict)
-    """Replies to `models`, `plain`, `without`, `alone`, `streamed`, `cut`, `hot`, `two`, `tool`, `forced`, `thinking`,
-    `text`, `responses`; a question that was not asked has no reply."""
+    """Replies to `models`, `plain`, `without`, `alone`, `streamed`, `cut`, `hot`, `two`, `tool`, `forced`, `thinking`;
+    a question that was not asked has no reply."""
     first_failure: EndpointError | None = None
     """Why the first question failed, where asking anew in another way helped."""
     has_alternatives: bool = True
@@ -135,7 +133,6 @@ class Interviewer:
                 await self._chats()
             else:
                 await self._chat("streamed", PLAIN, SHORT, stream=True)
-            await self._others()
         finally:
             await self._endpoint.aclose()
         self._interview.seconds = time.perf_counter() - started
@@ -173,14 +170,6 @@ class Interviewer:
             await self._chat("forced", TOOL, SHORT, tool_choice=forced, **tools)
         if not self._interview.thinks:
             await self._chat("thinking", THINK, LONG)
-
-    async def _others(self) -> None:
-        """Asks for a text completion, and by the Responses API."""
-        body: dict[str, Any] = {"model": self._interview.model, "prompt": PREFIX, "max_tokens": 8, "temperature": 0.0}
-        await self._ask("text", TEXT, body | {"logprobs": ALTERNATIVES} | self._extra)
-        body = {"model": self._interview.model, "input": PLAIN, "max_output_tokens": SHORT + self._room, "store": False}
-        body |= {"include": ["message.output_text.logprobs"], "top_logprobs": ALTERNATIVES}
-        await self._ask("responses", RESPONSES, body | self._extra)
 
     @property
     def _room(self) -> int:
@@ -224,8 +213,8 @@ class Interviewer:
     def _count(self, body: Any) -> None:
         parts = body if isinstance(body, list) else [body]
         counted = [used for part in parts if (used := fields((fields(part) or {}).get("usage")))]
-        for kind, older in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")):
-            spent = max((n for used in counted if type(n := used.get(kind, used.get(older))) is int), default=0)
+        for kind in ("prompt_tokens", "completion_tokens"):
+            spent = max((n for used in counted if type(n := used.get(kind)) is int), default=0)
             setattr(self._interview, kind, getattr(self._interview, kind) + spent)
 
 

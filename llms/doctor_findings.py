@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
-from metaprobe.llms.doctor import ALTERNATIVES, CUT_AT, HOT, PLAIN, PREFIX, TOOL_NAME, Interview
+from metaprobe.llms.doctor import ALTERNATIVES, CUT_AT, HOT, PLAIN, TOOL_NAME, Interview
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.endings import LENGTH, STOP, TOOL_CALL, error_of
 from metaprobe.records.errors import InvalidResponse, NoLogprobs
@@ -127,7 +127,6 @@ _REMEDIES: Mapping[str, Mapping[str, str]] = {
         _ANY: "raise --thinking-tokens if the model was cut while it thought; else switch the server's reasoning"
         " parser off, or the thinking",
     },
-    "other api": {_ANY: "use chat completions"},
 }
 
 
@@ -360,7 +359,6 @@ FAR_APART = 0.25
 that batch requests or cache prompts differ by up to 0.15 at one token."""
 SPREAD = 1.0
 """Fewest nats between the alternatives of one place by which two temperatures can be told apart."""
-_NOT_THERE = (404, 405, 501)
 
 
 def diagnose(asked: Interview) -> tuple[Sign, ...]:
@@ -385,10 +383,6 @@ def _all(asked: Interview, looks: dict[str, Look | None]) -> Iterator[tuple[str,
         yield "n = 2", _two(asked)
         yield "tool call", _tool(asked)
         yield "thinking", _thinking(asked, plain if asked.thinks else looks["thinking"])
-    for name, kind in (("text", "text completion"), ("responses", "Responses API")):
-        failure = asked.failure(name)
-        if failure is None or failure.status not in _NOT_THERE:
-            yield kind, _other_api(asked.body(name), str(failure))
 
 
 def _given(asked: Interview, plain: Look | None) -> Finding:
@@ -538,24 +532,6 @@ def _thinking(asked: Interview, one: Look | None) -> Finding:
         return "fault", "thinking came, and its tokens are not told from the answer's", "thinking"
     thought = 0 if answer.thinking is None else len(answer.thinking)
     return "ok", f"told apart: numbers of {thought} tokens of the thinking, {len(answer.logprobs)} of the answer", ""
-
-
-def _other_api(body: Any, failure: str) -> Finding:
-    """A text completion, or a response of the Responses API."""
-    if body is None:
-        return "unknown", failure, "other api"
-    try:
-        parsed = answer_of(parse_response(body))
-    except InvalidResponse as error:
-        return "fault", str(error), "other api"
-    if not names_tokens(parsed.tokens):
-        return "unknown", f"{len(parsed.logprobs)} log-probabilities of tokens without texts", "ids"
-    if wrong := parsed.top_fault or doubtful(parsed.logprobs):
-        return "fault", wrong, "placeholder"
-    choices = as_list(body.get("choices")) or [None]
-    echoed = text((fields(choices[0]) or {}).get("text")).startswith(PREFIX)
-    words = f"{len(parsed.logprobs)} log-probabilities, and their tokens spell the text"
-    return "unknown" if echoed else "ok", words + "; the prompt is echoed" * echoed, "echo" * echoed
 
 
 def _first_fault(one: Look) -> tuple[str, str, str] | None:

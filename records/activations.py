@@ -6,8 +6,6 @@ so every run that can be read has its activations, and a file without a shard is
 
 `states-REQUEST-CALLS.safetensors` holds the same of calls that were read afterwards (`metaprobe extract`). REQUEST is a
 digest of what was asked (layers, positions, model) and CALLS one of the calls in it, so no two requests share a file.
-`tokens-REQUEST-CALLS.safetensors` holds every answer token of these calls: `hidden`, float16, (tokens of all calls,
-layers, width), and `lengths`, int64, (calls,).
 """
 
 import json
@@ -25,7 +23,7 @@ from metaprobe.records.types import FloatArray, Hidden
 
 CONVENTION = "index 0 = embeddings output, index i = output of block i"
 SUFFIX = ".safetensors"
-STATES, TOKENS = "states-", "tokens-"
+STATES = "states-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,6 @@ class Layout:
 
     def __str__(self) -> str:
         return f"layers {list(self.layers)}, positions {list(self.positions)}, width {self.width}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenStates:
-    """Hidden states at every answer token of one call."""
-
-    call_id: str
-    values: FloatArray
-    """float16, shape (T, layers, width)."""
-    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,29 +90,15 @@ def activation_bytes(hidden: dict[str, Hidden], *, model: str = "") -> bytes:
     first = next(iter(hidden.values()))
     # safetensors writes the memory as it lies, and what was cut out by index may lie in another order.
     values = np.ascontiguousarray(np.stack([to_float16(h.values) for h in hidden.values()]))
-    metadata = {**_metadata(list(hidden), first.layers, model), "positions": json.dumps(list(first.positions))}
-    content: bytes = require("safetensors.numpy", "fit").save({"hidden": values}, metadata=metadata)
-    return content
-
-
-def token_bytes(states: dict[str, FloatArray], layers: Sequence[int], *, model: str = "") -> bytes:
-    """The content of a token file: call id -> the states of its T answer tokens, (T, layers, width)."""
-    tensors = {
-        "hidden": np.ascontiguousarray(np.concatenate([to_float16(values) for values in states.values()])),
-        "lengths": np.array([len(values) for values in states.values()], dtype=np.int64),
-    }
-    metadata = _metadata(list(states), layers, model)
-    content: bytes = require("safetensors.numpy", "fit").save(tensors, metadata=metadata)
-    return content
-
-
-def _metadata(call_ids: list[str], layers: Sequence[int], model: str) -> dict[str, str]:
-    return {
-        "call_ids": json.dumps(call_ids),
-        "layers": json.dumps([int(layer) for layer in layers]),
+    metadata = {
+        "call_ids": json.dumps(list(hidden)),
+        "layers": json.dumps([int(layer) for layer in first.layers]),
+        "positions": json.dumps(list(first.positions)),
         "convention": CONVENTION,
         **({"model": model} if model else {}),
     }
+    content: bytes = require("safetensors.numpy", "fit").save({"hidden": values}, metadata=metadata)
+    return content
 
 
 class ActivationFile:
@@ -134,7 +108,10 @@ class ActivationFile:
         self.path = path
         with _opened(path) as file:
             metadata = file.metadata() or {}
-            shape = _shape(file, "hidden", "F16", 4)
+            tensor = file.get_slice("hidden")
+            shape: list[int] = tensor.get_shape()
+            if tensor.get_dtype() != "F16" or len(shape) != 4:
+                raise ValueError(f"'hidden' is {tensor.get_dtype()} of shape {shape}; expected F16 with 4 axes")
         self.call_ids: tuple[str, ...] = _listed(metadata, "call_ids", str)
         self.layout = Layout(_listed(metadata, "layers", int), _listed(metadata, "positions", str), shape[3])
         self.model: str = metadata.get("model", "")
@@ -154,52 +131,6 @@ class ActivationFile:
                 for j, position in enumerate(positions):
                     out[:, i, j] = tensor[:, layer, position][rows]
         return out
-
-
-class TokenFile:
-    """One file of answer tokens. Opening it reads the header and the lengths."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with _opened(path) as file:
-            metadata = file.metadata() or {}
-            _shape(file, "lengths", "I64", 1)
-            lengths = file.get_tensor("lengths")
-            total, layers, self.width = _shape(file, "hidden", "F16", 3)
-        self.call_ids: tuple[str, ...] = _listed(metadata, "call_ids", str)
-        self.layers: tuple[int, ...] = _listed(metadata, "layers", int)
-        self.model: str = metadata.get("model", "")
-        self._ends = np.cumsum(lengths)
-        self._lengths = lengths
-        # None may exceed the total: a sum of larger ones can come round to it.
-        fits = not np.any((lengths < 0) | (lengths > total)) and int(lengths.sum()) == total
-        if len(lengths) != len(self.call_ids) or not fits:
-            raise ValueError(f"{total} tokens, but lengths {lengths.tolist()} for {len(self.call_ids)} calls")
-        if layers != len(self.layers):
-            raise ValueError(f"the tensor has {layers} layers, its header speaks of {list(self.layers)}")
-
-    def read(self, row: int, layers: Sequence[int]) -> NDArray[np.float16]:
-        """(T, layers, width) of one call, layers by index; nothing else is read from the disk."""
-        length = int(self._lengths[row])
-        end = int(self._ends[row])
-        out = np.empty((length, len(layers), self.width), dtype=np.float16)
-        if length:  # an empty slice is an error to safetensors
-            with _opened(self.path) as file:
-                tensor = file.get_slice("hidden")
-                for i, layer in enumerate(layers):
-                    out[:, i] = tensor[end - length : end, layer]
-        return out
-
-
-def _shape(file: Any, name: str, dtype: str, rank: int) -> list[int]:
-    """The lengths of a tensor's axes, read from the header. Raises `ValueError` for another type or number of axes."""
-    tensor = file.get_slice(name)
-    shape: list[int] = tensor.get_shape()
-    if tensor.get_dtype() != dtype or len(shape) != rank:
-        raise ValueError(
-            f"the tensor {name!r} is {tensor.get_dtype()} of shape {shape}; expected {dtype} with {rank} axes"
-        )
-    return shape
 
 
 def _listed(metadata: dict[str, str], key: str, kind: type) -> tuple[Any, ...]:

@@ -11,25 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from metaprobe.records.activations import (
     STATES,
     SUFFIX,
-    TOKENS,
     ActivationFile,
     Activations,
     Layout,
-    TokenFile,
-    TokenStates,
     activation_bytes,
     check_layout,
     gather,
     layout_of,
 )
-from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch, Unwritable
+from metaprobe.records.errors import DamagedShard, RecordError, Unwritable
 from metaprobe.records.extras import require
 from metaprobe.records.lines import check_memory, check_values
 from metaprobe.records.schema import check_format, run_to_batch, table_to_runs
@@ -161,9 +158,6 @@ def _call_without_text(call: Call) -> Call:
     return replace(call, text="", tokens=(), messages=(), prompt_token_ids=None, token_ids=None, error=error)
 
 
-T = TypeVar("T")
-
-
 class RunStore:
     """Runs on the disk. If a run was stored twice by accident, only the first one is read.
 
@@ -266,40 +260,6 @@ class RunStore:
         """Returns the headers of all files of hidden states, those that were kept while answering first."""
         return list(self._activation_files(self.shards(), extracted=True))
 
-    def token_files(self) -> list[TokenFile]:
-        """Returns the headers of the files that hold the states of every answer token."""
-        return list(self._files(sorted(self.path.glob(f"{TOKENS}*{SUFFIX}")), TokenFile))
-
-    def token_states(
-        self,
-        call_ids: Sequence[str] | None = None,
-        *,
-        layers: Sequence[int] | None = None,
-        model: str | None = None,
-    ) -> Iterator[TokenStates]:
-        """Yields the states at every answer token of these calls in this order, by default of all calls.
-
-        One call is in memory at a time. `metaprobe extract --every-token` stores these states. `layers`: the layers to
-        read, by default all that were kept. Raises `RecordError` with the calls or layers that are not stored.
-        """
-        files = [f for f in self.token_files() if set(layers or ()) <= set(f.layers) and model in (None, f.model)]
-        where = {call_id: (file, row) for file in reversed(files) for row, call_id in enumerate(file.call_ids)}
-        of = f" of layers {list(layers)}" if layers is not None else ""
-        if not where:
-            raise RecordError(
-                f"the store holds no states of every answer token{of}; run `metaprobe extract --every-token`"
-            )
-        wanted = list(where) if call_ids is None else list(call_ids)
-        if missing := [call_id for call_id in wanted if call_id not in where]:
-            raise RecordError(
-                f"no states of every answer token{of} are stored for {len(missing)} of {len(wanted)} calls, such as"
-                f" {missing[:5]}; run `metaprobe extract --every-token`"
-            )
-        kinds = {(where[call][0].layers if layers is None else None, where[call][0].model) for call in wanted}
-        if len(kinds) > 1:
-            raise StoreMismatch(f"these calls' tokens are of several layers or models, {kinds}; say which")
-        return (_token_states(call_id, *where[call_id], layers) for call_id in wanted)
-
     def alone(self) -> OneWriter:
         """Returns a lock for a `with` block in which only this object writes into the folder.
 
@@ -370,17 +330,11 @@ class RunStore:
             return table
 
     def _activation_files(self, shards: Iterable[Path], *, extracted: bool = False) -> Iterator[ActivationFile]:
-        yield from self._files(
-            (path for shard in shards if (path := shard.with_suffix(SUFFIX)).exists()), ActivationFile
-        )
-        if extracted:
-            yield from self._files(sorted(self.path.glob(f"{STATES}*{SUFFIX}")), ActivationFile)
-
-    def _files(self, paths: Iterable[Path], kind: Callable[[Path], T]) -> Iterator[T]:
-        for path in paths:
+        paths = [path for shard in shards if (path := shard.with_suffix(SUFFIX)).exists()]
+        for path in [*paths, *(sorted(self.path.glob(f"{STATES}*{SUFFIX}")) if extracted else ())]:
             file = None
             with self._guard(path):
-                file = kind(path)
+                file = ActivationFile(path)
             if file is not None:
                 yield file
 
@@ -408,17 +362,12 @@ class RunStore:
                     self.damaged.append(path.name)
                 return
             others = len(self._shards()) - (path.suffix != SUFFIX)
-            again = "extract" if path.name.startswith((STATES, TOKENS)) else "collect"
+            again = "extract" if path.name.startswith(STATES) else "collect"
             raise DamagedShard(
                 f"{path} is damaged ({str(error).strip() or type(error).__name__}); restore it from a copy, or delete"
                 f" it and {again} again what it held; the other {others} shards are not touched by this:"
                 " RunStore(path, damaged='skip') reads them"
             ) from error
-
-
-def _token_states(call_id: str, file: TokenFile, row: int, layers: Sequence[int] | None) -> TokenStates:
-    chosen = file.layers if layers is None else tuple(layers)
-    return TokenStates(call_id, file.read(row, [file.layers.index(layer) for layer in chosen]), chosen)
 
 
 def fingerprint(runs: Iterable[Run]) -> str:

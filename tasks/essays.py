@@ -6,7 +6,9 @@ specificity of explanation for evidence. They stand in as gold: 1 and 2 for leve
 Position and conclusion have no such trait, so their items carry no gold and are not checked.
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from metaprobe.records.errors import ImportFileError
 from metaprobe.records.types import Item
@@ -14,29 +16,7 @@ from metaprobe.tasks.grading import chance, make_item, score
 from metaprobe.tasks.task import Row, Task
 
 TYPE = "Argumentative"
-RUBRIC = {
-    "issue": (
-        "The issue is named, but not explained; the essay does not say what the problem is.",
-        "The issue is stated, but not clearly: terms are not defined, open points are not looked into, and background "
-        "is missing.",
-        "The issue is stated clearly and in depth, with all the information a reader needs to understand it.",
-    ),
-    "evidence": (
-        "There is one source or example only, and it is repeated without being explained or judged.",
-        "There are two or more sources or examples, and they are explained or judged to some extent.",
-        "There are several sources or examples, explained and judged so well that they make a thorough analysis.",
-    ),
-    "position": (
-        "It is unclear which view the essay takes, or it takes none.",
-        "The essay takes a definite view, but a simple one without depth.",
-        "The essay takes a careful view that sees how complex the issue is and where its own view has limits.",
-    ),
-    "conclusion": (
-        "The conclusion does not always fit what the essay said before.",
-        "The conclusion fits what was said, but the reasoning behind it is simple.",
-        "The conclusion follows logically, weighs what was said, and brings evidence and arguments together.",
-    ),
-}
+RUBRICS = Path(__file__).parent / "rows" / "essay-rubrics.json"
 """Dimension -> the meaning of levels 0, 1 and 2: CAELF's table 2, in our words."""
 STANDS_FOR = {"issue": "clarity_of_topic", "evidence": "specificity_of_explanation"}
 """Dimension -> the trait of LEAF++ that stands in for its grade."""
@@ -44,6 +24,7 @@ STANDS_FOR = {"issue": "clarity_of_topic", "evidence": "specificity_of_explanati
 
 def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
     """One item a dimension of each argumentative essay. Fields as in ASAP; a group is an essay."""
+    rubrics = json.loads(RUBRICS.read_text(encoding="utf-8"))
     for row in rows:
         if row.text("type") != TYPE:
             continue
@@ -51,7 +32,7 @@ def items(rows: Sequence[Row], seed: int) -> Iterator[Item]:
         if traits is None:
             raise ImportFileError(f"{row.where}: field 'traits' is missing; expected an object of grades from 1 to 5")
         essay = row.text("essay").replace("\\n", "\n").strip()  # the source writes line breaks as two characters
-        for dimension, rubric in RUBRIC.items():
+        for dimension, rubric in rubrics.items():
             trait = STANDS_FOR.get(dimension)
             yield make_item(
                 f"{row.text('id')}/{dimension}",

@@ -8,26 +8,19 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.lines import is_csv
 from metaprobe.records.plugins import entry_point_names, load_plugin
 from metaprobe.records.types import Item
-from metaprobe.tasks.arithmetic import TASK as ARITHMETIC
 from metaprobe.tasks.asap import TASK as ASAP
 from metaprobe.tasks.bbq import TASK as BBQ
 from metaprobe.tasks.bold import TASK as BOLD
-from metaprobe.tasks.ciar import TASK as CIAR
-from metaprobe.tasks.creak import TASK as CREAK
 from metaprobe.tasks.crows_pairs import TASK as CROWS_PAIRS
 from metaprobe.tasks.essays import TASK as ESSAYS
-from metaprobe.tasks.factual_qa import TASK as FACTUAL_QA
-from metaprobe.tasks.gsm8k import TASK as GSM8K
 from metaprobe.tasks.honest import TASK as HONEST
 from metaprobe.tasks.items_file import read_items
-from metaprobe.tasks.metacog_eval import SEED
-from metaprobe.tasks.metacog_eval import TASK as METACOG_EVAL
-from metaprobe.tasks.mmlu import TASK as MMLU
-from metaprobe.tasks.places import TASK as PLACES
+from metaprobe.tasks.made_here import ARITHMETIC, METACOG_EVAL, SEED
+from metaprobe.tasks.multiple_choice import MMLU, TRUTHFULQA
 from metaprobe.tasks.row_sources import rows_of
+from metaprobe.tasks.short_answers import CIAR, FACTUAL_QA, GSM8K, PLACES
 from metaprobe.tasks.task import Task
-from metaprobe.tasks.true_false import TASK as TRUE_FALSE
-from metaprobe.tasks.truthfulqa import TASK as TRUTHFULQA
+from metaprobe.tasks.true_or_false import CREAK, TRUE_FALSE
 
 DEFAULT_SEED = SEED
 ENTRY_POINTS = "metaprobe.tasks"

@@ -13,7 +13,6 @@ Fault = Callable[[Body, Body], Any]
 lines of a stream."""
 
 SAID = {
-    "The capital": [" Paris", ",", " a", " city", " of", " light", "s", "."],
     "the capital": ["The", " capital", " of", " France", " is", " Paris", "."],
     "Name any": ["A", " fox", ",", " for", " it", " is", " clever", "."],
     "91": ["No", ",", " 7", " times", " 13", " is", " 91", "."],
@@ -26,21 +25,10 @@ def sound(path: str, body: Body) -> Body:
     """The answer of an engine that keeps to the API and gives raw log-probabilities."""
     if path.endswith("/models"):
         return {"object": "list", "data": [{"id": "m", "owned_by": "somebody"}]}
-    if path.endswith("/responses"):
-        return _response(body)
-    if path.endswith("/chat/completions"):
-        choices = [_chat_choice(body, i) for i in range(body.get("n", 1))]
-        counted = sum(len(choice["logprobs"]["content"]) for choice in choices if choice["logprobs"])
-        kind = "chat.completion"
-    else:
-        entries = drawn(body["prompt"], 0.0, body["max_tokens"])
-        tops = [{row["token"]: row["logprob"] for row in entry["top_logprobs"]} for entry in entries]
-        columns = {"tokens": [e["token"] for e in entries], "token_logprobs": [e["logprob"] for e in entries]}
-        choices = [{"index": 0, "text": joined(entries), "logprobs": columns | {"top_logprobs": tops}}]
-        choices[0] |= {"finish_reason": "length"}
-        counted, kind = len(entries), "text_completion"
+    choices = [_chat_choice(body, i) for i in range(body.get("n", 1))]
+    counted = sum(len(choice["logprobs"]["content"]) for choice in choices if choice["logprobs"])
     usage = {"prompt_tokens": 9, "completion_tokens": counted, "total_tokens": 9 + counted}
-    return {"id": "x", "object": kind, "model": "m", "choices": choices, "usage": usage}
+    return {"id": "x", "object": "chat.completion", "model": "m", "choices": choices, "usage": usage}
 
 
 def drawn(asked: str, temperature: float, most: int, number: int = 0) -> list[Body]:
@@ -73,14 +61,6 @@ def _chat_choice(body: Body, number: int) -> Body:
         "logprobs": {"content": entries} if body.get("logprobs") else None,
         "finish_reason": "stop" if whole else "length",
     }
-
-
-def _response(body: Body) -> Body:
-    entries = drawn(body["input"], 0.0, 99)
-    part = {"type": "output_text", "text": joined(entries), "logprobs": entries}
-    message = {"type": "message", "role": "assistant", "content": [part]}
-    usage = {"input_tokens": 9, "output_tokens": len(entries)}
-    return {"id": "r", "object": "response", "status": "completed", "model": "m", "output": [message], "usage": usage}
 
 
 def chunks(answer: Body, per_chunk: int = 1) -> list[Any]:

@@ -1,14 +1,13 @@
 """Hidden states beside the runs."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from metaprobe.records.activations import activation_bytes, join_activations, token_bytes
+from metaprobe.records.activations import activation_bytes, join_activations
 from metaprobe.records.errors import DamagedShard, RecordError, StoreMismatch
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Run
@@ -143,21 +142,17 @@ def test_states_cut_out_by_index_are_stored_as_they_read(tmp_path: Path) -> None
     store = RunStore(tmp_path)
     store.append([run(0, Hidden(cut, (1, 3), POSITIONS))])
     np.testing.assert_array_equal(store.activations().values[0], cut)
-    (store.path / "tokens-a-b.safetensors").write_bytes(token_bytes({"call-0-0": cut}, (0, 1)))
-    np.testing.assert_array_equal(next(store.token_states()).values, cut)
 
 
 @pytest.fixture
 def extracted(store: RunStore) -> RunStore:
-    """Beside the three shards: other layers and positions of all twelve calls, and every token of three of them."""
+    """Beside the three shards: other layers and positions of all twelve calls."""
     ids = [f"call-{i}-{j}" for i in range(6) for j in range(2)]
     others = {
         call_id: Hidden(np.full((2, 2, WIDTH), i, np.float16), (2, 3), ("answer_mean", "before_exact"))
         for i, call_id in enumerate(ids)
     }
     (store.path / "states-a-b.safetensors").write_bytes(activation_bytes(others))
-    tokens = {call_id: np.full((i, 2, WIDTH), i, np.float16) for i, call_id in enumerate(ids[:3])}
-    (store.path / "tokens-a-b.safetensors").write_bytes(token_bytes(tokens, (2, 3)))
     return store
 
 
@@ -175,40 +170,20 @@ def test_the_kind_that_holds_what_is_asked_for_is_read(extracted: RunStore) -> N
     )
 
 
-def test_every_token_is_read_a_call_at_a_time(extracted: RunStore) -> None:
-    for i, found in enumerate(extracted.token_states()):
-        np.testing.assert_array_equal(found.values, np.full((i, 2, WIDTH), i, np.float16))
-    [one] = extracted.token_states(["call-1-0"], layers=(3,))
-    assert (one.values.shape, one.layers) == ((2, 1, WIDTH), (3,))
-    with pytest.raises(RecordError, match=r"for 1 of 2 calls, such as \['call-5-0'\]"):
-        extracted.token_states(["call-0-0", "call-5-0"])
-    with pytest.raises(RecordError, match=r"no states of every answer token of layers \[9\]"):
-        extracted.token_states(layers=(9,))
-
-
 def test_a_damaged_extracted_file_is_named(extracted: RunStore) -> None:
-    for name in ("states-a-b.safetensors", "tokens-a-b.safetensors"):
-        path = extracted.path / name
-        path.write_bytes(path.read_bytes()[:-3])
+    path = extracted.path / "states-a-b.safetensors"
+    path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(DamagedShard, match=r"states-a-b.safetensors is damaged"):
         extracted.activations()
-    with pytest.raises(DamagedShard, match=r"tokens-a-b.safetensors is damaged"):
-        extracted.token_states()
     assert len(RunStore(extracted.path, damaged="skip").activations().call_ids) == 6
 
 
 def test_a_file_whose_header_speaks_of_other_states_than_it_holds_is_damaged(extracted: RunStore) -> None:
-    states_file, tokens_file = (extracted.path / f"{kind}-a-b.safetensors" for kind in ("states", "tokens"))
     values = np.zeros((1, 2, 2, WIDTH), np.float16)
     said = {"call_ids": '["call-3-1"]', "layers": "[2, 3, 4]", "positions": '["answer_mean", "before_exact"]'}
-    save_file({"hidden": values}, states_file, said)
+    save_file({"hidden": values}, extracted.path / "states-a-b.safetensors", said)
     with pytest.raises(DamagedShard, match=r"shape \[1, 2, 2, 4\], its header speaks of \[1, 3, 2, 4\]"):
         extracted.activations()
-    for lengths in ([3], [2, 0], [1]):
-        made = {"hidden": values[0], "lengths": np.array(lengths)}
-        save_file(made, tokens_file, {"call_ids": '["call-3-1"]', "layers": "[2, 3]"})
-        with pytest.raises(DamagedShard, match=r"2 tokens, but lengths .* for 1 calls"):
-            extracted.token_states()
 
 
 @pytest.mark.parametrize(
@@ -232,17 +207,6 @@ def test_a_header_that_no_writer_of_ours_wrote_is_damaged(
     save_file({"hidden": np.zeros((1, 2, 2, WIDTH), dtype)}, extracted.path / "states-a-b.safetensors", header)
     with pytest.raises(DamagedShard, match=what):
         extracted.activations()
-
-
-@pytest.mark.parametrize(
-    ("lengths", "layers"), [([-1, 3], "[2, 3]"), ([1.5, 0.5], "[2, 3]"), ([[1], [1]], "[2, 3]"), ([1, 1], "[1, 2, 3]")]
-)
-def test_lengths_of_no_tokens_are_damaged(extracted: RunStore, lengths: list[Any], layers: str) -> None:
-    made = {"hidden": np.zeros((2, 2, WIDTH), np.float16), "lengths": np.array(lengths)}
-    header = {"call_ids": '["call-3-1", "call-4-1"]', "layers": layers}
-    save_file(made, extracted.path / "tokens-a-b.safetensors", header)
-    with pytest.raises(DamagedShard, match=r"tokens-a-b.safetensors is damaged"):
-        extracted.token_states()
 
 
 def test_states_from_several_files_are_joined_only_where_every_call_has_all_of_them(extracted: RunStore) -> None:

@@ -30,28 +30,24 @@ store = read_again.store
 
 
 def test_extracted_states_are_found_by_the_store(llm, calls, store) -> None:
-    report = extract(store, llm, positions=POSITIONS, every_token=True, shard_calls=3)
+    report = extract(store, llm, positions=POSITIONS, shard_calls=3)
     total = sum(len(call.prompt_token_ids) + len(call.token_ids) for call in calls)
     assert report == replace(report, calls=7, tokens=total, stored_before=0, failed_calls=0, rebuilt=0)
     assert report.disagreement < 1e-4
     found = store.activations([call.id for call in calls], positions=LIVE_POSITIONS)
     for values, call in zip(found.values, calls, strict=True):
         close(values, call.hidden.values)
-    for call, states in zip(calls, store.token_states([call.id for call in calls], layers=(4, 1)), strict=True):
-        assert (states.call_id, states.layers, len(states.values)) == (call.id, (4, 1), len(call.tokens))
-        close(states.values[-1], call.hidden.values[[4, 1], 2])
-    assert len(list(store.token_states())) == 7
     assert not any(call.hidden for run in store.runs(hidden=True) for call in run.calls)  # none were kept then
 
 
 def test_again_nothing_is_read_and_a_lost_file_is_made_anew_as_it_was(llm, store) -> None:
-    extract(store, llm, every_token=True, shard_calls=2)
+    extract(store, llm, shard_calls=2)
     before = files(store)
-    assert len(before) == 8  # seven calls, two a file, states and tokens
-    assert extract(store, llm, every_token=True, shard_calls=2).calls == 0
+    assert len(before) == 4  # seven calls, two a file
+    assert extract(store, llm, shard_calls=2).calls == 0
     for name in list(before)[::3]:
         (store.path / name).unlink()
-        report = extract(store, llm, every_token=True, shard_calls=2)
+        report = extract(store, llm, shard_calls=2)
         assert report.calls + report.stored_before == 7
         assert report.calls <= 2
         assert files(store) == before
@@ -59,14 +55,14 @@ def test_again_nothing_is_read_and_a_lost_file_is_made_anew_as_it_was(llm, store
 
 def test_two_processes_write_what_one_writes(llm, store, tmp_path, calls) -> None:
     """Two threads stand for them; the slow test below starts real ones."""
-    extract(store, llm, every_token=True, shard_calls=2)
+    extract(store, llm, shard_calls=2)
     other = stored(tmp_path / "other", [bare(call) for call in calls])
     barrier, reports = Barrier(2), {}
 
     def work(index: int) -> None:
         own = LocalLLM(copy.deepcopy(llm.model), llm.tokenizer, name="tiny", revision="1")
         share = Share(index, 2, lambda: barrier.wait(60) and None)
-        reports[index] = extract(other, own, every_token=True, shard_calls=2, share=share)
+        reports[index] = extract(other, own, shard_calls=2, share=share)
 
     threads = [Thread(target=work, args=(i,)) for i in range(2)]
     for thread in threads:
@@ -159,7 +155,7 @@ def test_a_model_whose_log_probabilities_are_no_numbers_is_refused(store, broken
     assert not files(store)
 
 
-@pytest.mark.parametrize("options", [{"every_token": True}, {"layers": "3", "other_model": True}])
+@pytest.mark.parametrize("options", [{}, {"layers": "3", "other_model": True}])
 def test_states_that_are_no_numbers_are_never_stored_so_a_sound_model_reads_them(
     calls, tmp_path, llm, broken, options
 ) -> None:

@@ -280,29 +280,6 @@ def test_a_document_that_is_none_is_named(text: str, what: str, tmp_path: Path) 
     assert what in str(refused.value)
 
 
-def test_explaining_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
-    shown = run("import", "--explain", LOGS / "inspect" / "graded.json")
-    assert shown.exit_code == 0
-    text = shown.stdout
-    assert "recognised     a log of Inspect (inspect, told by the content)" in text
-    assert "would store    7 answers (all) in 4 groups" in text
-    assert "label correct: 0: 3, 1: 2" in text
-    assert "left out       1 x the tokens" in text
-    assert "train quality  has what it needs" in text
-    bare = lines_file(tmp_path / "bare.jsonl", [line(1, labels={"correct": 1}, messages=[]), "{"])
-    text = run("import", "--explain", bare).stdout
-    assert "train quality  lacks labels of which some are 0 and some 1 (there are: correct)" in text
-    assert "train hidden   lacks labels" in text
-    assert "prompts (messages)" in text
-    assert "bad            1, the first: " in text
-    assert "all answers are right" in text
-    nothing = run("import", "--explain", LOGS / "helm" / "without").stdout
-    assert "there is nothing to train on" in nothing
-    refused = run("import", bare)
-    assert refused.exit_code == 2
-    assert "--explain says what would be stored" in refused.stderr
-
-
 def test_stated_confidence_alone_is_taken_on_request(tmp_path: Path) -> None:
     answer = {"message": {"content": "4. Confidence: 70%"}}
     path = lines_file(tmp_path / "a.jsonl", [{"id": "a", "response": {"choices": [answer]}}, line(1)])

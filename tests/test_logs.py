@@ -292,7 +292,7 @@ def bash_blocks(page: Path) -> list[list[str]]:
 PAGE = Path(__file__).parent.parent / "docs" / "logs.md"
 
 
-def test_what_the_page_shows_of_explain_is_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_page_shows_of_advise_is_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (command,) = bash_blocks(PAGE)[1]
     _, *words = shlex.split(command)

@@ -214,8 +214,8 @@ def test_answers_that_failed_on_latency_or_cost_have_no_label_and_each_kind_is_s
     result = CliRunner().invoke(main, ["import", str(path), "--out", str(tmp_path / "shown")])
     for what, count in said.items():
         assert f"promptfoo: {count} x {what}" in result.stderr.splitlines()
-    explained = CliRunner().invoke(main, ["import", str(path), "--explain"]).stdout
-    assert all(what in explained for what in said)
+    advised = CliRunner().invoke(main, ["advise", str(path)]).stdout
+    assert all(f"{count} x {what}" in advised for what, count in said.items())
 
 
 def test_what_promptfoos_node_package_gives_is_read_as_its_command_writes_it(tmp_path: Path) -> None:

@@ -157,4 +157,3 @@ def test_the_doctor_finds_raw_numbers_of_every_token_here(base_url: str) -> None
     assert {check for check, verdict in verdicts.items() if verdict != "ok"} <= {"streamed", "n = 2", "thinking"}, found
     assert "fault" not in verdicts.values()
     assert found["temperature"]["found"].startswith("raw")
-    assert "Responses API" not in found

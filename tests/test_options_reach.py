@@ -92,12 +92,12 @@ def test_adapting_and_recalibrating_are_told_the_labels_and_the_seed(
 def test_extraction_is_told_by_whom_what_and_how_much_at_once(reach: Any, runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     said = ["--stage", "s", "--agent", "a", "--batch-size", 5]
-    states = ["--layers", "0,8", "--position", "answer_last", "--every-token", "--shard-calls", 9, "--other-model"]
+    states = ["--layers", "0,8", "--position", "answer_last", "--shard-calls", 9, "--other-model"]
     name = "metaprobe.collecting.extract.launch_extract"
     given, named = reach(name, "extract", runs, "--llm", "m", "--via", "vllm", *states, *said)
     del named["watch"]
     shared = {"stage": "s", "agent": "a", "batch_size": 5}
-    of_states = {"layers": "0,8", "positions": ("answer_last",), "every_token": True, "shard_calls": 9}
+    of_states = {"layers": "0,8", "positions": ("answer_last",), "shard_calls": 9}
     assert (given, named) == ((runs, "m"), {**shared, **of_states, "other_model": True, "via": "vllm"})
     name = "metaprobe.collecting.reread.launch_reread"
     words = ["extract", runs, "--logprobs", "m", "--out", tmp_path / "o", "--top-logprobs", 4, *said]
@@ -122,9 +122,6 @@ def test_an_import_is_told_its_format_and_what_to_do_with_bad_lines(reach: Any, 
     }
     _, named = reach(name, "import", file, "--out", tmp_path / "o", "--stated-only")
     assert (named["form"], named["on_error"], named["stated"].__name__) == ("auto", "stop", "parse_named_confidence")
-    name = "metaprobe.records.importer.explain"
-    given, named = reach(name, "import", file, "--explain", "--from", "inspect", "--correct", "exact")
-    assert (given, named) == ((file, "inspect"), {"stated": None, "correct": "exact", "requests": None, "plain": False})
 
 
 def test_the_server_is_told_every_limit(reach: Any) -> None:

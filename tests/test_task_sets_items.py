@@ -14,7 +14,7 @@ from metaprobe.records.correctness import is_correct
 from metaprobe.records.types import Item
 from metaprobe.tasks import TASKS, load_task
 from metaprobe.tasks.task import Row
-from metaprobe.tasks.true_false import subject
+from metaprobe.tasks.true_or_false import subject
 
 # --- items
 

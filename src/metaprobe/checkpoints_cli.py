@@ -74,16 +74,16 @@ def diff(
     Exit code 0 where they are the same but for the time they were made, 1 where they differ, 2 where one cannot be
     read.
     """
-    from metaprobe.checkpoints import CheckpointError, compare
+    from metaprobe.checkpoints import CheckpointError, compare, describe_differences
     from metaprobe.checkpoints.checkpoint import load_verified
 
     try:
-        differences = compare(load_verified(a), load_verified(b))
+        compared = compare(load_verified(a), load_verified(b))
     except CheckpointError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
-    click.echo(json.dumps(differences.as_json(), indent=1) if as_json else differences.as_text())
-    sys.exit(0 if differences.same else 1)
+    click.echo(json.dumps(compared, indent=1) if as_json else describe_differences(compared))
+    sys.exit(0 if compared["same"] else 1)
 
 
 @command(COMMANDS, "Upload a checkpoint to the Hugging Face hub.")

@@ -63,7 +63,7 @@ def collect(
 @command(COMMANDS, "Answer lines, or a log of Inspect, lm-eval, HELM, ..., into a run store.", name="import")
 def import_(
     file: Annotated[Path, Option(kind="path", argument=True)],
-    out: Annotated[Path | None, Option("Run store to add to.", kind="folder")] = None,
+    out: Annotated[Path, Option("Run store to add to.", kind="folder")],
     form: Annotated[
         str, Option("What FILE is; told by its content by default.", name="from", choices=("auto", *NAMES))
     ] = "auto",
@@ -82,13 +82,13 @@ def import_(
             kind="new file",
         ),
     ] = None,
-    explaining: Annotated[bool, Option("Say what would be stored and what is missing.", name="explain")] = False,
 ) -> None:
     """Import answers into a run store.
 
     Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
     is required. They may be compressed (.gz, .zst), or rows of a Parquet, Arrow or CSV file. Of an answer already
-    stored, what the line says (labels, group, messages, ...) replaces what was said before.
+    stored, what the line says (labels, group, messages, ...) replaces what was said before. `metaprobe advise FILE`
+    says beforehand what a file holds and lacks.
 
     Logs are read of Inspect (.eval, .json), lm-evaluation-harness (samples), HELM (a run's folder), promptfoo (its
     output) and OpenAI's Batch API (its output).
@@ -97,16 +97,8 @@ def import_(
 
     options: dict[str, Any] = {"correct": correct, "requests": requests, "plain": plain}
     options["stated"] = parse_named_confidence if stated_only else None
-    if explaining:
-        from metaprobe.records.importer import explain
-
-        for line in explain(file, form, **options):
-            click.echo(line)
-    elif out is None:
-        raise click.UsageError("Missing option '--out': the run store to add to. --explain says what would be stored.")
-    else:
-        on_error = "skip" if skip_bad else "stop"
-        _import(file, out, form=form, on_error=on_error, bad_lines=bad_lines, **options)
+    on_error = "skip" if skip_bad else "stop"
+    _import(file, out, form=form, on_error=on_error, bad_lines=bad_lines, **options)
 
 
 def _import(file: Path, out: Path, **options: Any) -> None:
@@ -182,7 +174,6 @@ OF_STATES = {
     "via": "--via",
     "layers": "--layers",
     "positions": "--position",
-    "every_token": "--every-token",
     "shard_calls": "--shard-calls",
     "other_model": "--other-model",
 }
@@ -226,7 +217,6 @@ def extract(
             choices=POSITIONS,
         ),
     ] = (),
-    every_token: Annotated[bool, Option("Keep every answer token besides.")] = False,
     stage: Stage = None,
     agent: Agent = None,
     batch_size: Annotated[int, Option("Calls read at once.", low=1)] = 32,
@@ -255,7 +245,7 @@ def extract(
     quiet_libraries()
     shared: dict[str, Any] = {"stage": stage, "agent": agent, "batch_size": batch_size}
     if llm is not None:
-        states = {"layers": layers, "every_token": every_token, "shard_calls": shard_calls, "other_model": other_model}
+        states = {"layers": layers, "shard_calls": shard_calls, "other_model": other_model}
         _states(runs, llm, via=via, positions=positions or None, **states, **shared)
     elif out is None:
         raise click.UsageError("Missing option '--out': the run store for what --logprobs reads")

@@ -68,7 +68,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, Option("Write the findings as one JSON object.", name="json")] = False,
 ) -> None:
-    """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 12 small questions of MODEL.
+    """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 10 small questions of MODEL.
 
     Says what it gives, drops, shifts or fakes of log-probabilities, and what to set. Ends with 0 if its answers can be
     scored, with 1 if a fault makes scores wrong or impossible, with 2 if it could not be asked.

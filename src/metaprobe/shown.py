@@ -112,8 +112,10 @@ def advice_table(advised: Line) -> Iterator[str]:
     yield f"{advised['what']}: {advised['answers']:,} answers to {advised['questions']:,} questions"
     labels = ", ".join(f"{name} {count:,}" for name, count in advised["labels"].items()) or "none"
     yield f"labels: {labels}; {advised['right']:,} questions with a right answer, {advised['wrong']:,} with a wrong one"
+    yield from (f"  {count:,} x {what}" for what, count in advised["taken"].items())
     if advised["left_out"]:
-        yield f"{advised['left_out']:,} more cannot be read: metaprobe import FILE --explain says why"
+        yield f"{advised['left_out']:,} more cannot be read:"
+        yield from (f"  {count:,} x {reason}" for reason, count in advised["reasons"].items())
     for one in advised["signals"]:
         yield ""
         yield from textwrap.wrap(f"{'yes' if one['supported'] else 'no ':3}  {one['signal']}: {one['why']}", WIDTH)
