@@ -32,8 +32,6 @@ POINT = "assess"
 SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
 """Under `State.features[""]`, for a policy of the user's own: the cost of the question so far, and about that of the
 strong model."""
-ALTERNATIVES = 5
-"""Asked for where the predictor reads them and the caller asked for none."""
 
 Unjudged = Literal["strong", "keep"]
 WeakError = Literal["raise", "strong"]
@@ -217,8 +215,7 @@ class _Cascading:
             )
 
     def _weak_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        alternatives = {"top_logprobs": ALTERNATIVES} if self._predictor.schema.uses_top else {}
-        return {**alternatives, **request, **self.weak.options, "model": self.weak.model, "logprobs": True}
+        return {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
 
     def _judge(self, weak: Any) -> _Judged:
         """Returns what is to be done about an answer of the weak model."""
