@@ -22,10 +22,7 @@ from metaprobe.eval.metrics.bootstrap import (
 )
 from metaprobe.eval.metrics.calibration import (
     brier,
-    brier_reliability,
-    brier_resolution,
     brier_skill,
-    brier_uncertainty,
     ece_interval,
     reliability_table,
     stated_calibration,
@@ -36,10 +33,8 @@ from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction
 from metaprobe.eval.metrics.selective import (
     AccuracyAtCoverage,
-    CoverageAtRisk,
     ErrorFall,
     aurc,
-    excess_aurc,
     prediction_rejection_ratio,
 )
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
@@ -52,7 +47,6 @@ from metaprobe.eval.metrics.strongest_control import (
 )
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,
-    AcceptedAtRisk,
     Family,
     MethodResult,
     OfModel,
@@ -69,8 +63,6 @@ APART = 0.02
 RESAMPLES = 1000
 COVERAGE = 0.8
 """Share of the answers that is given where the least sure ones are held back."""
-RISKS = (0.05, 0.1, 0.2)
-"""Shares of wrong answers that one may be ready to accept."""
 ENOUGH_GRADED = 30
 """Answers with an ordered outcome, below which a correlation is not worth a row."""
 Z = 1.959963984540054
@@ -266,12 +258,7 @@ def add_details(
         replace(
             result,
             brier=measured(brier, method.probability),
-            brier_reliability=measured(brier_reliability, method.probability),
-            brier_resolution=measured(brier_resolution, method.probability),
-            brier_uncertainty=measured(brier_uncertainty, method.probability),
-            excess_aurc=measured(excess_aurc, method.ranking),
             prr=measured(prediction_rejection_ratio, method.ranking),
-            coverage_at=tuple(AcceptedAtRisk(risk, measured(CoverageAtRisk(risk), method.ranking)) for risk in RISKS),
             right_at_80=measured(AccuracyAtCoverage(COVERAGE), method.ranking),
             error_fall=measured(ErrorFall(COVERAGE), method.ranking),
             spearman=correlation(spearman, method),

@@ -100,12 +100,6 @@ def at_equal_difficulty(
     within = StratifiedAuroc(strata.member)
     members = [np.flatnonzero(strata.member == number) for number in range(len(strata.names))]
     stated = next((method.ranking for method in judged if method.name == STATED), None)
-
-    def inside(method: Judged, rows: NDArray[np.int64]) -> Interval | None:
-        if len(np.unique(table.y[rows])) < 2:
-            return None
-        return interval(auroc, table.y[rows], method.ranking[rows], weights[:, rows])
-
     return Difficulty(
         by=strata.by,
         strata=tuple(
@@ -119,7 +113,6 @@ def at_equal_difficulty(
                 diff_stated=None
                 if stated is None or method.name == STATED
                 else paired_difference(within, table.y, method.ranking, stated, weights),
-                by_stratum=tuple(inside(method, rows) for rows in members),
             )
             for method in judged
         ),

@@ -32,16 +32,6 @@ CONTROL_FAMILIES: tuple[Family, ...] = ("explicit", "log-probability", "plain")
 """Families of the controls: cheap scores, every one of which a learned method has to beat."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedAtRisk:
-    """Share of answers that can be accepted where at most a given share of the accepted may be wrong."""
-
-    risk: float
-    """Largest share of wrong answers among the accepted, such as 0.1."""
-    coverage: Interval
-    """Share of answers accepted; 0 where no threshold keeps to the risk. Threshold and share are of these answers."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MethodResult:
     """One way to distinguish right answers from wrong ones, on the held-out answers."""
@@ -61,18 +51,8 @@ class MethodResult:
     brier_skill: Interval
     aurc: Interval
     brier: Interval | None = None
-    brier_reliability: Interval | None = None
-    """Part of the Brier score: squared distance of the probabilities from what came true; 0 is calibrated. Brier =
-    reliability - resolution + uncertainty + what the probabilities vary within their bins."""
-    brier_resolution: Interval | None = None
-    """Part of the Brier score: how far what came true differs between the bins; higher is better."""
-    brier_uncertainty: Interval | None = None
-    """Part of the Brier score that no method can change: base rate x (1 - base rate)."""
-    excess_aurc: Interval | None = None
-    """AURC minus that of a perfect ranking; 0 is perfect."""
     prr: Interval | None = None
     """Prediction rejection ratio: 1 is a perfect ranking, 0 a random one, below 0 worse."""
-    coverage_at: tuple[AcceptedAtRisk, ...] = ()
     right_at_80: Interval | None = None
     """Share of right ones among the 80 % of the answers with the highest scores."""
     error_fall: Interval | None = None
@@ -389,8 +369,6 @@ class WithinStrata:
     """AUROC over pairs of a right and a wrong answer of one stratum. 0.5: the method knows the difficulty only."""
     diff_stated: Interval | None
     """AUROC minus that of stated confidence, paired; None for stated confidence itself, or where none was stated."""
-    by_stratum: tuple[Interval | None, ...]
-    """AUROC within each stratum, in the order of `Difficulty.strata`; None where a class is missing there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.results import plain
 from metaprobe.monitoring.estimates import SCORES, estimate_accuracy, estimate_wrong
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
@@ -104,7 +105,7 @@ def overview(log: ScoreLog, span: Span) -> dict[str, Any]:
         "versions": versions,
         "events": [asdict(one) for one in log.events(since=span.start)[-EVENTS:]][::-1],
     }
-    clean: dict[str, Any] = _plain(shown)
+    clean: dict[str, Any] = plain(shown)
     return clean
 
 
@@ -340,17 +341,3 @@ def _versions(hours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if row["model"] not in one["models"]:
             one["models"] = sorted([*one["models"], row["model"]])
     return sorted(versions.values(), key=lambda one: (-one["last"], -one["first"]))
-
-
-def _plain(value: Any) -> Any:
-    """The value with types that JSON has; NaN and infinity become None."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(one) for one in value]
-    if isinstance(value, (bool, str)) or value is None:
-        return value
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,6 @@ from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatc
 from metaprobe.probes.features import Series, features, features_one, schema_of
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.logprobs import ROUNDING
-from metaprobe.records.types import FloatArray
 
 KIND = "gate"
 INPUT = "features"
@@ -48,6 +46,10 @@ class PrefixHeads:
                 f"{checkpoint.path}: schema {self.schema.name!r} does not see the first {self.looks[-1]} tokens alone, "
                 f"which its last look needs: train it again"
             )
+        if self.schema.uses_top:
+            raise ContractMismatch(
+                f"{checkpoint.path}: schema {self.schema.name!r} reads alternatives, and no gate is shown any: retrain"
+            )
         self._heads = {look: head_name(look) for look in self.looks}
         self._on_mismatch = check_choice(on_mismatch)
 
@@ -74,16 +76,11 @@ class PrefixHeads:
         """P(good) at that look, of the features known then, (len(schema.names),)."""
         return float(self.checkpoint.run({INPUT: vector[None]})[self._heads[look]][0, 0])
 
-    def probabilities(
-        self, logprobs: Sequence[Series], top_logprobs: Sequence[FloatArray | None] | None = None
-    ) -> NDArray[np.float64]:
-        """P(good) of n finished responses at each look, (n, looks), as a stream would have it; NaN beyond their end.
-
-        Arguments as for `features`.
-        """
+    def probabilities(self, logprobs: Sequence[Series]) -> NDArray[np.float64]:
+        """P(good) of n finished responses at each look, (n, looks), as a stream would have it; NaN beyond their end."""
         result = np.full((len(logprobs), len(self.looks)), np.nan)
         if len(logprobs):
-            outputs = self.checkpoint.run({INPUT: features(self.schema, logprobs, top_logprobs)})
+            outputs = self.checkpoint.run({INPUT: features(self.schema, logprobs)})
             lengths = np.array([len(x) for x in logprobs])
             for column, (look, head) in enumerate(self._heads.items()):
                 result[:, column] = np.where(lengths >= look, outputs[head][:, 0], np.nan)
@@ -93,7 +90,7 @@ class PrefixHeads:
 class StreamReader:
     """Reads one response token by token. Not for several threads at once; get one a response."""
 
-    __slots__ = ("_heads", "_logprobs", "_looks", "_tops", "note", "score", "tokens_seen")
+    __slots__ = ("_heads", "_logprobs", "_looks", "note", "score", "tokens_seen")
 
     def __init__(self, heads: PrefixHeads, note: str = "") -> None:
         self._heads = heads
@@ -102,57 +99,29 @@ class StreamReader:
         self._looks = frozenset(heads.looks)
         self._logprobs: list[float] = []
         """Up to the last look: later tokens are not read."""
-        self._tops: list[NDArray[np.float32]] = []
         self.tokens_seen = 0
         self.score: float | None = None
         """P(good) at the last look; None before the first."""
 
-    def push(self, logprob: float, top: Sequence[float] | FloatArray | None = None) -> float | None:
+    def push(self, logprob: float) -> float | None:
         """Takes in one token; returns P(good) where this token makes a look complete, else None.
 
-        `logprob`: nats; `top`: the k likeliest at this step, in any order, looked at only where the schema uses them.
-        Raises `InvalidResponse` for what is no log-probability; the reader is then as it was before.
+        `logprob`: nats. Raises `InvalidResponse` for what is no log-probability; the reader is then as it was before.
         """
         if not isinstance(logprob, NUMBERS) or not LOWEST <= logprob <= ROUNDING or logprob is False:
             raise InvalidResponse(
                 f"token {self.tokens_seen}: log-probability {logprob!r}, expected a number of nats, at most 0,"
                 " that 32 bits hold"
             )
-        if self._heads.schema.uses_top:
-            with np.errstate(all="ignore"):  # as at a look, below
-                alternatives = self._check(() if top is None else top)
-            if self.tokens_seen < self._heads.looks[-1]:
-                self._tops.append(alternatives)
         if self.tokens_seen < self._heads.looks[-1]:
             self._logprobs.append(min(float(logprob), 0.0))
         self.tokens_seen += 1
         if self.tokens_seen not in self._looks:
             return None
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            vector = features_one(self._heads.schema, self._logprobs, self._alternatives())
+            vector = features_one(self._heads.schema, self._logprobs)
             self.score = self._heads.probability(vector, self.tokens_seen)
         return self.score
-
-    def _alternatives(self) -> NDArray[np.float32] | None:
-        """Returns the alternatives of all tokens so far (T, k), NaN where a token has fewer than k; None for none."""
-        if not (widest := max(map(len, self._tops), default=0)):
-            return None
-        rows = np.full((len(self._tops), widest), np.nan, np.float32)
-        for row, top in zip(rows, self._tops, strict=True):
-            row[: len(top)] = top
-        return rows
-
-    def _check(self, top: Any) -> NDArray[np.float32]:
-        try:
-            values = np.asarray(top)
-        except ValueError:  # rows of different lengths
-            values = np.empty((0, 0))
-        # A NaN stands for an alternative that was not given; a token may have none at all.
-        if values.ndim != 1 or (values.size and (values.dtype.kind not in "fiu" or np.any(values > ROUNDING))):
-            raise InvalidResponse(
-                f"token {self.tokens_seen}: top log-probabilities {top!r}, expected a row of nats, at most 0 each"
-            )
-        return -np.sort(-values.astype(np.float32))  # descending, NaN last
 
 
 def _looks(checkpoint: Checkpoint) -> tuple[int, ...]:

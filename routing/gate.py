@@ -7,14 +7,12 @@ have become longer than in training, more looks are taken, and more good answers
 """
 
 import os
-from collections.abc import Sequence
 from typing import Literal
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained
 from metaprobe.checkpoints.files import BUNDLED
 from metaprobe.probes.contract import OnMismatch
 from metaprobe.probes.stream_looks import PrefixHeads, StreamReader, threshold_name
-from metaprobe.records.types import FloatArray
 
 Action = Literal["continue", "stop", "escalate"]
 
@@ -116,13 +114,12 @@ class Gate:
         self.fired_at: int | None = None
         """Tokens seen when it fired; None as long as it has not."""
 
-    def push(self, logprob: float, top: Sequence[float] | FloatArray | None = None) -> Action:
+    def push(self, logprob: float) -> Action:
         """Reads one token and returns the action. Once the gate has fired, the action stays the same.
 
-        `logprob`: nats; `top`: the k likeliest at this step, which are read only if the checkpoint was trained with
-        them. Raises `InvalidResponse` for a number that is no log-probability; the gate is then unchanged.
+        `logprob`: nats. Raises `InvalidResponse` for a number that is no log-probability; the gate is then unchanged.
         """
-        score = self._reader.push(logprob, top)
+        score = self._reader.push(logprob)
         if score is not None and self.fired_at is None:
             escalate, stop = self._limits[self._reader.tokens_seen]
             if score < escalate:

@@ -23,14 +23,15 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.openai_format import failure_of
 from metaprobe.records.reading import fields, get, usage
 from metaprobe.records.types import Decision
-from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget
+from metaprobe.routing.pacing import AskAtRate
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State
 from metaprobe.serving.scored import score
 
 POINT = "assess"
-ALTERNATIVES = 5
-"""Asked for where the predictor reads them and the caller asked for none."""
+SPENT_USD, PRICE_USD = "spent_usd", "price_usd"
+"""Under `State.features[""]`, for a policy of the user's own: the cost of the question so far, and about that of the
+strong model."""
 
 Unjudged = Literal["strong", "keep"]
 WeakError = Literal["raise", "strong"]
@@ -131,22 +132,20 @@ class _Cascading:
         *,
         threshold: float | None = None,
         rate: float | None = None,
-        budget: float | None = None,
         policy: Policy | None = None,
         unjudged: Unjudged = "strong",
         on_weak_error: WeakError = "raise",
         on_strong_error: StrongError = "raise",
     ) -> None:
-        """At most one of the four says when the strong model is asked:
+        """At most one of the three says when the strong model is asked:
 
         - `threshold`: where the score is below it.
         - `rate`: for at most this share of the questions, those with the lowest scores of the last thousand.
-        - `budget`: as often as so many US dollars for 1,000 questions allow, both models counted.
         - `policy`: as it decides at the point `assess`: `execute` keeps the answer, `ask` asks the strong model.
 
         Without any of them the predictor's own operating point is the threshold (`accept`, else `flag`, else 0.5).
         `unjudged`: what is done with an answer of the weak model that has no score (a tool call, a refusal, one without
-        log-probabilities); of a rate or budget the strong model is asked about these first. `on_weak_error` and
+        log-probabilities); of a rate the strong model is asked about these first. `on_weak_error` and
         `on_strong_error`: whether an error of one model is raised, or the other model's answer is taken.
 
         A response that holds no answer (`failure_of`: an error, no choice, a blank text) is a failed call, which is
@@ -157,9 +156,7 @@ class _Cascading:
         if not hasattr(predictor, "signals"):
             raise RecordError(f"predictor is a {type(predictor).__name__}; expected a QualityPredictor")
         self.weak, self.strong, self._predictor = weak, strong, predictor
-        self.policy = _policy_of(threshold, rate, budget, policy)
-        if isinstance(self.policy, AskWithinBudget):
-            _check_priced(weak, strong)
+        self.policy = _policy_of(threshold, rate, policy)
         self._unjudged = _one_of("unjudged", unjudged, Unjudged)
         self._on_weak_error = _one_of("on_weak_error", on_weak_error, WeakError)
         self._on_strong_error = _one_of("on_strong_error", on_strong_error, StrongError)
@@ -218,8 +215,7 @@ class _Cascading:
             )
 
     def _weak_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        alternatives = {"top_logprobs": ALTERNATIVES} if self._predictor.schema.uses_top else {}
-        return {**alternatives, **request, **self.weak.options, "model": self.weak.model, "logprobs": True}
+        return {**request, **self.weak.options, "model": self.weak.model, "logprobs": True}
 
     def _judge(self, weak: Any) -> _Judged:
         """Returns what is to be done about an answer of the weak model."""
@@ -229,9 +225,9 @@ class _Cascading:
         scored = score(self._predictor, weak)
         if scored.verdict is None or scored.verdict.score is None:
             reason = f"{self.weak.model} is not judged: {scored.as_metadata()['reason']}"
-            if self._unjudged == "keep" or not isinstance(self.policy, AskAtRate | AskWithinBudget):
+            if self._unjudged == "keep" or not isinstance(self.policy, AskAtRate):
                 return _Judged(self._unjudged == "strong", reason, scored.verdict, None, weak, spent)
-            signals = Signals()  # a rate or budget holds for these answers too, which then come first
+            signals = Signals()  # a rate holds for these answers too, which then come first
         else:
             reason, signals = "", self._predictor.signals(scored.verdict)
         state = State.at(POINT, agent=self.weak.model, signals=signals, features={"": self._costs(weak, spent)})
@@ -240,16 +236,9 @@ class _Cascading:
         return _Judged(decision.action == ASK, reason, scored.verdict, decision, weak, spent)
 
     def _costs(self, weak: Any, spent: float | None) -> dict[str, float]:
-        """Returns the question's cost so far and about that of the strong model, where both are known.
-
-        Raises `RecordError` where a budget is to be kept and they are not.
-        """
+        """Returns the question's cost so far and about that of the strong model, where both are known."""
         price = self.weak.cost_usd(weak, at=self.strong)
-        if spent is not None and price is not None:
-            return {SPENT_USD: spent, PRICE_USD: price}
-        if isinstance(self.policy, AskWithinBudget):
-            raise RecordError(f"budget: the answer of {self.weak.model} has no usage, so that its cost is not known")
-        return {}
+        return {} if spent is None or price is None else {SPENT_USD: spent, PRICE_USD: price}
 
     def _answer(self, judged: _Judged, strong: Any, why: str, lost: Any = None) -> CascadeAnswer:
         """Puts the answer together, counts it, and reports to the policy what it cost.
@@ -265,8 +254,6 @@ class _Cascading:
             self._counts = CascadeCounts(before.questions + 1, before.by_strong + (strong is not None), total)
         if judged.decision is not None:
             self.policy.observe(judged.decision.id, Outcome(cost_usd=cost))
-        elif isinstance(self.policy, AskWithinBudget) and cost is not None:
-            self.policy.count(cost)
         return CascadeAnswer(
             response, tier.model, judged.verdict, judged.decision, why, cost, weak=judged.weak, strong=strong
         )
@@ -336,25 +323,15 @@ class _Chat:
     completions: _Completions
 
 
-def _policy_of(threshold: float | None, rate: float | None, budget: float | None, policy: Policy | None) -> Policy:
+def _policy_of(threshold: float | None, rate: float | None, policy: Policy | None) -> Policy:
     """The one that was given, or the predictor's own operating point under the papers' rule."""
-    given = {"threshold": threshold, "rate": rate, "budget": budget, "policy": policy}
+    given = {"threshold": threshold, "rate": rate, "policy": policy}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise RecordError(f"{' and '.join(named)} were given; give one of {', '.join(given)}")
     if threshold is not None:
         return PaperRules(theta=threshold, given=("theta",))
-    if rate is not None:
-        return AskAtRate(rate)
-    return AskWithinBudget(budget) if budget is not None else policy or PaperRules()
-
-
-def _check_priced(*tiers: Tier) -> None:
-    if unpriced := [tier.model for tier in tiers if tier.known_price is None]:
-        raise RecordError(
-            f"budget: the price of {' and '.join(unpriced)} is not known; give it, as in "
-            "Tier(client, model, price=Price(prompt=0.15, completion=0.6)), in US dollars for a million tokens"
-        )
+    return AskAtRate(rate) if rate is not None else policy or PaperRules()
 
 
 def _one_of(name: str, value: Any, kinds: Any) -> Any:

@@ -28,8 +28,6 @@ from metaprobe.routing.gate import Gate, StreamingGate
 
 RATE, END = "metaprobe_gate", "metaprobe_gate_end"
 """Keys of a request's `extra_args`: the share of good answers that may be ended, and the token that ends one."""
-TOP = 5
-"""Alternatives a token for a gate whose features use them."""
 
 
 @cache
@@ -51,8 +49,6 @@ class _Gated:
     """The token that is forced when the gate has fired."""
     drawn: list[int]
     """The tokens drawn so far: the engine's own list, in which -1 stands for one that is not known yet."""
-    top: int
-    """Alternatives a token that the gate reads."""
     pushed: int = 0
     rows: deque[Tensor] = field(default_factory=deque)
     """Log-probabilities (V,) of the places whose tokens the gate has not seen."""
@@ -121,9 +117,8 @@ class GateLogitsProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM has it
         if rate not in self._gates:
             self._gates[rate] = StreamingGate(self._loaded.heads, stop=rate)
         gates = self._gates[rate]
-        top = TOP if gates.heads.schema.uses_top else 0
         end = self._end if asked.get(END) is None else asked[END]
-        return _Gated(gates.start(model=self._model), end, drawn, top)
+        return _Gated(gates.start(model=self._model), end, drawn)
 
 
 def _look(answer: _Gated) -> str:
@@ -132,8 +127,7 @@ def _look(answer: _Gated) -> str:
         row = answer.rows.popleft()
         answer.pushed += 1
         try:
-            top = row.topk(answer.top).values.tolist() if answer.top else None
-            answer.gate.push(min(float(row[token]), 0.0), top)
+            answer.gate.push(min(float(row[token]), 0.0))
         except InvalidResponse:  # a token that was ruled out by another processor: the gate keeps to what it said
             continue
     return answer.gate.action

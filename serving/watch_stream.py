@@ -19,7 +19,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
-from metaprobe.records.reading import as_list, fields, text
+from metaprobe.records.reading import text
 from metaprobe.records.response import first_of
 from metaprobe.routing.gate import Gate, StreamingGate
 from metaprobe.serving.scored import OnVerdict, Scored, score
@@ -58,8 +58,7 @@ class GatedAnswer:
                 self._gate = cast("StreamingGate", gates).start(model=model) if starts else cast("Gate", gates)
                 self.note = getattr(self._gate, "note", "")
             for entry in entries:
-                top = [alternative["logprob"] for alternative in entry.get("top_logprobs") or ()]
-                action = self._gate.push(entry["logprob"], sorted(top, reverse=True) or None)
+                action = self._gate.push(entry["logprob"])
                 if action != "continue":
                     self._decided = action
                     break
@@ -302,7 +301,7 @@ class _Watcher:
             self.gated.step_back()
         if not stream.ended:  # nothing is left to stop
             shown = stream.kind == "event" or bool(piece.text or piece.thought)
-            self.gated.push([_with_alternatives(entry) for entry in piece.spoken], self._of()["model"], shown=shown)
+            self.gated.push(piece.spoken, self._of()["model"], shown=shown)
         return bool(self.gated.action)
 
     def finished(self) -> Scored:
@@ -332,9 +331,3 @@ class _Watcher:
 class _Of(TypedDict):
     response_id: str
     model: str
-
-
-def _with_alternatives(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entry, its alternatives as mappings too: in the openai client's chunks they are objects."""
-    given = as_list(entry.get("top_logprobs"))
-    return {**entry, "top_logprobs": [fields(alternative) for alternative in given]} if given else entry

@@ -15,7 +15,6 @@ from metaprobe.eval.metrics.strongest_control import against_controls
 from metaprobe.eval.report.write import report_files
 from metaprobe.eval.results import (
     CONTROL_FAMILIES,
-    AcceptedAtRisk,
     Accuracy,
     AccuracyRow,
     Agreement,
@@ -103,7 +102,6 @@ def made_up(n=400, resamples=100, model=HOSTILE):
                 probability=p,
                 reliability=reliability_table(y, p),
                 prr=SOME,
-                coverage_at=(AcceptedAtRisk(0.1, SOME), AcceptedAtRisk(0.2, SOME)),
             )
         )
     layers = tuple(range(31))
@@ -172,8 +170,8 @@ def of_systems():
             by="dimension x level",
             strata=(Stratum("easy", 200, 0.7), Stratum("hard", 200, 0.3)),
             methods=(
-                WithinStrata(method=METHOD_OF_ALL, auroc=SOME, diff_stated=SOME, by_stratum=(SOME, None)),
-                WithinStrata(method="verbalised confidence", auroc=SOME, diff_stated=None, by_stratum=(SOME, SOME)),
+                WithinStrata(method=METHOD_OF_ALL, auroc=SOME, diff_stated=SOME),
+                WithinStrata(method="verbalised confidence", auroc=SOME, diff_stated=None),
             ),
         ),
         "overconfidence": (

@@ -202,10 +202,9 @@ def test_a_request_that_cannot_be_answered_is_refused_before_anything_is_asked(p
 def test_options_that_do_not_fit_together_are_refused(predictor: QualityPredictor) -> None:
     weak, strong = Tier(StubClient(), "weak"), Tier(StubClient(), "strong")
     for options, message in (
-        ({"threshold": 0.5, "rate": 0.2}, "threshold and rate were given; give one of threshold, rate, budget, policy"),
+        ({"threshold": 0.5, "rate": 0.2}, "threshold and rate were given; give one of threshold, rate, policy"),
         ({"threshold": 1.5}, "theta is 1.5; expected a number from 0 to 1"),
         ({"rate": 2.0}, "rate is 2.0"),
-        ({"budget": 1.0}, r"budget: the price of weak and strong is not known; give it, as in Tier\("),
         ({"unjudged": "drop"}, "unjudged is 'drop'; expected one of strong, keep"),
         ({"on_weak_error": "weak"}, "on_weak_error is 'weak'; expected one of raise, strong"),
         ({"on_strong_error": "strong"}, "on_strong_error is 'strong'; expected one of raise, weak"),
@@ -243,23 +242,12 @@ def test_a_rate_is_kept_and_counted(predictor: QualityPredictor) -> None:
     assert max(asked) < sorted(kept)[len(kept) // 3]
 
 
-def test_a_budget_is_kept_with_both_models_counted(predictor: QualityPredictor) -> None:
-    answers = drawn(400)
-    client = StubClient(weak=lambda: next(answers), strong=lambda: said("strong", None))
-    cascade = Cascade(Tier(client, "weak", WEAK), Tier(client, "strong", STRONG), predictor, budget=0.8)
-    for number in range(1, 401):
-        cascade.chat.completions.create(messages=MESSAGES)
-        assert (cascade.counts.cost_usd or 0.0) <= 0.0008 * number + 1e-12
-    assert cascade.counts.cost_usd == pytest.approx(400 * 0.0008, rel=0.05)
-
-
-def test_a_rate_and_a_budget_hold_for_answers_that_cannot_be_judged(predictor: QualityPredictor) -> None:
-    for options in ({"rate": 0.2}, {"budget": 0.8}):
-        client = StubClient(weak=lambda: said("weak", None), strong=lambda: said("strong", None))
-        cascade = Cascade(Tier(client, "weak", WEAK), Tier(client, "strong", STRONG), predictor, **options)  # type: ignore[arg-type]
-        for _ in range(50):
-            assert cascade.chat.completions.create(messages=MESSAGES).verdict is None
-        assert cascade.counts.by_strong == 0  # all are equally unknown: more than the share would have to be asked
+def test_a_rate_holds_for_answers_that_cannot_be_judged(predictor: QualityPredictor) -> None:
+    client = StubClient(weak=lambda: said("weak", None), strong=lambda: said("strong", None))
+    cascade = Cascade(Tier(client, "weak", WEAK), Tier(client, "strong", STRONG), predictor, rate=0.2)
+    for _ in range(50):
+        assert cascade.chat.completions.create(messages=MESSAGES).verdict is None
+    assert cascade.counts.by_strong == 0  # all are equally unknown: more than the share would have to be asked
     answers = iter([said("weak", [2.0 + at / 1e4 for at in range(8)])] * 9 + [said("weak", None)])
     client = StubClient(weak=lambda: next(answers), strong=lambda: said("strong", None))
     cascade = Cascade(Tier(client, "weak"), Tier(client, "strong"), predictor, rate=0.2)
@@ -268,11 +256,8 @@ def test_a_rate_and_a_budget_hold_for_answers_that_cannot_be_judged(predictor: Q
     assert last.reason.startswith("weak is not judged: ")
 
 
-def test_a_budget_without_usage_is_said_and_a_cost_without_it_is_none(predictor: QualityPredictor, ask: Ask) -> None:
-    response = said("weak", GOOD) | {"usage": None}
-    with pytest.raises(RecordError, match="budget: the answer of weak has no usage, so that its cost is not known"):
-        ask(lambda: response, budget=1.0)
-    assert ask(lambda: response)[0].cost_usd is None
+def test_a_cost_without_usage_is_none(ask: Ask) -> None:
+    assert ask(lambda: said("weak", GOOD) | {"usage": None})[0].cost_usd is None
 
 
 def test_openais_own_models_have_their_list_price_at_openai_only() -> None:
@@ -433,20 +418,11 @@ def test_a_failed_response_is_never_kept(
         ask(lambda: said("weak", BAD), lambda: response("strong"), threshold=0.7)
 
 
-def test_failed_responses_are_paid_for_within_the_budget_too(ask: Ask, predictor: QualityPredictor) -> None:
+def test_failed_responses_are_paid_for(ask: Ask) -> None:
     one, other = 100e-6 * 1.0 + 50e-6 * 2.0, 100e-6 * 10.0 + 50e-6 * 20.0
     assert ask(lambda: ended("weak"))[0].cost_usd == pytest.approx(one + other)
     kept, _ = ask(lambda: said("weak", BAD), lambda: ended("strong"), threshold=0.7, on_strong_error="weak")
     assert kept.cost_usd == pytest.approx(one + other)
-    client = StubClient(weak=lambda: ended("weak"), strong=lambda: said("strong", None))
-    cascade = Cascade(Tier(client, "weak", WEAK), Tier(client, "strong", STRONG), predictor, budget=1.0)
-    for _ in range(10):
-        cascade.chat.completions.create(messages=MESSAGES)
-    assert cascade.policy.mean_usd == pytest.approx(one + other)  # type: ignore[attr-defined]
-    answers = drawn(50)
-    client.answers["weak"] = lambda: next(answers)
-    asked = [cascade.chat.completions.create(messages=MESSAGES).answered_by for _ in range(15)]
-    assert asked == ["weak"] * 15, "what the failures cost is made up for before the strong model is asked again"
 
 
 def test_tool_calls_and_refusals_are_answers(ask: Ask) -> None:

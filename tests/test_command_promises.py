@@ -75,11 +75,6 @@ class Reached(Exception):
             {"since": 827_200, "model": "m", "checkpoint": None, "tags": {"a": "b"}, "floor": 0.5, "seed": 3},
         ),
         (
-            "threshold bundled:quality --rate 0.3 --step 0.5",
-            "monitoring.labelled.OnlineThreshold",
-            {"rate": 0.3, "step": 0.5},
-        ),
-        (
             "retrain --out new --hold-back 0.4",
             "training.recipes.retrain.retrain_quality",
             {"model": None, "since": None, "held_back": 0.4, "logprobs_mode": "unknown"},

@@ -117,7 +117,6 @@ def test_confidence_that_only_tracks_the_level_is_chance_at_equal_difficulty():
     assert learned.auroc.low > 0.65
     assert learned.diff_stated.low > 0.1
     assert plain.auroc.low < 0.5 < plain.auroc.high
-    assert [round(i.estimate, 6) for i in stated.by_stratum] == [0.5] * 3
 
 
 def test_items_without_levels_are_sorted_by_an_estimate_that_comes_from_other_folds():
@@ -184,9 +183,6 @@ def test_details_fill_every_figure_and_correlate_with_the_level_or_a_graded_labe
     assert stated.spearman.estimate == pytest.approx(1)
     assert stated.kendall.estimate == pytest.approx(1)
     assert learned.brier.estimate == pytest.approx(np.mean((judged[1].probability - table.y) ** 2))
-    assert [at.risk for at in learned.coverage_at] == [0.05, 0.1, 0.2]
-    shares = [at.coverage.estimate for at in learned.coverage_at]
-    assert shares == sorted(shares)
     assert learned.prr.estimate > 0.2
     grades = np.where(np.arange(N) % 4 == 0, np.nan, table.y + np.arange(N) % 2)
     graded = ordinal_outcome(table, {"quality": grades, "correct": table.y.astype(float)})

@@ -99,8 +99,7 @@ def test_a_gain_over_the_strongest_control_is_claimed_only_where_it_is_shown(
 def test_what_is_left_at_equal_difficulty_and_after_correction_is_counted() -> None:
     learned = method(BLEND)
     rows = tuple(
-        WithinStrata(method=name, auroc=about(0.6, 0.5, 0.7), diff_stated=None, by_stratum=())
-        for name in (STATED, "length", BLEND)
+        WithinStrata(method=name, auroc=about(0.6, 0.5, 0.7), diff_stated=None) for name in (STATED, "length", BLEND)
     )
     equal = Difficulty(by="level", strata=(), methods=rows)
     pairs = [

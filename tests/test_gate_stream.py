@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from conftest import made_up
 
 from metaprobe.checkpoints import CheckpointError, ContractMismatch, Draft, save_checkpoint
 from metaprobe.eval.gate_performance import first_below
-from metaprobe.probes.features import features, schema
-from metaprobe.probes.stream_looks import PrefixHeads, StreamReader, head_name, threshold_name
+from metaprobe.probes.features import schema
+from metaprobe.probes.stream_looks import PrefixHeads, head_name, threshold_name
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling
@@ -138,22 +137,6 @@ def test_gates_of_one_checkpoint_do_not_disturb_each_other(
     assert [(gate.action, gate.score, gate.fired_at) for gate in interleaved] == alone
 
 
-def test_alternatives_may_come_in_any_order_and_bad_ones_change_nothing() -> None:
-    kind = schema("prefix-5+top")
-    vectors: list[np.ndarray[Any, Any]] = []
-    heads = SimpleNamespace(schema=kind, looks=(5,), probability=lambda vector, look: vectors.append(vector) or 0.5)
-    logprobs, rng = [-0.5, -1.0, -0.1, -2.0, -0.7], np.random.default_rng(0)
-    tops = -np.sort(rng.exponential(size=(5, 4))).astype(np.float32)
-    reader = StreamReader(heads)  # type: ignore[arg-type]
-    for logprob, top in zip(logprobs, tops, strict=True):
-        for bad in (["-1"], [[-1.0]], [0.3], [-1.0, [2.0]], -1.0, [None]):
-            with pytest.raises(InvalidResponse, match="top log-probabilities"):
-                reader.push(logprob, bad)  # type: ignore[arg-type]
-        reader.push(logprob, rng.permutation(top))
-    assert reader.score == 0.5
-    np.testing.assert_allclose(vectors[0], features(kind, [logprobs], [tops])[0], rtol=1e-5, atol=1e-6)
-
-
 def test_the_smaller_rate_escalates(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"escalate=0\.2 is above stop=0\.05"):
         StreamingGate.load(folder, stop=0.05, escalate=0.2)
@@ -187,7 +170,7 @@ class WrittenScores:
     def __init__(self, *scores: float | None) -> None:
         self.scores = scores
 
-    def push(self, logprob: float, top: object = None) -> float | None:
+    def push(self, logprob: float) -> float | None:
         self.tokens_seen += 1
         return self.scores[self.tokens_seen - 1]
 

@@ -19,7 +19,6 @@ from metaprobe.monitoring.drift_of_log import DRIFT, LogWatch, kept_watch
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
 from metaprobe.monitoring.sampling import draw_sheet
-from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import RecordError
 
 BEGIN = 1762732800.0
@@ -351,21 +350,6 @@ def test_a_state_is_of_one_log_and_another_begun_in_its_place_is_refused(url: Pa
     assert state.read_bytes() == before
     moved = url.rename(tmp_path / "moved.sqlite")
     assert run("drift", "--log", moved, "--state", state).exit_code == 0, "the same log in another place"
-
-
-@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
-def test_a_few_drawn_labels_of_a_large_log_do_not_throw_the_threshold(tmp_path: Path) -> None:
-    digest = QualityPredictor.load().checkpoint.digest
-    with ScoreLog.open(tmp_path / "log.sqlite") as log:
-        write(log, 300, checkpoint=digest, labels=1.0)
-        with log.tables.transaction() as run_statement:
-            for i in range(300):
-                given = {"r": f"r{i}", "p": 0.002 if i % 2 else 0.001}
-                asked = "INSERT INTO samples (request_id, propensity, sheet, time) VALUES (:r, :p, 's', 0.0)"
-                run_statement(asked, given)
-    [told] = lines(run("threshold", "bundled:quality", "--log", tmp_path / "log.sqlite"))
-    assert -0.02 <= float(str(told["threshold"])) <= 1.02
-    assert 30 < float(str(told["wrong"])) < 100, "of about 85, all of one half and about half of the other"
 
 
 class Hook:

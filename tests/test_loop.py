@@ -12,8 +12,8 @@ from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.signals import Signal, Signals
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.routing.pacing import PRICE_USD, SPENT_USD, AskAtRate, AskWithinBudget
-from metaprobe.routing.policy import Outcome, State
+from metaprobe.routing.pacing import AskAtRate
+from metaprobe.routing.policy import State
 
 PAGE = Path(__file__).parent.parent / "docs" / "loop.md"
 LOOP, ASYNC, ROUTED, CASCADE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
@@ -108,12 +108,12 @@ def test_signals_of_what_cannot_be_judged_are_refused(predictor: QualityPredicto
         predictor.signals(other)
 
 
-# Policies that spend evenly
+# A policy that asks at a rate
 
 
-def state(confidence: float | None, **costs: float) -> State:
+def state(confidence: float | None) -> State:
     signals = Signals() if confidence is None else Signals(confidence=Signal(confidence, "x"))
-    return State.at("assess", signals=signals, features={"": costs})
+    return State.at("assess", signals=signals)
 
 
 def scores(count: int) -> list[float]:
@@ -138,45 +138,12 @@ def test_a_rate_holds_from_the_first_answer_and_where_all_are_equal() -> None:
     assert policy.decide(state(None), ["execute", "ask"]).action == "ask"  # lower than anything known
 
 
-def test_a_budget_is_never_overspent_and_nearly_used_up() -> None:
-    policy = AskWithinBudget(1.0)  # 0.001 a question
-    total = 0.0
-    for number, value in enumerate(scores(3000), 1):
-        made = policy.decide(state(value, **{SPENT_USD: 0.0002, PRICE_USD: 0.004}), ["execute", "ask"])
-        total += 0.0002 + 0.004 * (made.action == "ask")
-        assert total <= 0.001 * number + 1e-12
-        assert policy.mean_usd == pytest.approx(total / number)
-    assert total / 3000 > 0.00095
-    poor = AskWithinBudget(0.1)  # below the first agent's own cost
-    costs = {SPENT_USD: 0.0002, PRICE_USD: 0.004}
-    assert {poor.decide(state(v, **costs), ["execute", "ask"]).action for v in scores(500)} == {"execute"}
-
-
-def test_a_budget_learns_what_answers_really_cost() -> None:
-    dear, cheap = AskWithinBudget(1.0), AskWithinBudget(1.0)
-    asked = {dear: 0, cheap: 0}
-    for value in scores(3000):
-        for policy, real in ((dear, 0.0082), (cheap, 0.0042)):
-            made = policy.decide(state(value, **{SPENT_USD: 0.0002, PRICE_USD: 0.004}), ["execute", "ask"])
-            asked[policy] += made.action == "ask"
-            policy.observe(made.id, Outcome(cost_usd=real if made.action == "ask" else 0.0002))
-    assert asked[dear] < 0.55 * asked[cheap]
-    assert dear.mean_usd < 0.00101
-    policy.observe("unknown", Outcome(cost_usd=1.0))
-    assert policy.mean_usd < 0.00101
-
-
 def test_a_policy_takes_only_what_is_legal_and_says_what_it_lacks() -> None:
     assert AskAtRate(1.0).decide(state(0.1), ["execute"]).action == "execute"
     with pytest.raises(RecordError, match="has no legal action"):
         AskAtRate(1.0).decide(state(0.1), [])
-    with pytest.raises(RecordError, match=r"a budget needs spent_usd and price_usd in the state's features"):
-        AskWithinBudget(1.0).decide(state(0.1), ["execute", "ask"])
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(RecordError, match="expected the share of answers"):
             AskAtRate(wrong)
-    for wrong in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(RecordError, match=r"expected US dollars for 1,000 questions, above 0"):
-            AskWithinBudget(wrong)
     with pytest.raises(RecordError, match="window is 0"):
         AskAtRate(0.5, window=0)

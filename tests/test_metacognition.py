@@ -11,16 +11,10 @@ from scipy.special import ndtr
 from scipy.stats import kendalltau, spearmanr
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.calibration import (
-    brier,
-    brier_reliability,
-    brier_resolution,
-    brier_uncertainty,
-)
 from metaprobe.eval.metrics.delong import delong_covariance, holm
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
-from metaprobe.eval.metrics.selective import CoverageAtRisk, prediction_rejection_ratio, risk_coverage
+from metaprobe.eval.metrics.selective import prediction_rejection_ratio, risk_coverage
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts
 
@@ -181,15 +175,6 @@ def test_stratified_auroc_counts_the_pairs_of_one_stratum(data, drawn):
 
 
 @given(two_scores())
-def test_the_parts_of_the_brier_score_add_up_where_bins_hold_one_probability(data):
-    y, score, _ = data
-    p = score / 6
-    # 7 probabilities in 200 bins: no bin holds two
-    parts = [part(y, p, bins=200) for part in (brier_reliability, brier_resolution, brier_uncertainty)]
-    assert parts[0] - parts[1] + parts[2] == pytest.approx(brier(y, p))
-
-
-@given(two_scores())
 def test_prediction_rejection_ratio_is_what_the_curves_give(data):
     y, score, _ = data
     error = 1 - y.mean()
@@ -197,14 +182,6 @@ def test_prediction_rejection_ratio_is_what_the_curves_give(data):
     assert prediction_rejection_ratio(y, score) == pytest.approx((error - area) / (error - best))
     assert prediction_rejection_ratio(y, y) == pytest.approx(1)
     assert prediction_rejection_ratio(y, np.zeros(len(y))) == pytest.approx(0, abs=1e-12)
-
-
-@given(two_scores(), st.sampled_from([0.0, 0.1, 0.25, 0.5]))
-def test_coverage_at_risk_is_the_best_of_all_thresholds(data, risk):
-    y, score, _ = data
-    best = max([0.0, *(np.mean(score >= t) for t in score if 1 - y[score >= t].mean() <= risk + 1e-12)])
-    assert CoverageAtRisk(risk)(y, score) == pytest.approx(best)
-    assert CoverageAtRisk(1.0)(y, score) == 1
 
 
 @given(two_scores(), st.lists(st.integers(0, 2), min_size=29, max_size=29), st.booleans())

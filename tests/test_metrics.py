@@ -21,9 +21,9 @@ from metaprobe.eval.metrics.calibration import (
     stated_calibration,
 )
 from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.selective import aurc, excess_aurc, risk_coverage
+from metaprobe.eval.metrics.selective import aurc, risk_coverage
 
-RANK = [auroc, auprc, aurc, excess_aurc]
+RANK = [auroc, auprc, aurc]
 PROBABILITY = [brier, brier_skill, ece, ece_equal_width]
 COPIES_ARE_ANSWERS = [*RANK, brier, brier_skill, ece, ece_equal_width]
 
@@ -75,8 +75,6 @@ def test_known_answers():
     assert auroc(y, score) == 0.75
     assert auprc(y, score) == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
     assert aurc(y, score) == pytest.approx((0 + 1 / 2 + 1 / 3 + 2 / 4) / 4)
-    assert excess_aurc(y, score) == pytest.approx(aurc(y, score) - (1 / 3 + 2 / 4) / 4)
-    assert excess_aurc(y, y) == pytest.approx(0)
     assert brier(y, score) == pytest.approx((0.01 + 0.16 + 0.65**2 + 0.04) / 4)
     assert brier_skill(y, score) == pytest.approx(1 - brier(y, score) / 0.25)
     assert ece(y, score, bins=2) == pytest.approx((abs(0.225 - 0.5) + abs(0.6 - 0.5)) / 2)
@@ -123,7 +121,6 @@ def test_aurc_is_the_mean_of_its_curve_and_ends_at_the_error_rate(data):
     assert aurc(y, score) == pytest.approx(curve.risk.mean())
     assert curve.coverage[-1] == 1
     assert curve.risk[-1] == pytest.approx(1 - y.mean())
-    assert excess_aurc(y, score) >= -1e-12
 
 
 @pytest.mark.parametrize("metric", [*RANK, *PROBABILITY])

@@ -153,7 +153,7 @@ def pushed(name: str) -> list[float]:
     for _ in stream:
         pass
     assert stream.verdict is not None
-    return [logprob for logprob, _ in gate.pushed]
+    return gate.pushed
 
 
 @pytest.mark.parametrize("name", ["vllm_chat_stream", "sglang_chat_stream", "sglang_chat_stream_older"])

@@ -39,7 +39,7 @@ class FakeGate:
         self.score: float | None = None
         self.fired_at: int | None = None
 
-    def push(self, logprob: float, top: Any = None) -> str:
+    def push(self, logprob: float) -> str:
         self.tokens_seen += 1
         if self.tokens_seen == 3:
             self.score, self.fired_at = 0.125, 3
@@ -179,7 +179,7 @@ def stream(predictor: QualityPredictor, request: bytes = b'{"logprobs": true, "t
     """One that changes nothing of the events, and has a gate that fires after three tokens."""
     return ScoredStream(
         Scorer(predictor, Metrics(), max_tokens=10_000),
-        asked(request, top_logprobs=0),
+        asked(request),
         FakeGates("stop"),
         gated_reason="content_filter",
         max_bytes=1 << 20,

@@ -141,16 +141,15 @@ def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response()
 
 
 def test_what_is_asked_for_beside_what_the_caller_wants() -> None:
-    bare = asked(b'{"model":"m","temperature":0.70}', top_logprobs=5)
-    assert bare.sent == b'{"model":"m","temperature":0.70,"logprobs":true,"top_logprobs":5}'
-    assert (bare.changed, bare.several, bare.wants_logprobs, bare.wants_top) == (True, False, False, False)
-    assert json.loads(asked(b"{}", top_logprobs=0).sent) == {"logprobs": True, "top_logprobs": 1}
-    some = asked(b'{"logprobs":true,"top_logprobs":0,"n":2}', top_logprobs=3)
-    assert json.loads(some.sent)["top_logprobs"] == 3
-    assert (some.several, some.wants_logprobs, some.wants_top) == (True, True, False)
-    whole = asked(b'{"logprobs":true,"top_logprobs":2,"n":1}', top_logprobs=3)
-    assert (whole.changed, whole.several, whole.wants_top) == (False, False, True)
+    bare = asked(b'{"model":"m","temperature":0.70}')
+    assert bare.sent == b'{"model":"m","temperature":0.70,"logprobs":true,"top_logprobs":1}'
+    assert (bare.changed, bare.several, bare.wants_logprobs) == (True, False, False)
+    some = asked(b'{"logprobs":true,"top_logprobs":0,"n":2}')
+    assert json.loads(some.sent)["top_logprobs"] == 1
+    assert (some.several, some.wants_logprobs) == (True, True)
+    whole = asked(b'{"logprobs":true,"top_logprobs":2,"n":1}')
+    assert (whole.changed, whole.several) == (False, False)
     for nothing in (b"false", b"null"):
-        assert not asked(b'{"logprobs":' + nothing + b',"top_logprobs":2}', top_logprobs=0).wants_logprobs
+        assert not asked(b'{"logprobs":' + nothing + b',"top_logprobs":2}').wants_logprobs
     with pytest.raises(Refusal, match="the body is not a JSON object"):
-        asked(b"[]", top_logprobs=0)
+        asked(b"[]")

@@ -41,7 +41,7 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     monkeypatch.setattr("metaprobe.serving.http.run_server.serve", started.append)
     options = (
         f"{checkpoint} --upstream http://u/v1 --no-auth --port 0 --max-body 9 --timeout 3 --workers 2 "
-        "--max-answer 7 --forward-header x-tenant --top-logprobs 3 --max-connections 11 --max-scored-tokens 12 "
+        "--max-answer 7 --forward-header x-tenant --max-connections 11 --max-scored-tokens 12 "
         "--header-timeout 1 --body-timeout 2 --send-timeout 4"
     )
     assert CliRunner().invoke(serve, options.split()).exit_code == 0
@@ -53,7 +53,7 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
         0,
     )
     assert (settings.max_body_bytes, settings.timeout_s, settings.workers) == (9, 3.0, 2)
-    assert (settings.max_answer_bytes, settings.forward_headers, settings.top_logprobs) == (7, ("x-tenant",), 3)
+    assert (settings.max_answer_bytes, settings.forward_headers) == (7, ("x-tenant",))
     assert (settings.max_connections, settings.max_scored_tokens) == (11, 12)
     assert (settings.header_timeout_s, settings.body_timeout_s, settings.send_timeout_s) == (1.0, 2.0, 4.0)
     config = server_config(settings, log_config=None)

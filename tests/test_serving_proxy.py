@@ -212,15 +212,15 @@ def test_an_event_keeps_its_other_lines_when_its_data_change() -> None:
     assert data_of(b"data: a\ndata: b\n\n") == b"a\nb"
 
 
-def test_alternatives_asked_for_the_predictor_alone_are_hidden() -> None:
-    question = asked(b'{"logprobs": true, "n": 1}', top_logprobs=5)
-    assert json.loads(question.sent) == {"logprobs": True, "n": 1, "top_logprobs": 5}
+def test_alternatives_that_the_caller_did_not_ask_for_are_hidden() -> None:
+    question = asked(b'{"logprobs": true, "n": 1}')
+    assert json.loads(question.sent) == {"logprobs": True, "n": 1, "top_logprobs": 1}
     answer = b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[{"logprob":-0.1}]}]}}],"z":1e400}'
     assert (
         hide(answer, question)
         == b'{"choices":[{"logprobs":{"content":[{"logprob":-0.10,"top_logprobs":[]}]}}],"z":1e400}'
     )
-    assert not asked(b'{"logprobs": true, "top_logprobs": 2}', top_logprobs=5).changed
+    assert not asked(b'{"logprobs": true, "top_logprobs": 2}').changed
     for odd in (
         b'{"choices":7}',
         b"[7]",
@@ -234,4 +234,4 @@ def test_alternatives_asked_for_the_predictor_alone_are_hidden() -> None:
 
 def test_a_choice_that_is_none_does_not_keep_the_logprobs_of_the_others() -> None:
     answer = b'{"choices":[null,{"logprobs":{"content":[{"logprob":-0.1}]}}]}'
-    assert hide(answer, asked(b"{}", top_logprobs=0)) == b'{"choices":[null,{"logprobs":null}]}'
+    assert hide(answer, asked(b"{}")) == b'{"choices":[null,{"logprobs":null}]}'

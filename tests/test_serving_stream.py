@@ -55,7 +55,7 @@ Started = Callable[..., ScoredStream]
 def started(predictor: QualityPredictor) -> Started:
     def start(request: bytes = ALL, *, gates: Any | None = None, most: int = 1 << 20, why: str = "") -> ScoredStream:
         scorer = Scorer(predictor, Metrics(), max_tokens=10_000)
-        question = asked(request, top_logprobs=0)
+        question = asked(request)
         return ScoredStream(scorer, question, gates, gated_reason="length", max_bytes=most, no_logprobs=why)
 
     return start
@@ -288,9 +288,7 @@ def test_an_answer_that_is_read_at_its_end_gets_the_verdict_that_reading_each_ch
 ) -> None:
     def passed(closely: bool) -> tuple[Any, Any]:
         scorer = Scorer(bundled(), Metrics())
-        through = ScoredStream(
-            scorer, asked(request_, top_logprobs=0), None, gated_reason="length", max_bytes=1 << 20, no_logprobs=""
-        )
+        through = ScoredStream(scorer, asked(request_), None, gated_reason="length", max_bytes=1 << 20, no_logprobs="")
         if closely:
             through._look_closely()
         out = through.feed(whole)

@@ -25,12 +25,12 @@ class PlannedGate:
     def __init__(self, stops_at: int | None) -> None:
         self.stops_at, self.pushed, self.action = stops_at, [], "continue"
 
-    def push(self, logprob: float, top: list[float] | None) -> str:
+    def push(self, logprob: float) -> str:
         from metaprobe.records.errors import InvalidResponse
 
         if logprob == -torch.inf:
             raise InvalidResponse("no such token")
-        self.pushed.append((logprob, top))
+        self.pushed.append(logprob)
         if self.stops_at is not None and len(self.pushed) >= self.stops_at:
             self.action = "stop"
         return self.action
@@ -46,7 +46,7 @@ class PlannedGates:
         self.loaded: list[tuple[Any, dict[str, Any]]] = []
         self.made: list[tuple[Any, float]] = []
         self.begun: list[tuple[str, PlannedGate]] = []
-        self.heads = SimpleNamespace(schema=SimpleNamespace(uses_top=True))
+        self.heads = SimpleNamespace()
 
     def load(self, path: str | None, **options: Any) -> "PlannedGates":
         self.loaded.append((path, options))
@@ -202,9 +202,7 @@ def test_requests_that_do_not_ask_keep_their_logits(module: Any, gates: PlannedG
     assert processor.is_argmax_invariant() is False
 
 
-def test_each_drawn_token_is_pushed_once_with_its_raw_logprob_and_five_alternatives(
-    module: Any, gates: PlannedGates
-) -> None:
+def test_each_drawn_token_is_pushed_once_with_its_raw_logprob(module: Any, gates: PlannedGates) -> None:
     processor, drawn = made(module), []
     processor.update_state(update((0, params(metaprobe_gate=0.05), [1, 2], drawn)))
     rows = []
@@ -217,9 +215,8 @@ def test_each_drawn_token_is_pushed_once_with_its_raw_logprob_and_five_alternati
     [(model, gate)] = gates.begun
     assert model == "served"
     assert len(gate.pushed) == 4
-    for (logprob, top), (token, row) in zip(gate.pushed, rows, strict=True):
+    for logprob, (token, row) in zip(gate.pushed, rows, strict=True):
         assert logprob == pytest.approx(float(row[token]))
-        assert top == pytest.approx(sorted(row.tolist(), reverse=True)[:5])
 
 
 def test_a_token_that_is_not_known_yet_waits_and_is_pushed_later_with_its_own_row(
@@ -322,7 +319,7 @@ def test_the_bundled_gate_runs_inside_the_processor_as_outside(module: Any) -> N
         row = torch.log_softmax(before[0], -1)
         token = int(row.argmin())  # an answer of the most unlikely words
         assert alone.action == "continue"
-        alone.push(float(row[token]), row.topk(5).values.tolist())
+        alone.push(float(row[token]))
         drawn.append(token)
     assert ended is not None
     assert alone.action != "continue"

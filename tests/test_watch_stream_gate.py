@@ -51,7 +51,7 @@ def test_the_gate_ends_the_stream_and_the_server_is_told(
     assert told.sent == 3
     assert text_of(passed) == "".join(token for token, _ in TOKENS[:3])  # the deciding chunk is not withheld
     assert (watched.action, watched.tokens_seen, gate.started_for) == (action, 3, ["m"])
-    assert gate.pushed == [(logprob, None) for logprob in LOGPROBS[:3]]
+    assert gate.pushed == list(LOGPROBS[:3])
     assert watched.verdict is not None
     assert (watched.verdict.score, watched.verdict.flagged) == (gate.score, True)
     assert "3 tokens" in watched.reason
@@ -165,13 +165,11 @@ def test_a_stream_that_is_both_is_watched_as_its_caller_takes_it(
     assert watched.verdict == predictor.predict(LOGPROBS)
 
 
-def test_a_gate_that_never_fires_changes_nothing_and_sees_the_alternatives(
-    client: openai.OpenAI, predictor: QualityPredictor
-) -> None:
+def test_a_gate_that_never_fires_changes_nothing(client: openai.OpenAI, predictor: QualityPredictor) -> None:
     gate = FakeGate(99)
     passed = list(watched := watch(ask(client, top_logprobs=2), predictor, gate))
     assert text_of(passed) == TEXT
-    assert gate.pushed == [(logprob, [logprob, logprob - 4]) for logprob in LOGPROBS]
+    assert gate.pushed == list(LOGPROBS)
     assert watched.verdict == predictor.predict(LOGPROBS)
 
 
@@ -183,7 +181,7 @@ def test_a_gate_that_was_started_already_is_used_as_it_is(client: openai.OpenAI,
 
 def test_a_gate_that_cannot_judge_lets_the_answer_pass(client: openai.OpenAI, predictor: QualityPredictor) -> None:
     class Refuses(FakeGate):
-        def push(self, logprob: float, top: Any = None) -> str:
+        def push(self, logprob: float) -> str:
             raise InvalidResponse("no log-probability")
 
     assert text_of(list(watched := watch(ask(client), predictor, Refuses(1)))) == TEXT

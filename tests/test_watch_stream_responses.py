@@ -93,7 +93,7 @@ def test_the_gate_ends_a_stream_of_the_responses_api(
     events = list(watched := watch(responses(stream=True), predictor, gate))
     assert isinstance(watched, WatchedStream)
     assert len(events) == 3
-    assert gate.pushed == [(logprob, [logprob]) for logprob in LOGPROBS[:2]]
+    assert gate.pushed == list(LOGPROBS[:2])
     assert (watched.action, gate.started_for) == ("escalate", ["m"])
 
 

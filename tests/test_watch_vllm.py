@@ -109,7 +109,7 @@ def test_the_gate_sees_each_token_once_and_closes_the_generator_where_it_fires(
 ) -> None:
     gate = FakeGate(3)
     watched, passed, closed = asyncio.run(watched_all(outputs(WORDS, [1] * 5, kind), predictor, gate))
-    assert gate.pushed == [(logprob, None) for logprob in LOGPROBS[:3]]
+    assert gate.pushed == list(LOGPROBS[:3])
     assert (watched.action, len(passed), closed) == ("stop", 3, [3])
     assert watched.verdict.score == gate.score
 

@@ -35,15 +35,15 @@ class FakeGate:
 
     def __init__(self, at: int, action: str = "stop") -> None:
         self.at, self.action = at, action
-        self.pushed: list[tuple[float, Any]] = []
+        self.pushed: list[float] = []
         self.started_for: list[str] = []
 
     def start(self, *, model: str = "") -> "FakeGate":
         self.started_for.append(model)
         return self
 
-    def push(self, logprob: float, top: Any = None) -> str:
-        self.pushed.append((logprob, top))
+    def push(self, logprob: float) -> str:
+        self.pushed.append(logprob)
         return self.action if len(self.pushed) >= self.at else "continue"
 
     @property

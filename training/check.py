@@ -25,6 +25,7 @@ from metaprobe.eval.metrics.bootstrap import (
     cluster_weights,
     interval,
     statistic_interval,
+    wilson,
 )
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
@@ -39,7 +40,6 @@ from metaprobe.records.types import Call, Run
 from metaprobe.training.folds import join_table
 from metaprobe.training.rescale import mean_gap, read_labelled_runs
 from metaprobe.training.states import Wanted, load_states
-from metaprobe.training.thresholds import wilson
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
 Reader = QualityPredictor | HiddenProbe

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints import FlagOptions, FlagPoint, Metric, OperatingPoint, Promise
 from metaprobe.checkpoints.flagging import FLAG, meant, threshold_of
-from metaprobe.eval.metrics.bootstrap import NORMAL, Interval, cluster_weights, statistic_interval
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, statistic_interval, wilson
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -243,14 +243,6 @@ def _share(
     whole: Interval = statistic_interval(share, weights)
     low, high = wilson(whole.estimate, len(np.unique(groups[among])))
     return Metric(whole.estimate, min(whole.low, low), max(whole.high, high), int(among.sum()))
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Returns Wilson's 95 % interval of a share of n independent answers (Wilson 1927, doi:10.2307/2276774)."""
-    z = NORMAL.inv_cdf(0.975)
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 # Thresholds that a head's checkpoint stores, on calibrated probabilities, each with what it means.

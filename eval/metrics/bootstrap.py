@@ -107,6 +107,14 @@ def grouped_mean(
     return mean_interval(values, cluster_weights(groups, resamples, seed)) if len(values) else None
 
 
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Returns Wilson's 95 % interval of a share of n independent answers (Wilson 1927, doi:10.2307/2276774)."""
+    z = NORMAL.inv_cdf(0.975)
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
+    return max(float(centre - half), 0.0), min(float(centre + half), 1.0)
+
+
 def statistic_interval(
     statistic: Callable[[NDArray[np.integer]], Floats], weights: NDArray[np.integer], *, level: float = 0.95
 ) -> Interval:

@@ -6,12 +6,18 @@ one bin, and few distinct values leave bins empty.
 """
 
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metaprobe.eval.metrics.bootstrap import Interval, find_groups, interval, resample_values, resampled_interval
+from metaprobe.eval.metrics.bootstrap import (
+    Interval,
+    find_groups,
+    interval,
+    resample_values,
+    resampled_interval,
+    wilson,
+)
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction, Ranked, Value, rank_scores, ratio
 
 DEFAULT_BINS = 15
@@ -56,8 +62,6 @@ class _Binned:
     mass: Floats
     ones: Floats
     probability: Floats
-    squares: Floats
-    """Sum of squared multiplicities."""
 
     @property
     def gap(self) -> Floats:
@@ -79,55 +83,6 @@ def brier_skill(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
     data = _probabilities(y, score, weight)
     base = ratio(data.ones.sum(axis=1), data.count.sum(axis=1))
     return data.value(1.0 - ratio(_brier(data), base * (1.0 - base)))
-
-
-def brier_reliability(
-    y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS
-) -> Value:
-    """The part of the Brier score that calibration takes away; 0 is calibrated, below 0 less than noise explains.
-
-    Murphy 1973 over bins of equal mass: Brier = reliability - resolution + uncertainty + what varies within the bins,
-    doi:10.1175/1520-0450(1973)012<0595:ANVPOT>2.0.CO;2. Each part is freed of the bins' noise as in Ferro and Fricker
-    2012, doi:10.1002/qj.1924, which leaves the sum as it is. Multiplicities are copies of one answer, not new answers:
-    a bin counts as (sum w)^2 / (sum w^2) of them. Bins of one answer have no estimate of their noise, and are counted
-    with none.
-    """
-    return _brier_parts(y, score, weight, bins, "reliability")
-
-
-def brier_resolution(
-    y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS
-) -> Value:
-    """The part of the Brier score that discrimination takes away: how much the bins' shares of ones differ.
-
-    At most the uncertainty; higher is better. See `brier_reliability`.
-    """
-    return _brier_parts(y, score, weight, bins, "resolution")
-
-
-def brier_uncertainty(
-    y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS
-) -> Value:
-    """The part of the Brier score that the data set: base rate x (1 - base rate). See `brier_reliability`."""
-    return _brier_parts(y, score, weight, bins, "uncertainty")
-
-
-def _brier_parts(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None, bins: int, part: str) -> Value:
-    data = _probabilities(y, score, weight)
-    binned = _bin(data, bins)
-    mass, squares = binned.mass.sum(axis=1), binned.squares.sum(axis=1)
-    rate = ratio(binned.ones.sum(axis=1), mass)
-    shares = binned.ones / np.maximum(binned.mass, 1)
-    if part == "uncertainty":
-        return data.value(rate * (1 - rate) + _noise(rate, mass, squares))
-    raw = binned.gap**2 if part == "reliability" else (shares - rate[:, None]) ** 2
-    value = ratio((binned.mass * (raw - _noise(shares, binned.mass, binned.squares))).sum(axis=1), mass)
-    return data.value(value + (_noise(rate, mass, squares) if part == "resolution" else 0))
-
-
-def _noise(share: Floats, mass: Floats, squares: Floats) -> Floats:
-    """Variance of a share of ones among its effective number of answers, mass^2 / squares; 0 where that is one."""
-    return np.nan_to_num(ratio(share * (1 - share) * squares, mass**2 - squares))
 
 
 def ece(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, *, bins: int = DEFAULT_BINS) -> Value:
@@ -249,7 +204,7 @@ def reliability_table(
         elif new[0]:
             sums.append(new)
     return tuple(
-        ReliabilityBin(float(total / n), float(ones / n), *_wilson(ones / n, n), int(n)) for n, ones, total in sums
+        ReliabilityBin(float(total / n), float(ones / n), *wilson(ones / n, n), int(n)) for n, ones, total in sums
     )
 
 
@@ -313,10 +268,4 @@ def _sum(data: Ranked, index: NDArray[np.int_], bins: int) -> _Binned:
         total: Floats = np.bincount(flat, values.ravel(), rows * bins).astype(np.float64, copy=False)
         return total.reshape(rows, bins)
 
-    return _Binned(summed(data.count), summed(data.ones), summed(data.count * data.score), summed(data.squares))
-
-
-def _wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+    return _Binned(summed(data.count), summed(data.ones), summed(data.count * data.score))

@@ -32,15 +32,8 @@ class Ranked:
     """(R, G): how many of them have y = 1."""
     weight: Floats
     """(R, n): the multiplicities in the order of the scores."""
-    starts: NDArray[np.intp]
-    """(G,): where each distinct score begins among the sorted items."""
     single: bool
     """Whether one weighting was asked for, so that the result is a float."""
-
-    @property
-    def squares(self) -> Floats:
-        """(R, G): sums of squared multiplicities."""
-        return _pool(self.weight**2, self.starts)
 
     def value(self, values: Floats) -> Value:
         """(R,) values in the form that was asked for."""
@@ -57,7 +50,7 @@ def rank_scores(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None)
     scores, labels = scores[order], labels[order]
     counts: Floats = np.take(weights, order, axis=1).astype(np.float64)  # (R, n)
     starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
-    return Ranked(scores[starts], _pool(counts, starts), _pool(counts * labels, starts), counts, starts, single)
+    return Ranked(scores[starts], _pool(counts, starts), _pool(counts * labels, starts), counts, single)
 
 
 def _pool(values: Floats, starts: NDArray[np.intp]) -> Floats:

@@ -42,12 +42,6 @@ def aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Val
     return data.value(_mean_risk(data))
 
 
-def excess_aurc(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
-    """AURC minus that of a perfect ranking of the same answers, which errs too once it must accept all. Same source."""
-    data = rank_scores(y, score, weight)
-    return data.value(_mean_risk(data) - _least_mean_risk(data))
-
-
 def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None) -> Value:
     """Share of the gap between a random and a perfect ranking's AURC that this ranking closes: 1 is perfect, 0 random.
 
@@ -60,24 +54,6 @@ def prediction_rejection_ratio(y: ArrayLike, score: ArrayLike, weight: ArrayLike
     n = data.count.sum(axis=1)
     chance = ratio(n - data.ones.sum(axis=1), n)
     return data.value(ratio(chance - _mean_risk(data), chance - _least_mean_risk(data)))
-
-
-@dataclass(frozen=True, slots=True)
-class CoverageAtRisk:
-    """A metric: the largest share of answers above a threshold of which at most `risk` are wrong; 0 where none is.
-
-    Threshold and share are found on the same answers, which flatters both a little: to set a threshold for use, see
-    `metaprobe train`, whose thresholds come with guarantees. Answers of one score are accepted together.
-    """
-
-    risk: float
-
-    def __call__(self, y: ArrayLike, score: ArrayLike, weight: ArrayLike | None = None, /) -> Value:
-        data = rank_scores(y, score, weight)
-        accepted = np.cumsum(data.count, axis=1)
-        wrong = np.cumsum(data.count - data.ones, axis=1)
-        kept = np.where(wrong <= self.risk * accepted + 1e-9, accepted, 0).max(axis=1)
-        return data.value(ratio(kept, accepted[:, -1]))
 
 
 @dataclass(frozen=True, slots=True)

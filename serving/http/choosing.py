@@ -118,8 +118,7 @@ class Chooser:
         """The kept answer with its verdict, and what was asked for it. Raises `Refusal` where no upstream answers."""
         judges = self.office.now  # a reload while the request comes in does not change who judges it
         body = await read_json_body(request, self.settings)
-        top = self.settings.top_logprobs if judges.uses_top else 0
-        chat = await aside(len(body), lambda: asked(body, top_logprobs=top), REQUESTS)
+        chat = await aside(len(body), lambda: asked(body), REQUESTS)
         if chat.several:
             message = "n is more than 1, and the panel decides how many answers it asks for; leave n out"
             raise Refusal(400, "invalid_request", message)

@@ -100,6 +100,11 @@ class Scorer:
     ) -> None:
         """`shadow`: what scores the same answers, for comparison only. `role`: as what this one is counted. `events` is
         told of every verdict."""
+        if isinstance(predictor, QualityPredictor) and predictor.schema.uses_top:
+            raise ContractMismatch(
+                f"{predictor.checkpoint.path} reads the alternatives of each token ({predictor.schema.name!r}), "
+                "which the server does not ask for; serve one that reads log-probabilities alone"
+            )
         self._predictor = predictor
         self._role = role
         self._shadow = shadow
@@ -110,9 +115,6 @@ class Scorer:
         self.digest = predictor.checkpoint.digest
         self.reads_text = isinstance(predictor, TextPredictor)
         """Whether it judges texts; else it reads log-probabilities."""
-        top = isinstance(predictor, QualityPredictor) and predictor.schema.uses_top
-        self.uses_top: bool = top or (shadow is not None and shadow.uses_top)
-        """Whether alternatives are read, here or in the shadow."""
         self.asked = HeadQuestions.of(predictor)
 
     def of(self, request: RequestLog | None) -> "Scorer":
@@ -203,8 +205,8 @@ class Scorer:
             assert isinstance(response, TextAnswer)
             return response
         if isinstance(response, (str, bytes, bytearray)):
-            return parse_body(response, top=self.uses_top)
-        return parse_response(response, top=self.uses_top)
+            return parse_body(response, top=False)
+        return parse_response(response, top=False)
 
 
 def _shown(verdict: Verdict) -> dict[str, Any]:
@@ -250,11 +252,6 @@ class Judges:
     def only(self) -> bool:
         """Whether the model that answers makes no difference."""
         return len(self.seats) == 1
-
-    @property
-    def uses_top(self) -> bool:
-        """Whether any of them reads alternatives."""
-        return any(scorer.uses_top for seat in self.seats.values() for scorer in (seat.judge, seat.canary) if scorer)
 
     def digests(self) -> dict[str, str]:
         """The digest of each model's judge, by the model's name, and of each text reader, by `text:HEAD`."""

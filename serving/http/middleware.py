@@ -72,7 +72,6 @@ class VerdictMiddleware:
         self._metrics = Metrics()
         self._scorer = Scorer(predictor, self._metrics, max_tokens=settings.max_scored_tokens)
         self._log = ServerLog.open(settings, self._metrics, gated=gates is not None) if settings.log else None
-        self._top = settings.top_logprobs if self._scorer.uses_top else 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI has it."""
@@ -95,7 +94,7 @@ class VerdictMiddleware:
 
     def _chat(self, body: bytes) -> ChatRequest | None:
         try:
-            return asked(body, top_logprobs=self._top)
+            return asked(body)
         except Refusal:
             return None  # the application says best what is wrong with it
 

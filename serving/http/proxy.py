@@ -55,8 +55,7 @@ class Proxy:
         path = request.url.path.rpartition("/v1")[2]
         chat, scorer, model = None, None, ""
         if path == CHAT:
-            top = self.settings.top_logprobs if judges.uses_top else 0
-            chat = await aside(len(body), lambda: asked(body, top_logprobs=top), REQUESTS)
+            chat = await aside(len(body), lambda: asked(body), REQUESTS)
             model = chat.model
         elif path != EMBEDDINGS:
             model = await aside(len(body), lambda: model_of(body), REQUESTS)

@@ -191,10 +191,6 @@ class Settings(FlagOptions):
         Option("Request header that the upstream gets too, beside the usual ones; repeatable.", name="forward-header"),
     ] = ()
     """The usual ones are those in `metaprobe.serving.http.upstream`."""
-    top_logprobs: Annotated[
-        int,
-        Option("Alternatives asked for where the checkpoint needs them and the caller asked for none.", low=0, high=20),
-    ] = 5
     timeout_s: Annotated[float, Option("Seconds that the upstream may be silent.", name="timeout", above=0)] = 600.0
     connect_timeout_s: float = 10.0
     max_batch: int = 1024
@@ -270,10 +266,9 @@ class Settings(FlagOptions):
                 f"gate_finish_reason is {self.gate_finish_reason!r}; expected a word of letters, digits and _ that has"
                 " no client carry out a tool call, such as content_filter or length"
             )
-        if not 0 <= self.port < 65536 or not 0 <= self.top_logprobs <= 20 or self.grace_s < 0:
+        if not 0 <= self.port < 65536 or self.grace_s < 0:
             raise SettingsError(
-                f"port {self.port}, top_logprobs {self.top_logprobs}, grace_s {self.grace_s}: expected a port up to"
-                " 65535, 0 to 20 alternatives, and at least 0 seconds"
+                f"port {self.port}, grace_s {self.grace_s}: expected a port up to 65535, and at least 0 seconds"
             )
         if not self.auth and not is_loopback(self.host):
             raise SettingsError(

@@ -152,9 +152,9 @@ class PlainChunks:
             self.ended |= bool(outline.choices[0].finish_reason)
         return outline
 
-    def parsed(self, *, top: bool) -> ParsedResponse | None:
+    def parsed(self) -> ParsedResponse | None:
         """The whole answer; None where it is not plain after all."""
-        return parse_chunks(self.held, top=top) if self.ended else None
+        return parse_chunks(self.held, top=False) if self.ended else None
 
     def named(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Returns the fields of these names of the first and the last chunk."""
@@ -426,7 +426,7 @@ class ScoredStream:
         """The verdict of a plain answer, from all its chunks; None where they must be looked at closely."""
         if self._plain is None or self._reason:
             return None
-        parsed = self._plain.parsed(top=self._scorer.uses_top)
+        parsed = self._plain.parsed()
         if parsed is None:
             self._look_closely()
             return None

@@ -39,7 +39,6 @@ class ChatRequest:
     several: bool
     """Whether more than one answer was asked for."""
     wants_logprobs: bool
-    wants_top: bool
     fields: Object
     """The fields of the body as they came, but for the log-probabilities."""
 
@@ -68,8 +67,8 @@ class ChatRequest:
         return "alternatives" if self.wants_logprobs else "log-probabilities"
 
 
-def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
-    """Reads a request for a chat completion. `top_logprobs`: alternatives the predictor needs, 0 for none."""
+def asked(body: bytes) -> ChatRequest:
+    """Reads a request for a chat completion."""
     try:
         fields = _object.decode(body)
     except UNREADABLE as error:
@@ -80,11 +79,11 @@ def asked(body: bytes, *, top_logprobs: int) -> ChatRequest:
     if not wants_top:
         if not wants_logprobs:
             fields["logprobs"] = _TRUE
-        # At least one: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
-        fields["top_logprobs"] = Raw(str(max(1, top_logprobs)).encode())
+        # One: llama.cpp and llama-cpp-python give no log-probabilities where no alternatives are asked for.
+        fields["top_logprobs"] = Raw(b"1")
         sent = _encode(fields)
     several = _given(fields, "n") and bytes(fields["n"]).strip() != b"1"
-    return ChatRequest(body, sent, several, wants_logprobs, wants_top, fields)
+    return ChatRequest(body, sent, several, wants_logprobs, fields)
 
 
 def for_one(body: bytes, model: str) -> bytes:

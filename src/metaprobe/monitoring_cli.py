@@ -287,35 +287,6 @@ def drift(
         raise SystemExit(1)
 
 
-@command(COMMANDS, "A flag threshold that follows the labels.")
-def threshold(
-    checkpoint: OneCheckpoint,
-    log: Log,
-    rate: Annotated[float, Option("Share of the wrong answers that may pass unflagged.", above=0, below=1)] = 0.1,
-    step: Annotated[float, Option("How fast it follows.", above=0)] = 0.02,
-) -> None:
-    """The threshold that labels of CHECKPOINT's answers have come to, as JSON, with what it has missed.
-
-    It begins at the checkpoint's own, and moves with each labelled wrong answer, in the order of the answers' times.
-    The share that it misses comes to the rate whatever the answers are; `bound` says how near it must be by now. Of
-    answers that were drawn for labels, as many count as a plain draw would have given.
-    """
-    from metaprobe.monitoring.labelled import OnlineThreshold, labelled_of_log, thin
-    from metaprobe.probes.quality import QualityPredictor
-
-    predictor = QualityPredictor.load(checkpoint)
-    follows = OnlineThreshold(0.5 if predictor.threshold is None else predictor.threshold, rate=rate, step=step)
-    with opened_log(log) as opened:
-        labels = labelled_of_log(opened, checkpoint=predictor.checkpoint.digest)
-    # Weighed by one over its propensity, a single label of a large log would throw the threshold far out of [0, 1].
-    plain = labels.rows(thin(labels.propensity))
-    follows.observe_all((score, label, 1.0) for score, label in zip(plain.score, plain.label, strict=True))
-    told: dict[str, Any] = {"threshold": follows.threshold, "wrong": follows.wrong}
-    known = follows.wrong > 0
-    told |= {"missed": follows.missed_share if known else None, "bound": follows.bound if known else None}
-    click.echo(json.dumps(told))
-
-
 @command(COMMANDS, "The same predictor, its probabilities right again.")
 def recalibrate(
     checkpoint: OneCheckpoint,
