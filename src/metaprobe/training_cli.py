@@ -12,7 +12,9 @@ from metaprobe.checkpoints.options import Option
 from metaprobe.option_commands import command
 from metaprobe.progress import live_collection, quiet_libraries, say, steps
 from metaprobe.records.extras import require
+from metaprobe.shown import quickstart_table, show_result
 from metaprobe.terminal import (
+    AsJson,
     CheckpointOut,
     OneCheckpoint,
     Stores,
@@ -197,6 +199,25 @@ def compare(runs: Stores, options: CompareOptions) -> None:
         comparison = compared(runs, replace(options, on_step=on_step, on_line=say, command=command_line()))
     click.echo(comparison_table(comparison))
     click.echo(f"report      {Path(options.out) / 'report.html'}")
+
+
+@command(COMMANDS, "The first verdicts: recorded answers, fifty labels, no network.", name="quickstart")
+def quickstart_command(
+    out: Annotated[
+        Path | None, Option("File for the recorded answers, as an example of the lines to bring.", kind="new file")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score recorded answers that come with the package, adapt on fifty of them, and show flags beside the truth.
+
+    It needs the base install only and takes seconds. What it prints ends with the commands for answers of your own.
+    """
+    from metaprobe.eval.results import plain
+    from metaprobe.quickstart import RECORDED, quickstart
+
+    if out is not None:
+        out.write_bytes(RECORDED.read_bytes())
+    show_result(plain(quickstart()), as_json, quickstart_table)
 
 
 @command(COMMANDS, "From nothing to checkpoints and a report, on a local model.")
