@@ -63,3 +63,27 @@ def test_a_folder_of_the_same_name_where_python_starts_hides_nothing(tmp_path: P
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("__init__.py")
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the sdist is no repository to clone")
+def test_a_clone_without_symbolic_links_says_what_to_do_and_a_wheel_works_in_it(wheel: Path, tmp_path: Path) -> None:
+    clone, plain = tmp_path / "clone", "core.symlinks=false"
+    subprocess.run(["git", "clone", "-q", "-c", plain, str(ROOT), str(clone)], check=True)
+    for file in ("early.py", "__init__.py"):  # as they are here, also before they are committed
+        shutil.copy(PACKAGE / file, clone / "src" / "metaprobe" / file)
+    assert (clone / "src" / "metaprobe" / "probes").read_text(encoding="utf-8") == "../../probes"
+
+    def imported(path: Path) -> subprocess.CompletedProcess[str]:
+        code = f"import sys; sys.path[0] = {str(path)!r}; import metaprobe; print(metaprobe.load('bundled:quality'))"
+        return subprocess.run([sys.executable, "-c", code], cwd=clone, capture_output=True, text=True, check=False)
+
+    refused = imported(clone / "src")
+    assert refused.returncode == 1
+    commands = [line.split() for line in refused.stderr.splitlines() if line.startswith("    git ")]
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    assert "QualityPredictor" in imported(tmp_path / "installed").stdout
+    assert len(commands) == 2
+    for command in commands:
+        subprocess.run(command, cwd=clone, check=True, capture_output=True)
+    assert "QualityPredictor" in imported(clone / "src").stdout

@@ -38,6 +38,11 @@ FEWEST_FOR_SCALE = 20
 FEWEST_OF_A_CLASS = 5
 USUAL_SCALES = 0.5
 """Standard deviation of the runs' scales where too few runs show it."""
+LEAST_SCALE = 0.05
+"""Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
+STRANGER = 1.5
+"""Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
+training runs were alike says little of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,21 @@ def fit_offsets(
             break
     rates = RunRates(float(common[k]), between, {str(n): float(o) for n, o in zip(names, offsets, strict=False)})
     return Fit(common[:k], rates)
+
+
+def fit_scale(
+    before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, between: float = 0.0, scales: float = 0.0
+) -> Fit:
+    """Returns the scale of the log-odds `before` (n,) and the base rates of the runs, by labels y (n,) of 0 and 1.
+
+    `between`, `scales`: how much base rates and scales differed among the runs that gave the log-odds; both are taken
+    to be at least `STRANGER` and `USUAL_SCALES`. The scale is at least `LEAST_SCALE`.
+    """
+    column, mean_sd = before[:, None], max(STRANGER, between)
+    fit = fit_offsets(column, y, runs, expected=1.0, sd=max(USUAL_SCALES, scales), mean_sd=mean_sd)
+    if fit.weights[0] < LEAST_SCALE:
+        fit = fit_offsets(column, y, runs, expected=LEAST_SCALE, sd=1e-6, mean_sd=mean_sd)
+    return fit
 
 
 def scales_between(evidence: Floats, y: ArrayLike, runs: NDArray[np.generic]) -> float:

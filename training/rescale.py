@@ -64,7 +64,7 @@ from metaprobe.training.evidence import Evidence, evidence_of, runs_of
 from metaprobe.training.folds import group_folds, join_copies
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import SCALES
-from metaprobe.training.ladder import USUAL_SCALES, Fit, fit_offsets
+from metaprobe.training.ladder import LEAST_SCALE, Fit, fit_scale
 from metaprobe.training.options import NEW_ONLY, ReplaceOptions
 from metaprobe.training.thresholds import (
     NO_FLAGS,
@@ -76,8 +76,6 @@ from metaprobe.training.thresholds import (
     with_flag,
 )
 
-LEAST_SCALE = 0.05
-"""Where the labels say that higher scores are worse, the order is kept and the scores are drawn together to this."""
 NO_ORDER = (
     "answers with higher scores are not right more often here, so that the adapted scores say next to nothing: look at "
     "the labels, or train on them"
@@ -91,9 +89,6 @@ FEWEST, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and of them right and wrong ones, below which nothing is rescaled."""
 FEWEST_TESTED = 10
 """Answers of a plain draw below which nothing is measured after a recalibration."""
-STRANGER = 1.5
-"""Standard deviation, in log-odds, that a new run's base rate has at least: 0.5 may well be 0.18 or 0.82. That a few
-training runs were alike says little of the next one."""
 FOLDS = 5
 NOT_AUDITED = "all of them: the order of answers is that of the checkpoint before, audited there"
 
@@ -190,21 +185,6 @@ def rescale(
         held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
     stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
     return Rescaled(name, table, runs, before, fit(np.arange(len(y))), held_out, stands)
-
-
-def fit_scale(
-    before: Floats, y: NDArray[np.int64], runs: NDArray[np.str_], *, between: float = 0.0, scales: float = 0.0
-) -> Fit:
-    """Returns the scale of the log-odds `before` (n,) and the base rates of the runs, by labels y (n,) of 0 and 1.
-
-    `between`, `scales`: how much base rates and scales differed among the runs that gave the log-odds; both are taken
-    to be at least `STRANGER` and `USUAL_SCALES`. The scale is at least `LEAST_SCALE`.
-    """
-    column, mean_sd = before[:, None], max(STRANGER, between)
-    fit = fit_offsets(column, y, runs, expected=1.0, sd=max(USUAL_SCALES, scales), mean_sd=mean_sd)
-    if fit.weights[0] < LEAST_SCALE:
-        fit = fit_offsets(column, y, runs, expected=LEAST_SCALE, sd=1e-6, mean_sd=mean_sd)
-    return fit
 
 
 def log_odds_of(probability: ArrayLike) -> Floats:

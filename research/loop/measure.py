@@ -25,7 +25,7 @@ from metaprobe.eval.results import plain
 from metaprobe.monitoring.drift import LABEL, DriftWatch
 from metaprobe.monitoring.estimates import estimate_accuracy
 from metaprobe.training.calibration import sigmoid
-from metaprobe.training.rescale import fit_scale
+from metaprobe.training.ladder import fit_scale
 from research.loop.worlds import Floats, Traffic, World, build_worlds, read_consistency
 
 ROOT = Path(__file__).parent.parent.parent

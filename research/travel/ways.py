@@ -9,8 +9,7 @@ from metaprobe.probes.terms import TERMS
 from metaprobe.records.errors import RecordError
 from metaprobe.training.calibration import fit_platt
 from metaprobe.training.folds import Roles, group_folds
-from metaprobe.training.ladder import fit_ladder, fit_offsets
-from metaprobe.training.rescale import fit_scale
+from metaprobe.training.ladder import fit_ladder, fit_offsets, fit_scale
 from metaprobe.training.trees import fit_trees
 from research.travel.sets import Answers, names_of
 

@@ -42,7 +42,7 @@ def collect_demo(
     batch_size: int = 32,
     watch: CollectionWatch,
 ) -> CollectReport:
-    """Every item of MetaCog-Eval, directly and step by step, with every third layer's hidden states."""
+    """Items of MetaCog-Eval, all or `limit`, directly and step by step, with every third layer's hidden states."""
     plan = CollectionPlan(system=SYSTEM, task=TASK, llm=(model,), limit=limit, layers="every:3", batch_size=batch_size)
     return launch(plan, folder / "runs", watch)
 

@@ -1,10 +1,29 @@
-"""SIGHUP asks a server for a reload. Until its handler is there, the signal would end the process, so it waits.
+"""What is checked and set before anything else is imported; nothing slow is imported here.
 
-Nothing slow is imported here: `metaprobe` calls this before anything else.
+SIGHUP asks a server for a reload. Until its handler is there, the signal would end the process, so it waits. The
+package's rooms are links in a clone, and a clone without symbolic links is told what to do.
 """
 
 import signal
 import sys
+from pathlib import Path
+
+FIRST_ROOM = "probes"
+"""The room that is imported first. Where its link is missing, those of the others are missing too."""
+
+
+def check_rooms(package: Path) -> None:
+    """Raises `ImportError` where the package's folder holds no rooms: a clone without symbolic links."""
+    if not (package / FIRST_ROOM).is_dir():
+        raise ImportError(
+            f"{package} holds no folder {FIRST_ROOM!r}: its rooms (checkpoints, probes, training, ...) are symbolic "
+            "links to the clone's top-level folders, and git made plain files of them (core.symlinks=false, as on "
+            "Windows without developer mode). Expected links; in the clone, do\n"
+            "    git config core.symlinks true\n"
+            "    git checkout -- src/metaprobe\n"
+            "and install again. On Windows, switch developer mode on first; or install a wheel, which holds folders: "
+            "pip install metaprobe-VERSION-py3-none-any.whl"
+        )
 
 
 def hold_hangups() -> None:

@@ -11,6 +11,8 @@ import click
 from metaprobe.checkpoints.table import WIDTH, Table, number
 
 Line = Mapping[str, Any]
+EXAMPLE = 76
+"""Characters of a question with its answer, beside the other columns of a line on a terminal."""
 
 
 def show_lines(lines: Iterable[Line], as_json: bool, table: Callable[[Sequence[Line]], Iterable[str]]) -> None:
@@ -105,6 +107,40 @@ def promotion_table(decided: Line) -> Iterator[str]:
         )
     reasons = decided.get("reasons") or [decided.get("reason")]
     yield from _notes(("reason", one) for one in reasons)
+
+
+def quickstart_table(result: Line) -> Iterator[str]:
+    """Three steps on recorded answers, the flags beside the truth, and the commands for answers of one's own."""
+    labels, right, held_out = result["labels"], result["right_among_labels"], result["held_out"]
+    auroc, flagged, caught, cost = (result[name] for name in ("auroc", "flagged", "caught", "cost"))
+    yield f"{labels + len(held_out)} recorded answers of {result['model']}, to questions of as many kinds; no network."
+    yield ""
+    yield f"1. Score   Of a right and a wrong answer the right one has the higher score in {_percent(auroc)} of pairs."
+    yield "           Nothing is flagged yet: log-probabilities do not say how often this model is right."
+    yield f"2. Adapt   {labels} labels ({right} right, {labels - right} wrong) make the score a probability."
+    yield f"           Flagged is what lies below {result['threshold']:.2f}: as many as are expected to be wrong."
+    yield f"3. Decide  The other {len(held_out)} answers, whose labels were not used, by flag and truth:"
+    yield ""
+    rows = [["verdict", "truth", "answers", "P(right)", "the first of them that fits this line"]]
+    for flag, truth in ((False, True), (True, False), (True, True), (False, False)):
+        those = [one for one in held_out if (one["flagged"], one["right"]) == (flag, truth)]
+        texts = [" ".join(f"{one['question']} -> {one['answer']}".split()) for one in those]
+        first = next(at for at, text in enumerate(texts) if len(text) <= EXAMPLE)
+        cells = ["FLAG" if flag else "keep", "right" if truth else "wrong", str(len(those))]
+        rows.append([*cells, f"{those[first]['score']:.2f}", texts[first]])
+    yield from _aligned(rows)
+    yield ""
+    yield f"The flag catches {_percent(caught)} of the wrong answers and costs {_percent(cost)} of the right ones."
+    yield f"It takes {_percent(flagged)} of all; as many flags drawn by lot would take that share of either kind."
+    yield f"Of the kept answers {result['right_among_kept']:.0%} are right, of all {result['right']:.0%}."
+    yield f"Intervals of 95 %. The bundled score learned its scale from {result['learned_from']:,} answers, these among"
+    yield "them; its order, the total log-probability over the root of the length, was not learned."
+    yield ""
+    yield "Next, with your own answers (one JSON object a line: docs/start.md):"
+    yield ""
+    yield "  pip install 'metaprobe[fit]' && metaprobe advise labelled.jsonl      # what your log can support"
+    yield "  metaprobe adapt bundled:quality labelled.jsonl --out out/mine        # fifty labels, as here"
+    yield "  metaprobe score out/mine answers.jsonl                               # P(right) and a flag for each answer"
 
 
 def advice_table(advised: Line) -> Iterator[str]:
@@ -211,6 +247,11 @@ def _number(value: Any, digits: int = 3, *, sign: bool = False) -> str:
 
 def _interval(held: Line, digits: int = 3, *, sign: bool = False) -> str:
     return f"{_number(held.get('low'), digits, sign=sign)} to {_number(held.get('high'), digits, sign=sign)}"
+
+
+def _percent(share: Line) -> str:
+    """A share with its interval, in percent."""
+    return f"{share['estimate']:.0%} [{100 * share['low']:.0f}, {100 * share['high']:.0f}]"
 
 
 def _moment(seconds: Any) -> str:

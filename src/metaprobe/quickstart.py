@@ -1,0 +1,113 @@
+"""Scores recorded answers that come with the package, adapts on fifty of them, and shows flags beside the truth.
+
+It needs the base install only. The fit is that of `metaprobe adapt`, which writes a checkpoint besides (extra `fit`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from metaprobe.checkpoints import Metric
+from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.table import bare_table
+from metaprobe.probes.base_rates import BaseRates
+from metaprobe.probes.features import features
+from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.quality_contract import INPUT
+from metaprobe.records.importer import read_openai_lines
+from metaprobe.training.calibration import sigmoid
+from metaprobe.training.ladder import fit_scale
+from metaprobe.training.thresholds import match_share, measure_shares
+
+RECORDED = Path(__file__).with_name("quickstart.jsonl")
+"""316 import lines, each of another group, made by research/stores/quickstart.py."""
+LABELS = 50
+"""Labelled answers to adapt on: the first lines. The others are held out."""
+TARGET = "correct"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One held-out answer, its verdict and the truth."""
+
+    question: str
+    answer: str
+    score: float
+    """The adapted probability that the answer is right."""
+    flagged: bool
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quickstart:
+    """Results on recorded answers of one model."""
+
+    model: str
+    learned_from: int
+    """Answers that gave the bundled predictor its scale; these are among them. Its order was not learned."""
+    labels: int
+    right_among_labels: int
+    scale: float
+    base_rate: float
+    """Log-odds that the fifty labels add to the scaled log-odds of the bundled predictor."""
+    threshold: float
+    """The adapted score below which an answer is flagged: as many lie below as are expected to be wrong."""
+    auroc: Metric
+    """Of the score on the held-out answers."""
+    flagged: Metric
+    """Share of the held-out answers that the threshold flags."""
+    caught: Metric
+    """Share of the wrong ones that it flags."""
+    cost: Metric
+    """Share of the right ones that it flags."""
+    right: float
+    """Share of the held-out answers that are right."""
+    right_among_kept: float
+    held_out: tuple[Shown, ...]
+
+
+def quickstart() -> Quickstart:
+    """Returns what fifty labels make of the bundled predictor, measured on answers of other groups."""
+    predictor = QualityPredictor.load()
+    runs = list(read_openai_lines(RECORDED))
+    calls = [run.calls[0] for run in runs]
+    series = [np.asarray(call.logprobs, dtype=np.float32) for call in calls]
+    outputs = predictor.checkpoint.run({INPUT: features(predictor.schema, series)})
+    p = np.asarray(outputs[TARGET], dtype=np.float64).ravel()
+    before = np.log(p) - np.log1p(-p)
+    y = np.array([run.label(TARGET, call.id) for run, call in zip(runs, calls, strict=True)], dtype=np.int64)
+    one_run = np.full(LABELS, calls[0].model)
+    known = BaseRates.from_contract(predictor.checkpoint.manifest.contract, [TARGET])
+    between, scales = ({}, {}) if known is None else (known.between, known.scale)
+    spread = {"between": between.get(TARGET, 0.0), "scales": scales.get(TARGET, 0.0)}
+    fit = fit_scale(before[:LABELS], y[:LABELS], one_run, **spread)
+    scores = sigmoid(fit.weights[0] * before + fit.rates.mean)
+    threshold = match_share(scores[:LABELS], float(scores[:LABELS].mean()))
+    groups = np.array([run.item.group for run in runs])
+    table = bare_table(y[LABELS:], groups[LABELS:])
+    shares = None if threshold is None else measure_shares(table, scores[LABELS:], threshold)
+    if threshold is None or shares is None:
+        raise ValueError(f"{RECORDED} holds no right or no wrong answers: make it again")
+    order = interval(auroc, table.y, scores[LABELS:], cluster_weights(table.groups.tolist()))
+    kept = scores[LABELS:] >= threshold
+    learned = predictor.checkpoint.manifest.training
+    shown = zip(runs[LABELS:], calls[LABELS:], scores[LABELS:], kept, table.y, strict=True)
+    return Quickstart(
+        calls[0].model,
+        0 if learned is None else learned.n,
+        LABELS,
+        int(y[:LABELS].sum()),
+        float(fit.weights[0]),
+        fit.rates.mean,
+        threshold,
+        Metric(order.estimate, order.low, order.high, len(table)),
+        *shares,
+        float(table.y.mean()),
+        float(table.y[kept].mean()),
+        tuple(
+            Shown(run.item.question, call.text, float(score), not keep, bool(right))
+            for run, call, score, keep, right in shown
+        ),
+    )

@@ -1,0 +1,53 @@
+"""`metaprobe quickstart`: a verdict that decides, from the base install, and the one that `metaprobe adapt` gives."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_architecture import HEAVY
+
+from metaprobe import QualityPredictor
+from metaprobe.cli import main
+from metaprobe.quickstart import LABELS, RECORDED, quickstart
+from metaprobe.training.rescale import adapt_quality
+
+
+def test_it_needs_the_base_install_only_and_ends_with_commands() -> None:
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({sorted(HEAVY)!r}))"
+    code = f"{blocked}; from metaprobe.cli import main; main(['quickstart'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].startswith("  metaprobe score out/mine")
+    assert "FLAG" in done.stdout
+
+
+def test_its_scores_and_threshold_are_those_of_adapt(tmp_path: Path) -> None:
+    lines = RECORDED.read_text(encoding="utf-8").splitlines()
+    labelled = tmp_path / "labelled.jsonl"
+    labelled.write_text("\n".join(lines[:LABELS]), encoding="utf-8")
+    predictor = QualityPredictor(adapt_quality("bundled:quality", [labelled], out=tmp_path / "mine"))
+    shown = quickstart()
+    verdicts = predictor.predict_many([json.loads(line)["response"] for line in lines[LABELS:]])
+    scores = np.array([verdict.score for verdict in verdicts])
+    assert scores == pytest.approx(np.array([one.score for one in shown.held_out]), abs=1e-4)
+    # `adapt` expects the share of wrong ones by folds: a threshold one or two of the fifty answers away.
+    assert abs(np.mean([verdict.flagged for verdict in verdicts]) - shown.flagged.estimate) < 0.08
+
+
+def test_the_fifty_are_of_other_groups_and_the_shares_are_those_of_the_answers_shown() -> None:
+    groups = [json.loads(line)["group"] for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    assert len(set(groups)) == len(groups) == LABELS + len(quickstart().held_out)
+    shown = quickstart()
+    wrong = [one for one in shown.held_out if not one.right]
+    assert np.mean([one.flagged for one in wrong]) == shown.caught.estimate
+    assert shown.caught.low > shown.flagged.estimate > shown.cost.high  # better than as many flags by lot
+
+
+def test_the_recorded_answers_can_be_kept_and_the_result_read_by_a_program(tmp_path: Path) -> None:
+    kept = tmp_path / "labelled.jsonl"
+    done = CliRunner().invoke(main, ["quickstart", "--out", str(kept), "--json"])
+    assert json.loads(done.stdout)["labels"] == LABELS
+    assert kept.read_bytes() == RECORDED.read_bytes()
