@@ -1,12 +1,22 @@
-"""Answers of decision APIs as signals: each question's number and the probability of each option, with its source."""
+"""Answers of decision APIs as signals: each question's number and the probability of each option, with its source.
 
+A predictor that was trained on these numbers (`metaprobe train quality --reads decisions`) reads them here.
+"""
+
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.checkpoints import Checkpoint, ContractMismatch
+from metaprobe.probes.quality import QualityPredictor, Read
+from metaprobe.probes.quality_contract import INPUT
 from metaprobe.probes.signals import Signal
+from metaprobe.records.decisions import decision_answers
+from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import DecisionAnswer
 
 ENTROPY, MARGIN = MADE = (".entropy", ".margin")
@@ -94,3 +104,71 @@ def _probabilities(column: NDArray[np.float64]) -> bool:
     """Whether a column without options is a predicate's: a score has its levels beside it."""
     known = column[np.isfinite(column)]
     return bool(len(known)) and bool(((known >= 0) & (known <= 1)).all())
+
+
+JUDGES = "judges"
+"""Key of the contract with the models whose decisions were learned from."""
+
+
+class DecisionPredictor(QualityPredictor):
+    """Scores answers by what a decision model said of them.
+
+    `predict` takes a `Decision` of openai-python, the same as a dictionary or JSON text, or the `DecisionAnswer`s about
+    one answer, as `Run.decisions_about` gives them. A decision without a number that the checkpoint reads is refused,
+    and the question is named.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
+        """Takes what `QualityPredictor` takes. `on_mismatch` is about the model that decided."""
+        super().__init__(checkpoint, **options)
+        self.judges = tuple(map(str, checkpoint.manifest.contract.get(JUDGES, ())))
+
+    def _read(self, response: object) -> Read:
+        answers = answers_of(response)
+        answers = [answer for answer in answers if answer.source in self.judges] or answers
+        decided = decision_signals(answers)
+        names, values = decision_columns([{name: signal.value for name, signal in decided.signals.items()}])
+        row = dict(zip(names, values[0].tolist(), strict=True))
+        if missing := [name for name in self.schema.names if not np.isfinite(row.get(name, np.nan))]:
+            lacking = dict.fromkeys(question_of(name) for name in missing)
+            reasons = "; ".join(decided.reasons[question] for question in lacking if question in decided.reasons)
+            raise InvalidResponse(
+                f"the decision lacks {', '.join(lacking)}{f' ({reasons})' if reasons else ''}, which this predictor "
+                f"reads; expected {', '.join(self.schema.names)}: ask the judge all its questions again"
+            )
+        inputs = np.array([[row[name] for name in self.schema.names]], dtype=np.float32)
+        return Read(np.empty(0, np.float32), None, None, None, self._other_judge(answers), {INPUT: inputs})
+
+    def _other_judge(self, answers: Sequence[DecisionAnswer]) -> str:
+        """Returns a note on decisions of another model than was learned from. Raises or warns as was asked for."""
+        others = sorted({answer.source for answer in answers} - {"", *self.judges})
+        if not others or not self.judges or self._on_mismatch == "ignore":
+            return ""
+        note = f"decisions of {', '.join(others)}, checkpoint trained on those of {', '.join(self.judges)}"
+        if self._on_mismatch == "refuse":
+            raise ContractMismatch(f"{note}: train a checkpoint on such decisions, or take on_mismatch 'warn'")
+        if self._on_mismatch == "warn":
+            warnings.warn(f"metaprobe: {note}; the score may mean nothing", stacklevel=5)
+        return note
+
+    def _inputs(self, read: Read) -> dict[str, NDArray[np.float32]]:
+        return dict(read.inputs)
+
+    def _inputs_of(self, read: Sequence[Read]) -> dict[str, NDArray[np.float32]]:
+        return {INPUT: np.concatenate([one.inputs[INPUT] for one in read])}
+
+
+def answers_of(decision: object) -> list[DecisionAnswer]:
+    """Returns the answers in a decision of any form that `DecisionPredictor.predict` takes. Raises `InvalidResponse`
+    for anything else, and for decisions about several answers."""
+    if isinstance(decision, (list, tuple)) and all(isinstance(one, DecisionAnswer) for one in decision):
+        answers: list[DecisionAnswer] = list(decision)
+        if len({answer.call_id for answer in answers}) > 1:
+            raise InvalidResponse("these decisions are about several answers; expected those about one")
+        return answers
+    return list(decision_answers(decision, ""))
+
+
+def question_of(column: str) -> str:
+    """Returns the question whose answer a column of `decision_columns` is made of."""
+    return next((column.removesuffix(end) for end in MADE if column.endswith(end)), column.partition("=")[0])

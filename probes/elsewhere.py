@@ -9,7 +9,7 @@ from typing import Literal
 
 from metaprobe.records.extras import require
 
-Work = Literal["adapt a predictor", "fit a probe", "read a blend", "read a text", "read texts"]
+Work = Literal["adapt a predictor", "fit a probe", "read a blend", "read a text", "read decisions", "read texts"]
 DONE_IN: dict[Work, tuple[str, str]] = {}
 """Work -> the module that does it, and the extra that this module needs. Filled by the front door."""
 

@@ -79,6 +79,8 @@ class Schema:
 
 
 ALONE, PLUS_TERMS, SEGMENTED = "terms", "+terms", "full+segments"
+DECIDED = "decisions"
+"""Schema of numbers that decision models gave (`metaprobe.probes.decisions`); each checkpoint names its own columns."""
 SCHEMA_NAMES = (
     *(name + more for more in ("", "+top", PLUS_TERMS) for name in ("full", *(f"prefix-{k}" for k in COUNTS))),
     ALONE,
@@ -122,6 +124,8 @@ def schema(name: str) -> Schema:
 def schema_of(checkpoint: Checkpoint) -> Schema:
     """Returns the schema of a checkpoint. Raises `ContractMismatch` where it was made for other features than ours."""
     contract = checkpoint.manifest.contract
+    if contract.get("schema") == DECIDED:
+        return Schema(DECIDED, (), tuple(map(str, contract.get("features", ()))), None, uses_top=False)
     try:
         own = schema(str(contract.get("schema")))
     except RecordError as error:

@@ -16,7 +16,7 @@ from metaprobe.checkpoints.flagging import FLAG, FlagKeywords, FlagOptions, thre
 from metaprobe.probes.base_rates import BaseRates
 from metaprobe.probes.contract import OnMismatch, Readers, check_choice, mismatch
 from metaprobe.probes.elsewhere import module_to
-from metaprobe.probes.features import features, features_one, schema_of
+from metaprobe.probes.features import DECIDED, features, features_one, schema_of
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.endings import REFUSAL, TOOL_CALL, doubt
@@ -91,7 +91,8 @@ class QualityPredictor(Pretrained):
         contract = checkpoint.manifest.contract
         self.schema = schema_of(checkpoint)
         self._on_mismatch = check_choice(on_mismatch)
-        if on_mismatch == "refuse" and checkpoint.manifest.generator is None:
+        named = checkpoint.manifest.generator is not None or self.schema.name == DECIDED  # which names its judges
+        if on_mismatch == "refuse" and not named:
             raise ContractMismatch(
                 f"{checkpoint.path} was trained on answers of a model that is not named, and so cannot tell another "
                 f"model's: train on runs that name theirs, or take on_mismatch 'warn'"
@@ -142,8 +143,12 @@ class QualityPredictor(Pretrained):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, **options: Any) -> "QualityPredictor":
-        """Returns the predictor in a loaded checkpoint, with the options of `load`: a `BlendPredictor` of a blend."""
+        """Returns the predictor in a loaded checkpoint, with the options of `load`: a `BlendPredictor` of a blend, a
+        `DecisionPredictor` of a checkpoint that reads decisions."""
         kind = checkpoint.manifest.kind
+        if cls is QualityPredictor and checkpoint.manifest.contract.get("schema") == DECIDED:
+            decided: QualityPredictor = module_to("read decisions").DecisionPredictor(checkpoint, **options)
+            return decided
         if cls is QualityPredictor and kind != KIND:
             blend = module_to("read a blend")  # it is built on this module
             check_kind(checkpoint.path, kind, KIND, blend.KIND)

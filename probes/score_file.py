@@ -8,6 +8,7 @@ from typing import Any
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.blend import STATED, BlendPredictor
+from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.text import TextReader
 from metaprobe.probes.verdict import Verdict
@@ -73,7 +74,10 @@ def of_its_run(predictor: QualityPredictor, run: Run, call: Call) -> QualityPred
 
 
 def predict_of(predictor: QualityPredictor, run: Run, call: Call) -> Callable[[Call], Verdict]:
-    """Returns what judges a call of this run; a blend is handed what the model stated of the answer."""
+    """Returns what judges a call of this run; a blend is handed what the model stated of the answer, and a predictor
+    that reads decisions those about the call."""
+    if isinstance(predictor, DecisionPredictor):
+        return lambda call: predictor.predict(run.decisions_about(call.id))
     if not isinstance(predictor, BlendPredictor):
         return predictor.predict
     confidence, p_true = (run.stated_of(call, name) for name in STATED)

@@ -10,6 +10,7 @@ import numpy as np
 
 from metaprobe.probes.base_rates import name_of_run
 from metaprobe.probes.blend import BlendPredictor
+from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.score_file import of_its_run, predict_of, verdict_or_reason
 from metaprobe.probes.travel import TravellingBlend
@@ -25,13 +26,15 @@ def quality_lines(
 
     In stored order. `by_run`: each answer is scored by the base rate of its own run, MODEL|TASK|VARIANT, where the
     checkpoint knows it; otherwise all as the predictor would. A blend reads the stored hidden states too, and scores
-    answers that have only these. An answer that cannot be scored has null for all that is unknown, and the reason.
-    Raises `RecordError` for a store that holds no such answer.
+    answers that have only these. A predictor that reads decisions scores the answers that have some. An answer that
+    cannot be scored has null for all that is unknown, and the reason. Raises `RecordError` for a store that holds no
+    such answer.
     """
     predictors: dict[str, QualityPredictor] = {}
     store = _open(path)
     states = StoredStates(store, predictor) if isinstance(predictor, BlendPredictor) else None
-    for name, run, call in _answers(store, stage, () if states is None else states.held):
+    decided = isinstance(predictor, DecisionPredictor)
+    for name, run, call in _answers(store, stage, () if states is None else states.held, decided=decided):
         if name not in predictors:
             predictors[name] = of_its_run(predictor, run, call) if by_run else predictor
         given = call if states is None else replace(call, hidden=states.of(call.id))
@@ -113,22 +116,27 @@ def _open(path: Path) -> Any:
     return require("metaprobe.records.store", "fit").RunStore(path)  # heavy: this room does without
 
 
-def _answers(store: Any, stage: str | None, states: Container[str] = ()) -> Iterator[tuple[str, Run, Call]]:
+def _answers(
+    store: Any, stage: str | None, states: Container[str] = (), *, decided: bool = False
+) -> Iterator[tuple[str, Run, Call]]:
     """Yields the name of its run, the run and the call of each answer with log-probabilities, of the stage if any.
 
-    `states`: ids of calls that will do without log-probabilities, for they have hidden states.
+    `states`: ids of calls that will do without log-probabilities, for they have hidden states. `decided`: the answers
+    with decisions about them are wanted, and no others.
     """
     stages, none = set(), True
+    wanted = "decisions about it" if decided else "log-probabilities"
     for run in store.runs():
+        judged = {answer.call_id for answer in run.decision_answers}
         for call in run.calls:
             stages.add(call.stage)
-            measured = call.logprobs is not None and len(call.logprobs) > 0
+            measured = call.id in judged if decided else call.logprobs is not None and len(call.logprobs) > 0
             if stage in (None, call.stage) and (measured or call.id in states):
                 none = False
                 yield name_of_run(call.model, run.item.task, run.variant), run, call
     if none:
         of = "" if stage is None else f" of stage {stage} (the stages are {', '.join(sorted(stages)) or 'none'})"
-        raise RecordError(f"{store.path} holds no answer with log-probabilities{of}; expected some")
+        raise RecordError(f"{store.path} holds no answer with {wanted}{of}; expected some")
 
 
 def _lines_of_run(

@@ -248,6 +248,10 @@ class Run:
         """Cost of all calls together; calls without a price count as 0."""
         return sum(call.cost_usd or 0.0 for call in self.calls)
 
+    def decisions_about(self, call_id: str) -> tuple["DecisionAnswer", ...]:
+        """Returns the answers of decision models about a call."""
+        return tuple(answer for answer in self.decision_answers if answer.call_id == call_id)
+
     def stated_of(self, answer: "Call", kind: str) -> float | None:
         """The number stated of this answer, not of another agent's or round's answer; None where there is none.
 

@@ -183,9 +183,9 @@ def within_runs(table: AnswerTable, fits: CrossFit, judged: Judged, *, seed: int
     if not RUN_IDENTITY.varies(table) or RUN_IDENTITY.name not in {one.name for one in fits.methods}:
         return {}
     within, weights = StratifiedAuroc(runs_of(table)), cluster_weights(table.groups.tolist(), seed=seed)
-    known = fits[RUN_IDENTITY.name].ranking
+    known, mean = fits[RUN_IDENTITY.name].ranking, fits[MEAN_LOGPROB].ranking if table.measured else None
     return {
-        **figures_within(within, table.y, judged.ranking, fits[MEAN_LOGPROB].ranking, weights),
+        **figures_within(within, table.y, judged.ranking, mean, weights),
         "auroc_of_run_identity": interval(auroc, table.y, known, weights),
     }
 
@@ -202,15 +202,14 @@ def figures_of(table: AnswerTable, judged: Judged, mean: Judged | None) -> dict[
 
 
 def figures_within(
-    within: StratifiedAuroc, y: NDArray[np.int64], ranking: Scores, mean: Scores, weights: NDArray[np.int32]
+    within: StratifiedAuroc, y: NDArray[np.int64], ranking: Scores, mean: Scores | None, weights: NDArray[np.int32]
 ) -> dict[str, Interval]:
-    """Returns the AUROC within runs and its gain over the mean log-probability.
+    """Returns the AUROC within runs and its gain over the mean log-probability, where there is one.
 
     Both are left out where they cannot be computed, because no run has right and wrong answers.
     """
-    name, over_mean = "auroc_within_runs", "auroc_within_runs_gain_over_mean_log_probability"
-    figures = {
-        name: interval(within, y, ranking, weights),
-        over_mean: paired_difference(within, y, ranking, mean, weights),
-    }
+    figures = {"auroc_within_runs": interval(within, y, ranking, weights)}
+    if mean is not None:
+        over_mean = paired_difference(within, y, ranking, mean, weights)
+        figures["auroc_within_runs_gain_over_mean_log_probability"] = over_mean
     return {name: figure for name, figure in figures.items() if np.isfinite(figure.estimate)}

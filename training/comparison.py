@@ -69,6 +69,7 @@ from metaprobe.training.methods import (
     AFTER,
     BEFORE,
     BLEND,
+    DECISIONS,
     LADDER,
     TREES,
     FeatureTrees,
@@ -175,17 +176,18 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
 
 SIGNIFICANT = 0.05
 EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
+EXPORTED |= {DECISIONS: "quality --reads decisions"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
 
 
 def headline_method(results: Sequence[MethodResult]) -> MethodResult:
     """Returns the method that a report is about, which is named beforehand.
 
-    The best of several would look better than it is. Without log-probabilities it is a probe, else the user's own
-    method, else the first of all.
+    The best of several would look better than it is. Without log-probabilities it is a probe, else what is learned on
+    decisions, else the user's own method, else the first of all.
     """
     by_name = {result.name: result for result in results}
-    learned = (by_name.get(name) for name in (BLEND, LADDER, AFTER, BEFORE))
+    learned = (by_name.get(name) for name in (BLEND, LADDER, AFTER, BEFORE, DECISIONS))
     own = (result for result in results if result.family == "own")
     return next((candidate for candidate in (*learned, *own) if candidate is not None), results[0])
 

@@ -13,14 +13,15 @@ from metaprobe.checkpoints import Generator, Training
 from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
-from metaprobe.probes.decisions import decision_columns, decision_signals
-from metaprobe.probes.features import PLUS_TERMS, SEGMENTED, features, schema
+from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
+from metaprobe.probes.features import DECIDED, PLUS_TERMS, SEGMENTED, features, schema
 from metaprobe.records.errors import RecordError, StoreMismatch
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, FloatArray, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
 from metaprobe.training.checkpoint import answers_of, named_reader
 from metaprobe.training.folds import join_table
+from metaprobe.training.ladder import WHOLE, LadderColumns, decided_columns
 from metaprobe.training.states import ANYTHING, States, Wanted, load_states
 from metaprobe.training.thresholds import POINT
 
@@ -62,6 +63,12 @@ class Evidence:
     """(n, d) of these columns, NaN where a number is not known."""
     without_logprobs: int = 0
     """Labelled answers that are no rows here, because they hold no log-probabilities."""
+    read: LadderColumns = WHOLE
+    """How the ladder of the quality predictor reads the features."""
+    judges: tuple[str, ...] = ()
+    """Models that made the decisions."""
+    without_decisions: str = ""
+    """Which questions and answers were left out because decisions are missing, in words; empty where none were."""
 
     def origin(self, seed: int, command: str) -> dict[str, Any]:
         """Returns the fields of an `Export` that say what was learned from."""
@@ -154,9 +161,8 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
     for target, given in tables.items():
         table, regrouped = join_table(given)
         ids = table.call_ids.tolist()
-        decision_names, decisions = decision_columns(
-            [{name: s.value for name, s in decision_signals(decided.get(i, ())).signals.items()} for i in ids]
-        )
+        judged = [decided.get(i, []) for i in ids]
+        decision_names, decisions = decision_columns(_numbers_of(judged))
         by_target[target] = Evidence(
             table=table,
             features=X[[row[call_id] for call_id in ids]],
@@ -171,8 +177,87 @@ def evidence_of(runs: Sequence[Run], tables: Mapping[str, AnswerTable]) -> dict[
             evaluated=evaluated,
             decision_names=decision_names,
             decisions=decisions.astype(np.float64) if decision_names else None,
+            judges=tuple(sorted({answer.source for of in judged for answer in of if answer.source})),
         )
     return by_target
+
+
+def _numbers_of(judged: Sequence[Sequence[DecisionAnswer]]) -> list[dict[str, float | None]]:
+    """Returns the numbers of the decisions about n answers; a question that was always refused has None alone."""
+    signals = [decision_signals(answers).signals for answers in judged]
+    answered = {question_of(name) for of in signals for name in of}
+    refused = {answer.question for answers in judged for answer in answers} - answered
+    return [{**dict.fromkeys(refused), **{name: signal.value for name, signal in of.items()}} for of in signals]
+
+
+ANSWERED = 0.8
+"""Share of the labelled answers for which a question must have its numbers to be learned from."""
+
+
+def read_decisions(evidence: Evidence, names: Sequence[str] = ()) -> Evidence:
+    """Returns the evidence with decisions as its features: these columns, by default those of every question that was
+    answered often enough. Answers that lack a number are left out, as the predictor refuses them.
+
+    Raises `RecordError` where nothing is left.
+    """
+    X, known = evidence.decisions, evidence.decision_names
+    if X is None:
+        raise RecordError(
+            "the labelled answers hold no decisions: ask a decision model (`metaprobe judge RUNS --questions FILE`), "
+            "or import lines with decisions"
+        )
+    share = {name: float(np.isfinite(X[:, place]).mean()) for place, name in enumerate(known)}
+    asked: dict[str, list[str]] = {}
+    for name in known:
+        asked.setdefault(question_of(name), []).append(name)
+    kept = [q for q, columns in asked.items() if min(share[c] for c in columns) >= ANSWERED]
+    used = tuple(names) or tuple(name for name in known if question_of(name) in kept)
+    if lacking := [name for name in used if name not in share]:
+        raise RecordError(f"the labelled answers hold no {', '.join(lacking)}, which the checkpoint reads")
+    columns = X[:, [known.index(name) for name in used]]
+    rows = np.flatnonzero(np.isfinite(columns).all(axis=1)) if used else np.arange(0)
+    notes = [
+        f"question {question} is left out: its numbers are known of {min(share[c] for c in asked[question]):.0%} of "
+        f"the labelled answers, and {ANSWERED:.0%} are needed"
+        for question in (() if names else [q for q in asked if q not in kept])
+    ]
+    if not len(rows):
+        raise RecordError(f"no labelled answer holds all decisions that are read: {'; '.join(notes)}")
+    if lost := len(X) - len(rows):
+        notes.append(f"{lost} of {len(X)} labelled answers are left out: they lack {_names(used)}")
+    return replace(
+        evidence,
+        table=evidence.table.rows(rows),
+        features=columns[rows].astype(np.float32),
+        feature_names=used,
+        schema=DECIDED,
+        decisions=X[rows],
+        labels_by_source={source: values[rows] for source, values in evidence.labels_by_source.items()},
+        read=decided_columns(used),
+        without_decisions="; ".join(notes),
+    )
+
+
+def read_decisions_alike(gathered: Mapping[str, Evidence]) -> dict[str, Evidence]:
+    """Returns `read_decisions` of each head's evidence, with the columns that all heads have: they share an input.
+
+    Raises `RecordError` where there are none.
+    """
+    read = {target: read_decisions(evidence) for target, evidence in gathered.items()}
+    own = [evidence.feature_names for evidence in read.values()]
+    if not (shared := [name for name in own[0] if all(name in names for names in own)]):
+        raise RecordError(f"no question is answered for all of {', '.join(read)}: train each of them by itself")
+    for target, evidence in read.items():
+        if lost := [name for name in evidence.feature_names if name not in shared]:
+            note = f"question {_names(lost)} is left out: another head has too few answers to it"
+            alike = read_decisions(gathered[target], shared)
+            notes = filter(None, (note, alike.without_decisions))
+            read[target] = replace(alike, without_decisions="; ".join(notes))
+    return read
+
+
+def _names(columns: Sequence[str]) -> str:
+    return " or ".join(dict.fromkeys(map(question_of, columns)))
 
 
 def _thinking_of(tables: Iterable[AnswerTable]) -> dict[str, FloatArray]:

@@ -4,8 +4,8 @@ A head is named by its label. `critical` is the one whose label 1 is the bad one
 that higher raw scores are better answers in every head, and its probability is turned round at the end.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metaprobe.training.calibration import Calibrator, Floats, Platt, fit_platt
 from metaprobe.training.folds import Roles
 from metaprobe.training.graphs import GraphBuilder
-from metaprobe.training.ladder import Ladder, fit_ladder
+from metaprobe.training.ladder import WHOLE, Ladder, LadderColumns, fit_ladder, only_columns
 from metaprobe.training.trees import Trees, fit_trees
 
 LEVELS: dict[str, tuple[int, int]] = {"instruction": (1, 3), "justification": (1, 3), "evidence": (1, 3)}
@@ -162,6 +162,7 @@ def fit_probability(
     roles: Roles,
     *,
     names: Sequence[str],
+    read: LadderColumns = WHOLE,
     inverted: bool = False,
     climb: bool = True,
     seed: int = 0,
@@ -173,7 +174,7 @@ def fit_probability(
     `y` (n,) is 1 for good answers. Platt's map alone keeps a base rate what it is, an amount added to the log-odds. It
     must rise: the ladder has decided which way round its number tells.
     """
-    ladder = fit_ladder(X, y, groups, runs, roles, names=names, climb=climb, seed=seed)
+    ladder = fit_ladder(X, y, groups, runs, roles, names=names, read=read, climb=climb, seed=seed)
     rows = roles.calibration
     scores = ladder.score_of(X[rows], runs[rows]) if climb else ladder.score(X[rows])
     return RunProbability(ladder, fit_platt(scores, y[rows], rising=True), inverted)
@@ -189,11 +190,12 @@ def fit_level(
     steps: Sequence[int],
     scale: tuple[int, int],
     names: Sequence[str],
+    read: LadderColumns = WHOLE,
     seed: int = 0,
 ) -> Level:
     """A classifier for each of `steps`; any other step up the scale is taken to be its share of the rows seen."""
     fitted = [
-        fit_probability(X, (grades >= step).astype(np.int64), groups, runs, roles, names=names, seed=seed)
+        fit_probability(X, (grades >= step).astype(np.int64), groups, runs, roles, names=names, read=read, seed=seed)
         for step in steps
     ]
     low, high = scale
@@ -218,6 +220,26 @@ def fit_amount(
     variance = float(raw.var())
     slope = max(float(np.mean((raw - raw.mean()) * (truth - truth.mean()))) / variance, 0.0) if variance else 0.0
     return Amount(trees, slope, float(truth.mean() - slope * raw.mean()), scale)
+
+
+def columns_read(heads: Iterable[FittedHead], width: int) -> list[int]:
+    """Returns the features that some head reads, of so many: all where one of them has trees."""
+    parts = [part for head in heads for part in (head.steps if isinstance(head, Level) else (head,))]
+    linear = [part for part in parts if isinstance(part, RunProbability) and part.scorer.trees is None]
+    if len(linear) < len(parts):
+        return list(range(width))
+    return sorted({part.scorer.read.places[int(i)] for part in linear for i in np.flatnonzero(part.scorer.weights)})
+
+
+def on_columns(head: FittedHead, kept: Sequence[int]) -> FittedHead:
+    """Returns the head for features of which only these columns are left; one with trees reads all of them."""
+
+    def narrowed(step: RunProbability) -> RunProbability:
+        return replace(step, scorer=only_columns(step.scorer, kept)) if step.scorer.trees is None else step
+
+    if isinstance(head, Level):
+        return replace(head, steps=tuple(map(narrowed, head.steps)))
+    return narrowed(head) if isinstance(head, RunProbability) else head
 
 
 def linear_graph(

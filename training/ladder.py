@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.probes.decisions import MADE, question_of
 from metaprobe.probes.features import TERM_NAMES
 from metaprobe.probes.terms import FLOOR, FREE, TERMS
 from metaprobe.records.errors import RecordError
@@ -221,6 +222,8 @@ class LadderColumns:
     logprobs: bool = False
     """Whether the columns are log-probabilities, of which the logarithm of the surprise is read; else they are terms,
     read as they are."""
+    priors: tuple[float, ...] = (WEIGHT_SD,)
+    """Standard deviations of the prior of a weight that are tried where everything is read."""
 
     def of(self, X: NDArray[np.floating[Any]]) -> Floats:
         """Returns what is read (n, m) of features (n, d); an undefined log-probability reads as one of 0."""
@@ -280,6 +283,8 @@ class Ladder:
     selection_auroc: float = np.nan
     """On groups that it was not fitted on; of all answers together, base rates included."""
     read: LadderColumns = WHOLE
+    prior: float = WEIGHT_SD
+    """Standard deviation of the prior of a weight."""
 
     @property
     def reached(self) -> str:
@@ -303,6 +308,19 @@ class Ladder:
             return graph.add("Add", weighted, mean, name=output)
         linear = graph.add("Add", weighted, mean)
         return graph.add("Add", linear, self.trees.add_to(graph, features, width), name=output)
+
+
+PRIORS = (0.05, 0.1, 0.2, 0.5)
+"""Tried for decisions: levels of many questions go together, and labels are few."""
+
+
+def decided_columns(names: Sequence[str]) -> LadderColumns:
+    """Returns how the columns of `probes.decisions.decision_columns` are read: the free numbers are each question's
+    own number, and the probability of each option of a choice."""
+    scored = {name for name in names if "=" not in name}
+    free = [n for n in names if not n.endswith(MADE) and (n in scored or question_of(n) not in scored)]
+    weights = {name: tuple(-1.0 * (other == name) for other in names) for name in free}
+    return LadderColumns(tuple(range(len(names))), weights, priors=PRIORS)
 
 
 def terms_in(X: NDArray[np.floating[Any]]) -> Floats:
@@ -337,7 +355,7 @@ def fit_ladder(
         steps.choose_linear()
         if len(names) > len(read.places) and len(rows) >= FEWEST_FOR_TREES:
             trees = steps.try_trees(X, roles, names)
-    linear = _fit_linear(steps.linear, read, values, y, runs, rows)
+    linear = _fit_linear(steps.linear, read, values, y, runs, rows, steps.prior)
     if trees is not None:
         trees = refit_trees(trees, X, y, roles, names=names, start=linear.score_of(X, runs))
     return replace(linear, trees=trees, steps=tuple(steps.steps), selection_auroc=steps.selection_auroc())
@@ -362,7 +380,7 @@ def unseen_scores(
     values, nothing = ladder.read.of(X), rows[:0]
     scores = np.full(len(X), np.nan)
     for rest, part in group_folds(rows, groups.tolist(), y, folds, seed):
-        fit = _fit_linear(ladder.linear, ladder.read, values, y, runs, rest)
+        fit = _fit_linear(ladder.linear, ladder.read, values, y, runs, rest, ladder.prior)
         if ladder.trees is not None:
             own, start = Roles(rest, nothing, nothing, part), fit.score_of(X, runs)
             fit = replace(fit, trees=refit_trees(ladder.trees, X, y, own, names=names, start=start))
@@ -370,8 +388,20 @@ def unseen_scores(
     return scores[rows]
 
 
+def only_columns(ladder: Ladder, kept: Sequence[int]) -> Ladder:
+    """Returns a ladder without trees that reads features of which only these columns are left."""
+    read = LadderColumns(tuple(range(len(kept))), {}, ladder.read.logprobs)
+    return replace(ladder, weights=ladder.weights[list(kept)], read=read)
+
+
 def _fit_linear(
-    name: str, read: LadderColumns, values: Floats, y: NDArray[np.int64], runs: NDArray[np.generic], rows: Rows
+    name: str,
+    read: LadderColumns,
+    values: Floats,
+    y: NDArray[np.int64],
+    runs: NDArray[np.generic],
+    rows: Rows,
+    prior: float = WEIGHT_SD,
 ) -> Ladder:
     """The linear step `name` on what is read (n, m), fitted on these rows."""
     columns = read.columns(name)
@@ -379,12 +409,12 @@ def _fit_linear(
     centre, spread = here.mean(axis=0), here.std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
     standard = (here - centre) / spread
-    fit = fit_offsets(standard, y[rows], runs[rows])
+    fit = fit_offsets(standard, y[rows], runs[rows], sd=prior if name == ALL_TERMS else WEIGHT_SD)
     if name != ALL_TERMS and fit.weights[0] > -LEAST:
         fit = fit_offsets(standard, y[rows], runs[rows], expected=-LEAST, sd=1e-6)
     weights = columns @ (fit.weights / spread)
     rates = replace(fit.rates, mean=fit.rates.mean - float(fit.weights / spread @ centre))
-    return Ladder(name, weights, rates, read=read)
+    return Ladder(name, weights, rates, read=read, prior=prior)
 
 
 class _Climb:
@@ -405,7 +435,7 @@ class _Climb:
         self._clusters, self._seed = np.unique(groups, return_inverse=True)[1], seed
         self._folds = _folds(rows, groups, y, seed)
         self.steps: list[Step] = []
-        self.linear = next(iter(read.free))
+        self.linear, self.prior = next(iter(read.free)), read.priors[0]
         self._scores: dict[str, Floats] = {}
 
     def choose_linear(self) -> None:
@@ -414,15 +444,27 @@ class _Climb:
             return
         first, *others = self._read.free
         compared = {name: self._compare(self._unseen(name), self._unseen(first), self._judged) for name in others}
-        best = max(others, key=lambda name: compared[name][0])
-        if compared[best][0] > TIED:
+        best = max(others, key=lambda name: compared[name][0], default=first)
+        if others and compared[best][0] > TIED:
             self.linear = best
         self.steps += [Step(name, first, *compared[name][:2], name == self.linear) for name in others]
         turned = {f"{name}{REVERSED}": self._over_linear(f"{name}{REVERSED}") for name in self._read.free}
         contrary = max(turned, key=lambda name: turned[name][0])
+        self._choose_prior()
         for name, found in ((contrary, turned[contrary]), (ALL_TERMS, None)):
             if self._pays(name, *(found or self._over_linear(name))):
                 self.linear = name
+
+    def _choose_prior(self) -> None:
+        """Takes the prior by which all that is read judges best on folds left out."""
+        if len(self._read.priors) == 1:
+            return
+        gains = {}
+        for prior in self._read.priors:
+            self.prior = prior
+            gains[prior] = self._over_linear(ALL_TERMS)[0]
+            del self._scores[ALL_TERMS]
+        self.prior = max(gains, key=lambda prior: gains[prior])
 
     def _over_linear(self, name: str) -> tuple[float, float, int]:
         return self._compare(self._unseen(name), self._unseen(self.linear), self._judged)
@@ -453,7 +495,7 @@ class _Climb:
         return np.concatenate([part for _, part in self._folds])
 
     def _fit(self, name: str, rows: Rows) -> Ladder:
-        return _fit_linear(name, self._read, self._values, self._y, self._runs, rows)
+        return _fit_linear(name, self._read, self._values, self._y, self._runs, rows, self.prior)
 
     def _scores_of(self, fit: Ladder, rows: Rows) -> Floats:
         scores: Floats = self._values[rows] @ fit.weights + fit.rates.of(self._runs[rows])

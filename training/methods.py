@@ -5,7 +5,7 @@ rows; one that learns is calibrated on rows it has not seen.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.ladder import fit_ladder, fit_offsets
+from metaprobe.training.ladder import decided_columns, fit_ladder
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
 
@@ -123,6 +123,7 @@ class LogprobLadder:
             runs,
             roles,
             names=evidence.feature_names,
+            read=evidence.read,
             climb=not self.new_tasks,
             seed=seed,
         )
@@ -139,36 +140,31 @@ def calibrators_of(method: Method) -> tuple[str, ...]:
     return getattr(method, "calibrators", USUAL_CALIBRATORS)
 
 
+DECISION_LADDER = LogprobLadder(name=DECISIONS, family="decision")
+"""The same predictor on decisions (`evidence.read_decisions`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearnedDecisions:
-    """Logistic regression on all that a decision model said of an answer, with a base rate for each run.
+    """The quality predictor on decisions, also where some are missing: one question's number, or what is better.
 
-    The width of the weights' prior is chosen on selection rows. A number that is missing has its mean; an answer of
-    which nothing was said has no score.
+    A number that is missing has its mean; an answer of which nothing was said has no score.
     """
 
     name: str = DECISIONS
     family: Family = "decision"
     fitted: bool = True
-    priors: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
 
     def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
-        table, X = evidence.table, evidence.decisions
+        X = evidence.decisions
         assert X is not None, "offered only where decisions were made"
-        runs = runs_of(table)
-
-        def fitted(learn: Rows, sd: float) -> Scorer:
-            held = np.isfinite(X[learn]).any(axis=0)
-            centre, spread = np.nanmean(X[learn][:, held], axis=0), np.nanstd(X[learn][:, held], axis=0)
-            standard = np.nan_to_num((X[:, held] - centre) / np.where(spread > 0, spread, 1.0))
-            fit = fit_offsets(standard[learn], table.y[learn], runs[learn], sd=sd)
-            nothing = np.asarray(np.isnan(X[:, held]).all(axis=1))
-            return lambda rows: np.where(nothing[rows], np.nan, standard[rows] @ fit.weights + fit.rates.of(runs[rows]))
-
-        y, rows = table.y[roles.selection], roles.selection
-        reached = {sd: float(auroc(y, np.nan_to_num(fitted(roles.train, sd)(rows)))) for sd in self.priors}
-        best = max(reached, key=lambda sd: reached[sd])
-        return Fitted(fitted(roles.learning, best), reached[best])
+        held = np.flatnonzero(np.isfinite(X[roles.learning]).any(axis=0))
+        names = tuple(evidence.decision_names[place] for place in held)
+        known = np.where(np.isfinite(X[:, held]), X[:, held], np.nanmean(X[roles.learning][:, held], axis=0))
+        whole = replace(evidence, features=known.astype(np.float32), feature_names=names, read=decided_columns(names))
+        fitted = DECISION_LADDER.fit(whole, roles, seed=seed)
+        nothing = np.asarray(np.isnan(X[:, held]).all(axis=1))
+        return replace(fitted, score=lambda rows: np.where(nothing[rows], np.nan, fitted.score(rows)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,10 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     """Options of `train_quality`."""
 
     target: Annotated[str | Sequence[str], Option("Label to predict; repeatable.")] = "correct"
+    reads: Annotated[
+        Literal["logprobs", "decisions"],
+        Option("Learn from log-probabilities, or from what a decision model said of the answers (`metaprobe judge`)."),
+    ] = "logprobs"
     label_source: Annotated[str | None, Option('Only labels of this source: "program", "judge", "judge:MODEL".')] = None
     questions: Questions = ()
     raw_graph: Annotated[bool, Option("Also write raw.onnx, which takes log-probabilities.")] = False
@@ -134,6 +138,11 @@ class QualityOptions(AnswerOptions, FlagOptions, ReplaceOptions):
     def __post_init__(self) -> None:
         FlagOptions.__post_init__(self)
         question_texts(self.questions, *self.targets)
+        if self.reads == "decisions" and (self.new_tasks or self.raw_graph):
+            raise WrongOptions(
+                f"{'new_tasks' if self.new_tasks else 'raw_graph'} is for log-probabilities, and decisions are read: "
+                "leave it out"
+            )
         if self.new_tasks and self.flags:
             raise WrongOptions(
                 f"new_tasks stores no threshold, for one of these runs says nothing about other tasks: leave out "

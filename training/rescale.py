@@ -46,6 +46,7 @@ from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.labelled import LabelledScores, thin
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
 from metaprobe.probes.contract import Readers
+from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
@@ -60,7 +61,7 @@ from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.audit import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.calibration import Floats, Platt, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint
-from metaprobe.training.evidence import Evidence, evidence_of, runs_of
+from metaprobe.training.evidence import Evidence, evidence_of, read_decisions, runs_of
 from metaprobe.training.folds import group_folds, join_copies
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import SCALES
@@ -316,13 +317,16 @@ def adapt_predictor(
             f"checkpoint's heads that are probabilities are {', '.join(heads)}: label at least one of these, as "
             f'"labels": {{"{heads[0] if heads else "correct"}": 1}}'
         )
-    tables = {name: answer_table(runs, target=name) for name in targets}
+    decided = isinstance(predictor, DecisionPredictor)
+    tables = {name: answer_table(runs, target=name, bare=decided) for name in targets}
     gathered = {name: without_copies(evidence) for name, evidence in evidence_of(runs, tables).items()}
+    if decided:
+        gathered = {name: read_decisions(evidence, predictor.schema.names) for name, evidence in gathered.items()}
     _check_reader(predictor.checkpoint.manifest.contract, next(iter(gathered.values())))
     adapted: dict[str, Rescaled] = {}
     for name, evidence in gathered.items():
         table = evidence.table
-        X = features(predictor.schema, list(table.logprobs))
+        X = _features(predictor, evidence)
         before = log_odds_of(predictor.checkpoint.run({INPUT: X})[name].ravel())
         adapted[name] = rescale(name, table, runs_of(table), before, known, seed=seed)
         if adapted[name].scale <= LEAST_SCALE:
@@ -339,13 +343,14 @@ def adapt_predictor(
         prefix = f"{name}." if len(adapted) > 1 else ""
         metrics |= {f"{prefix}{figure}": value for figure, value in measure_adapted(head, seed).items()}
         lines.append(_line(name, head) + (stored.lacking if name == main else ""))
+        lines += filter(None, [gathered[name].without_decisions])
     shown = main or next(iter(adapted))
     scales = {} if known is None else {name: known.scale[name] for name in adapted if name in known.scale}
     return _write(
         predictor,
         adapted,
         out,
-        features(predictor.schema, list(gathered[shown].table.logprobs)),
+        _features(predictor, gathered[shown]),
         title=f"Quality predictor: {_names(predictor)}, adapted",
         summary=(
             f"Checkpoint {predictor.checkpoint.digest[:16]} with the base rates and the scale of "
@@ -363,6 +368,13 @@ def adapt_predictor(
     )
 
 
+def _features(predictor: QualityPredictor, evidence: Evidence) -> NDArray[np.float32]:
+    """Returns what the predictor reads of the answers, (n, d)."""
+    if isinstance(predictor, DecisionPredictor):
+        return evidence.features
+    return features(predictor.schema, list(evidence.table.logprobs))
+
+
 def adapt_responses(
     predictor: QualityPredictor,
     responses: Sequence[object],
@@ -375,11 +387,12 @@ def adapt_responses(
     replace: bool = False,
     seed: int = 0,
 ) -> Checkpoint:
-    """Adapts to responses, in any format of `parse_response`, each with its label of 0 or 1.
+    """Adapts to responses, in any format that the predictor reads, each with its label of 0 or 1.
 
     `replace`: whether the checkpoint in `out` is replaced, where it is not known to be in service.
     """
-    runs = label_responses(responses, labels, groups, target)
+    decided = isinstance(predictor, DecisionPredictor)
+    runs = label_responses(responses, labels, groups, target, decided=decided)
     with ReplaceOptions(replace=replace).replacing():
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command="QualityPredictor.adapt")
 
@@ -423,11 +436,12 @@ def measure_adapted(head: Rescaled, seed: int) -> dict[str, Interval]:
     metrics = {"auroc": result.auroc, "brier_skill": result.brier_skill, "aurc": result.aurc}
     if len(table) >= ENOUGH_FOR_ECE:
         metrics["ece"] = result.ece
-    mean = np.array([values.mean() for values in table.logprobs])
+    mean = np.array([values.mean() for values in table.logprobs]) if table.measured else None
     if head.several:
         within = StratifiedAuroc(head.runs)
         metrics = figures_within(within, table.y, head.before, mean, weights) | metrics
-    metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, head.ranking, mean, weights)
+    if mean is not None:
+        metrics["auroc_gain_over_mean_log_probability"] = paired_difference(auroc, table.y, head.ranking, mean, weights)
     metrics["mean_score_minus_share_right"] = interval(mean_gap, table.y, p, weights)
     return metrics
 
@@ -670,9 +684,10 @@ def read_labelled_runs(labelled: Sequence[str | Path]) -> list[Run]:
 
 
 def label_responses(
-    responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str
+    responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str, *, decided: bool
 ) -> list[Run]:
-    """Returns a run for each response, in any format of `parse_response`, with its label of 0 or 1."""
+    """Returns a run for each response, in any format of `parse_response`, with its label of 0 or 1; with `decided`,
+    for each decision about one."""
     responses = list(responses)
     try:
         values = np.asarray(labels, dtype=np.float64)
@@ -687,9 +702,17 @@ def label_responses(
         )
     runs = []
     for i, response in enumerate(responses):
+        name = f"response-{i}"
+        item = Item(id=name, task="", group=_group(groups, i) or name, question="")
+        of_run: dict[str, Any] = {"id": name, "system": "adapt", "variant": "", "item": item}
+        of_run["labels"] = (Label(name, target, float(values[i]), "caller"),)
+        if decided:
+            answers = tuple(replace(answer, call_id=name) for answer in answers_of(response))
+            runs.append(Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers))
+            continue
         parsed = answer_of(parse_response(response))
         call = Call(
-            id=f"response-{i}",
+            id=name,
             stage="answer",
             model=parsed.model or "",
             logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
@@ -697,9 +720,7 @@ def label_responses(
             reader=parsed.reader,
             finish_reason=parsed.finish_reason,
         )
-        item = Item(id=call.id, task="", group=_group(groups, i) or call.id, question="")
-        label = Label(call.id, target, float(values[i]), "caller")
-        runs.append(Run(id=call.id, system="adapt", variant="", item=item, calls=(call,), labels=(label,)))
+        runs.append(Run(**of_run, calls=(call,)))
     return runs
 
 

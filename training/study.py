@@ -17,6 +17,7 @@ from metaprobe.eval.controls import REVERSED
 from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.decisions import MADE
+from metaprobe.probes.features import DECIDED
 from metaprobe.training.calibration import calibrator_on
 from metaprobe.training.controls import control_methods, controls_apart
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
@@ -70,7 +71,7 @@ def standard_methods(evidence: Evidence, *, ladder: LogprobLadder = USUAL_LADDER
     There are probes only where hidden states were captured. What was never stated has no number.
     """
     methods: list[Method] = [*decision_methods(evidence), *control_methods(evidence)]
-    methods += [ladder] if evidence.table.measured else []
+    methods += [ladder] if evidence.feature_names else []
     positions = () if evidence.states is None else evidence.states.positions
     answer = tuple(position for position in positions if position != "prompt_last")
     for name, read in ((BEFORE, ("prompt_last",) if "prompt_last" in positions else ()), (AFTER, answer)):
@@ -101,7 +102,7 @@ def decision_methods(evidence: Evidence) -> list[Method]:
     asked = [(name, column) for name, column in columns if "=" not in name and not name.endswith(MADE)]
     known = [(name, column) for name, column in asked if np.isfinite(column).any()]
     given = [GivenScore(f"decision {name}", "decision", partial(_held, column=column)) for name, column in known]
-    return [*given, LearnedDecisions()]
+    return [*given, *(() if evidence.schema == DECIDED else (LearnedDecisions(),))]
 
 
 def _held(_: AnswerTable, *, column: Scores) -> Scores:

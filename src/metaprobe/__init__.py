@@ -108,6 +108,7 @@ DONE_IN.update(
         "fit a probe": ("metaprobe.training.recipes.hidden", "train"),
         "read a blend": ("metaprobe.probes.blend", "fit"),
         "read a text": ("metaprobe.llms.hidden_capture", "train"),
+        "read decisions": ("metaprobe.probes.decisions", "fit"),
         "read texts": ("metaprobe.llms.text_pairs", "train"),
     }
 )

@@ -25,7 +25,8 @@ from metaprobe.eval.results import Finding
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.base_rates import CONTRACT
 from metaprobe.probes.baselines import baseline_scores
-from metaprobe.probes.features import ALONE, schema
+from metaprobe.probes.decisions import JUDGES, question_of
+from metaprobe.probes.features import ALONE, DECIDED, schema
 from metaprobe.probes.quality_contract import INPUT, KIND, MAIN_HEADS
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -33,7 +34,7 @@ from metaprobe.records.types import Label, Run
 from metaprobe.training.audit import measure_held_out
 from metaprobe.training.checkpoint import Export, write_checkpoint, writes
 from metaprobe.training.controls import control_methods
-from metaprobe.training.evidence import Evidence, evidence_of, invert, load_runs, runs_of
+from metaprobe.training.evidence import Evidence, evidence_of, invert, load_runs, read_decisions_alike, runs_of
 from metaprobe.training.folds import Roles, final_roles, outer_folds
 from metaprobe.training.heads import (
     CRITICAL,
@@ -45,13 +46,15 @@ from metaprobe.training.heads import (
     FittedHead,
     Level,
     RunProbability,
+    columns_read,
     fit_amount,
     fit_level,
     fit_probability,
+    on_columns,
     trees_graph,
 )
-from metaprobe.training.ladder import ALL_TERMS, WITH_TREES, Ladder, scales_between
-from metaprobe.training.methods import LogprobLadder
+from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, scales_between
+from metaprobe.training.methods import DECISION_LADDER, LogprobLadder
 from metaprobe.training.options import OnStep, QualityOptions, WrongOptions, question_texts, quiet
 from metaprobe.training.study import Study, crossfit, study_of
 from metaprobe.training.thresholds import (
@@ -104,9 +107,11 @@ def load_heads(
     stage: str | None = None,
     agent: str | None = None,
     source: str | None = None,
+    decisions: bool = False,
 ) -> dict[str, Evidence | Graded]:
     """Returns for each head the answers that have its label, with features. Runs and features are read once.
 
+    `decisions`: the features are what decision models said of the answers (`read_decisions`).
     `source`: only labels of this source, in full ("judge:MODEL") or up to the colon ("judge"); else the last label of
     each call. Groups that ask the same question are one group (`training.folds`). A head in `INVERTED` has
     `y` turned round. Raises `RecordError` where a head has no labels, where a label is not on its scale, and where too
@@ -118,17 +123,22 @@ def load_heads(
         known = sorted({label.source for run in runs for label in run.labels})
         raise RecordError(f"no label of source {source!r}; sources found: {', '.join(known) or 'none'}")
     tables: dict[str, AnswerTable] = {}
-    graded: dict[str, NDArray[np.float64]] = {}
+    graded: dict[str, Mapping[str, float]] = {}
     for target in dict.fromkeys(targets):
         if target in SCALES:
-            graded[target], tables[target] = _graded(kept, target, stage, agent)
+            graded[target], tables[target] = _graded(kept, target, stage, agent, bare=decisions)
         else:
-            tables[target] = answer_table(kept, target=target, stage=stage, agent=agent)
+            tables[target] = answer_table(kept, target=target, stage=stage, agent=agent, bare=decisions)
     heads: dict[str, Evidence | Graded] = {}
-    for target, evidence in evidence_of(runs, tables).items():
+    gathered = evidence_of(runs, tables)
+    for target, evidence in (read_decisions_alike(gathered) if decisions else gathered).items():
         if target in INVERTED:
             evidence = invert(evidence)
-        heads[target] = collect_graded(evidence, graded[target], target) if target in graded else evidence
+        if target in graded:
+            grades = [graded[target][call_id] for call_id in evidence.table.call_ids.tolist()]
+            heads[target] = collect_graded(evidence, grades, target)
+        else:
+            heads[target] = evidence
     return heads
 
 
@@ -155,9 +165,9 @@ def collect_graded(evidence: Evidence, grades: ArrayLike, target: str) -> Graded
 
 
 def _graded(
-    runs: Sequence[Run], target: str, stage: str | None, agent: str | None
-) -> tuple[NDArray[np.float64], AnswerTable]:
-    """Grades, and the table of the answers that have one; a table holds 0 and 1, so that its `y` is 1 throughout."""
+    runs: Sequence[Run], target: str, stage: str | None, agent: str | None, *, bare: bool
+) -> tuple[dict[str, float], AnswerTable]:
+    """Grades by call id, and the table of the answers that have one, whose `y`, of 0 and 1, is 1 throughout."""
     low, high = SCALES[target]
     names = NAMES.get(target, (target,))
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name in names}
@@ -166,8 +176,7 @@ def _graded(
             kind = "a whole number" if target in LEVELS else "a number"
             raise RecordError(f"call {call_id}: label {target} is {value:g}; expected {kind} from {low} to {high}")
     present = [replace(run, labels=tuple(_present(run, names, target))) for run in runs]
-    table = answer_table(present, target=target, stage=stage, agent=agent)
-    return np.array([grades[call_id] for call_id in table.call_ids.tolist()], dtype=np.float64), table
+    return grades, answer_table(present, target=target, stage=stage, agent=agent, bare=bare)
 
 
 def _present(run: Run, names: Sequence[str], target: str) -> Iterator[Label]:
@@ -199,6 +208,8 @@ MADE_OF = {
     WITH_TREES: "terms and trees",
 }
 """Steps of the ladder in words."""
+DECIDED_OF = {ALL_TERMS: "all numbers of the decisions"}
+"""The same of decisions, where another step is the number of one question."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,30 +251,36 @@ def fit_graded(data: Graded, roles: Roles, seed: int) -> Level | Amount:
     if data.target not in LEVELS:
         return fit_amount(X, data.grades, roles, scale=scale, names=names, seed=seed)
     of = (X, data.grades, table.groups, runs_of(table), roles)
-    return fit_level(*of, steps=data.steps, scale=scale, names=names, seed=seed)
+    return fit_level(*of, steps=data.steps, scale=scale, names=names, read=evidence.read, seed=seed)
 
 
 def measure_grades(study: GradedStudy, *, seed: int = 0) -> tuple[dict[str, Interval], list[Finding]]:
     """Returns Spearman, quadratic weighted kappa of the rounded value and mean absolute error, with their audits.
 
-    Beside them stands what the rank correlation gains over the mean log-probability, and how much more the best
-    constant errs (the median of these very answers: more than a constant could know). The audits say whether the values
-    order better than each control.
+    Beside them stands what the rank correlation gains over the mean log-probability, where there is one, and how much
+    more the best constant errs (the median of these very answers: more than a constant could know). The audits say
+    whether the values order better than each control.
     """
     table, truth, values = study.evidence.table, study.data.grades, study.values
     weights = cluster_weights(table.groups.tolist(), RESAMPLES, seed)
-    mean_logprob = baseline_scores(list(table.logprobs))["mean_logprob"]
     rounded = np.clip(np.rint(values), *SCALES[study.data.target])
     constant = np.full(len(truth), np.median(truth))
-    controls = against_controls(truth, values, study.controls, weights, metric=spearman)
-    return {
+    figures = {
         "spearman": interval(spearman, truth, values, weights),
         "quadratic_weighted_kappa": interval(quadratic_weighted_kappa, truth, rounded, weights),
         "mae": interval(mean_absolute_error, truth, values, weights),
-        "spearman_gain_over_mean_log_probability": paired_difference(spearman, truth, values, mean_logprob, weights),
-        "spearman_gain_over_strongest_control": controls.strongest.difference,
-        "mae_of_the_best_constant_minus_mae": paired_difference(mean_absolute_error, truth, constant, values, weights),
-    }, beats_controls(controls, name=study.data.target, metric="Spearman", chance=0.0)
+    }
+    if table.measured:
+        mean = baseline_scores(list(table.logprobs))["mean_logprob"]
+        name = "spearman_gain_over_mean_log_probability"
+        figures[name] = paired_difference(spearman, truth, values, mean, weights)
+    gain = paired_difference(mean_absolute_error, truth, constant, values, weights)
+    if not study.controls:
+        return figures | {"mae_of_the_best_constant_minus_mae": gain}, []
+    controls = against_controls(truth, values, study.controls, weights, metric=spearman)
+    figures["spearman_gain_over_strongest_control"] = controls.strongest.difference
+    figures["mae_of_the_best_constant_minus_mae"] = gain
+    return figures, beats_controls(controls, name=study.data.target, metric="Spearman", chance=0.0)
 
 
 def rare_figures(table: AnswerTable, sound: Floats, *, seed: int = 0) -> dict[str, Interval]:
@@ -315,19 +332,21 @@ def head_studies(stores: Sequence[str | Path], options: QualityOptions) -> dict[
     """
     studies: dict[str, Study | GradedStudy] = {}
     which = {"stage": options.stage, "agent": options.agent, "source": options.label_source}
-    heads = load_heads(stores, options.targets, **which)
+    decisions = options.reads == "decisions"
+    heads = load_heads(stores, options.targets, **which, decisions=decisions)
     for place, (target, data) in enumerate(heads.items(), 1):
         head = f"head {place} of {len(heads)}, {target}"
 
         def step(what: str, head: str = head) -> None:
             options.on_step(f"{head}: {what}")
 
-        if regrouped := (data.evidence if isinstance(data, Graded) else data).regrouped:
-            step(regrouped)
+        evidence = data.evidence if isinstance(data, Graded) else data
+        for note in filter(None, (evidence.regrouped, evidence.without_decisions)):
+            step(note)
         if isinstance(data, Graded):
             studies[target] = study_grades(data, folds=options.folds, seed=options.seed, on_step=step)
         else:
-            ladder = LogprobLadder(options.new_tasks)
+            ladder = DECISION_LADDER if decisions else LogprobLadder(options.new_tasks)
             studies[target] = study_of(data, folds=options.folds, seed=options.seed, ladder=ladder, on_step=step)
     return studies
 
@@ -355,30 +374,38 @@ def write_quality(
         else:
             heads.add_probability(target, study)
     evidence = max((study.evidence for study in studies.values()), key=lambda evidence: len(evidence.table))
-    used = schema(evidence.schema if heads.grown else ALONE)
-    last = slice(len(evidence.feature_names) - len(used.names), None)
-    X = evidence.features[:, last]
+    decided = evidence.schema == DECIDED
+    if decided:
+        kept = columns_read(heads.fitted.values(), len(evidence.feature_names))
+        heads.fitted = {name: on_columns(head, kept) for name, head in heads.fitted.items()}
+        read, used = DECIDED, tuple(evidence.feature_names[place] for place in kept)
+        X = evidence.features[:, kept]
+    else:
+        own = schema(evidence.schema if heads.grown else ALONE)
+        read, used = own.name, own.names
+        X = evidence.features[:, len(evidence.feature_names) - len(used) :]
     graph = trees_graph(heads.fitted, width=X.shape[1], input_name=INPUT)
     names = list(heads.fitted)
     extra = {}
     if raw:
         from metaprobe.training.raw_graph import build_raw_graph  # few ask for it
 
-        extra[RAW] = build_raw_graph(graph, used.name, list(evidence.table.logprobs))
+        extra[RAW] = build_raw_graph(graph, read, list(evidence.table.logprobs))
     origin = evidence.origin(next(iter(studies.values())).seed, command)
     return write_checkpoint(
         path,
         Export(
             kind=KIND,
             title=f"Quality predictor: {' and '.join(names)}",
-            summary=heads.summary(len(used.names)),
+            summary=heads.summary(used, decided=decided),
             graph=graph,
             input_name=INPUT,
             inputs=X,
             expected={name: head.value(X) for name, head in heads.fitted.items()},
             contract={
-                "schema": used.name,
-                "features": list(used.names),
+                "schema": read,
+                "features": list(used),
+                **({JUDGES: list(evidence.judges)} if decided else {}),
                 "targets": names,
                 "kinds": {name: head.kind for name, head in heads.fitted.items()},
                 "scales": {name: list(SCALES[name]) for name in names if name in SCALES},
@@ -396,7 +423,7 @@ def write_quality(
             runs=heads.runs,
             packages=("lightgbm", "onnxmltools", "onnx") if heads.grown else ("onnx",),
             extra=extra,
-            heads=heads.lines,
+            heads=[*filter(None, [evidence.without_decisions]), *heads.lines],
         ),
     )
 
@@ -467,6 +494,7 @@ class _Heads:
             runs,
             roles,
             names=evidence.feature_names,
+            read=evidence.read,
             inverted=inverted,
             climb=not ladder.new_tasks,
             seed=seed,
@@ -502,8 +530,8 @@ class _Heads:
         self.checks.extend(replace(audit, name=f"{prefix}{audit.name}") for audit in audits)
         self.not_made.extend(f"{prefix}{reason}" for reason in skipped)
 
-    def summary(self, features: int) -> str:
-        """Returns the card's first paragraph, but for what the thresholds mean."""
+    def summary(self, used: Sequence[str], *, decided: bool) -> str:
+        """Returns the card's first paragraph, but for what the thresholds mean. `used`: features that are read."""
         names, parts = list(self.fitted), []
         if binary := [name for name in names if name not in SCALES]:
             parts.append(f"Probability that an answer is {' and '.join(binary)}")
@@ -511,25 +539,27 @@ class _Heads:
             parts.append(f"expected level of {', '.join(levels)}")
         if QUALITY in names:
             parts.append("expected Q (the sum of the three levels, 0 where critical)")
-        read = (
-            f"{features} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)"
-            if self.grown
-            else "its token log-probabilities: what each head is made of stands below"
-        )
+        if decided:
+            asked = ", ".join(dict.fromkeys(map(question_of, used)))
+            read = f"what a decision model said of it ({asked}): what each head is made of stands below"
+        elif self.grown:
+            read = f"{len(used)} statistics of its token log-probabilities over windows (LightGBM, then a calibrator)"
+        else:
+            read = "its token log-probabilities: what each head is made of stands below"
         return f"{'; '.join(parts)}, from {read}."
 
 
-def in_words(step: str) -> str:
+def in_words(step: str, read: LadderColumns) -> str:
     """Returns a step of the ladder in words."""
     bare = step.removesuffix(REVERSED)
-    return f"{MADE_OF[bare]}{step.removeprefix(bare)}"
+    return f"{MADE_OF[bare] if read is WHOLE else DECIDED_OF.get(bare, f'the number {bare}')}{step.removeprefix(bare)}"
 
 
 def steps_of(ladder: Ladder) -> list[str]:
     """Returns which step of the ladder was reached, and what each further one would have gained, in words."""
-    lines = [f"made of {in_words(ladder.reached)}"]
+    lines = [f"made of {in_words(ladder.reached, ladder.read)}"]
     lines += [
-        f"{in_words(step.name)} over {in_words(step.against)}: log loss "
+        f"{in_words(step.name, ladder.read)} over {in_words(step.against, ladder.read)}: log loss "
         f"{-step.gain:+.4f} (standard error {step.se:.4f}) on groups left out, {'taken' if step.taken else 'not taken'}"
         for step in ladder.steps
     ]

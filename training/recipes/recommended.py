@@ -8,14 +8,14 @@ from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.results import Comparison
 from metaprobe.records.errors import RecordError
 from metaprobe.training.comparison import EXPORTED, own_methods, require_report, write_comparison
-from metaprobe.training.evidence import Evidence, load_runs
+from metaprobe.training.evidence import Evidence, load_runs, read_decisions
 from metaprobe.training.learning_curve import learning_curve
-from metaprobe.training.methods import BEFORE, BLEND, LADDER, GivenScore
+from metaprobe.training.methods import BEFORE, BLEND, DECISION_LADDER, DECISIONS, LADDER, GivenScore
 from metaprobe.training.options import CompareOptions
 from metaprobe.training.recipes.blend import write_blend
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.study import Study, study
+from metaprobe.training.study import Study, study, study_of
 
 
 def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
@@ -66,4 +66,7 @@ def write_method(path: str | Path, of: Study, name: str, *, command: str) -> Che
         return write_blend(path, of, target=of.target, command=command)
     if name == LADDER:
         return write_quality(path, {of.target: of}, command=command)
+    if name == DECISIONS:
+        decided = study_of(read_decisions(of.evidence), seed=of.seed, ladder=DECISION_LADDER)
+        return write_quality(path, {of.target: decided}, command=command)
     return write_hidden(path, of, when="before" if name == BEFORE else "after", target=of.target, command=command)

@@ -1,0 +1,189 @@
+"""A quality predictor that learns from decisions: which question tells, what is missing, and a real recorded judge."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from outside_rows import DATA
+from stored_runs import example
+
+import metaprobe
+from metaprobe.checkpoints import ContractMismatch
+from metaprobe.cli import main
+from metaprobe.probes.decisions import DecisionPredictor
+from metaprobe.records.errors import InvalidResponse, RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
+from metaprobe.training.options import WrongOptions
+
+JUDGE = "luna@luna-1"
+LEVELS = ("low", "mid", "high")
+
+
+def said(call_id: str, y: int, rng: np.random.Generator, *, sure: float = 1.5) -> tuple[DecisionAnswer, ...]:
+    """A predicate that knows nothing, and a score whose middle level alone tells: its expectation does not."""
+    of = {"call_id": call_id, "source": JUDGE}
+    middle = 1 / (1 + np.exp(-rng.normal((2 * y - 1) * sure, 1.0)))
+    low = (1 - middle) * rng.uniform(0.3, 0.7)
+    shares = (low, middle, 1 - middle - low)
+    return (
+        DecisionAnswer(**of, question="kind", kind="predicate", value=float(rng.uniform())),
+        DecisionAnswer(
+            **of,
+            question="tone",
+            kind="score",
+            value=float(shares[1] + 2 * shares[2]),
+            options=LEVELS,
+            probabilities=tuple(map(float, shares)),
+        ),
+        DecisionAnswer(**of, question="never", kind="refusal", reason="luna refused to answer"),
+    )
+
+
+def judged(i: int, rng: np.random.Generator, *, bare: bool = True) -> Run:
+    y = int(rng.integers(0, 2))
+    item = Item(f"item-{i}", f"question {i} of {rng.integers(0, 10**9)}", group=f"g{i}")
+    label = Label(f"call-{i}", "correct", float(y), "human")
+    run = replace(example(i), item=item, labels=(label,), decision_answers=said(f"call-{i}", y, rng))
+    if i % 10 == 0:  # a score without its levels
+        kind, tone, never = run.decision_answers
+        tone = replace(tone, options=(), probabilities=(), reason="no probabilities came")
+        run = replace(run, decision_answers=(kind, tone, never))
+    return replace(run, calls=tuple(replace(c, tokens=(), logprobs=None) for c in run.calls)) if bare else run
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, rng = tmp_path_factory.mktemp("judged") / "runs", np.random.default_rng(0)
+    RunStore(path).append([judged(i, rng) for i in range(240)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("checkpoints") / "decided"
+    told = CliRunner().invoke(main, ["train", "quality", str(store), "--reads", "decisions", "--out", str(out)])
+    assert told.exit_code == 0, told.output
+    return out
+
+
+def test_it_learns_from_the_level_that_tells_and_says_what_it_left_out(trained: Path) -> None:
+    predictor = metaprobe.load(trained)
+    assert isinstance(predictor, DecisionPredictor)
+    manifest, card = predictor.checkpoint.manifest, (trained / "README.md").read_text()
+    assert manifest.metrics["auroc"].low > 0.8
+    assert manifest.contract["judges"] == [JUDGE]
+    assert "tone=mid" in manifest.contract["features"]
+    assert "never" not in " ".join(manifest.contract["features"])
+    assert "question never is left out" in card
+    assert "24 of 240 labelled answers are left out" in card
+    assert "all numbers of the decisions" in card
+
+
+def test_a_stored_run_is_scored_and_what_is_missing_is_refused_by_name(trained: Path, store: Path) -> None:
+    told = CliRunner().invoke(main, ["score", str(trained), str(store)])
+    assert told.exit_code == 0, told.output
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    runs = {run.id: run for run in RunStore(store).runs()}
+    y = np.array([runs[line["id"]].label("correct", line["call"]) for line in lines])
+    known = np.array([line["score"] is not None for line in lines])
+    assert (len(lines), int((~known).sum())) == (240, 24)
+    scores = np.array([line["score"] for line in lines if line["score"] is not None])
+    assert scores[y[known] == 1].mean() > scores[y[known] == 0].mean() + 0.3
+    refused = next(line["reason"] for line in lines if line["score"] is None)
+    assert "lacks tone (no probabilities came)" in refused
+
+
+def test_a_decision_of_the_client_is_scored_and_one_of_another_judge_or_without_a_question_is_not(
+    trained: Path,
+) -> None:
+    levels = [
+        {"value": i, "label": name, "probability": p}
+        for i, (name, p) in enumerate(zip(LEVELS, (0.1, 0.8, 0.1), strict=True))
+    ]
+    tone = {"type": "score", "name": "tone", "score": 1.0, "confidence": 0.8, "probabilities": levels}
+    kind = {"type": "predicate", "name": "kind", "probability": 0.5}
+    decision = {"model": JUDGE, "answers": [kind, tone]}
+    predictor = DecisionPredictor.load(trained)
+    sure = predictor.predict(json.dumps(decision))
+    assert sure.score > 0.7
+    assert sure.reason == ""
+    with pytest.warns(UserWarning, match="decisions of vega"):
+        assert "decisions of vega" in predictor.predict(decision | {"model": "vega"}).reason
+    with pytest.raises(ContractMismatch, match="vega"):
+        metaprobe.QualityPredictor.load(trained, on_mismatch="refuse").predict(decision | {"model": "vega"})
+    for answers, words in (([kind], "lacks tone"), ([kind, {"type": "refusal", "name": "tone"}], "refused to answer")):
+        with pytest.raises(InvalidResponse, match=words):
+            predictor.predict(decision | {"answers": answers})
+    with pytest.raises(InvalidResponse, match="no list of answers"):
+        predictor.predict({"choices": []})
+
+
+def test_labels_of_another_place_move_its_base_rate_and_keep_its_order(trained: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    runs = [judged(i, rng) for i in range(1, 160) if i % 10]
+    hard = [replace(r, labels=(replace(r.labels[0], value=r.labels[0].value * (i % 2)),)) for i, r in enumerate(runs)]
+    RunStore(tmp_path / "runs").append(hard)
+    told = CliRunner().invoke(main, ["adapt", str(trained), str(tmp_path / "runs"), "--out", str(tmp_path / "there")])
+    assert told.exit_code == 0, told.output
+    here, there = DecisionPredictor.load(trained), metaprobe.load(tmp_path / "there")
+    assert isinstance(there, DecisionPredictor)
+    answers = [run.decisions_about(run.calls[0].id) for run in hard]
+    before, after = ([v.score for v in p.predict_many(answers)] for p in (here, there))
+    assert np.argsort(before).tolist() == np.argsort(after).tolist()
+    share = np.mean([run.labels[0].value for run in hard])
+    assert abs(np.mean(after) - share) < 0.05 < abs(np.mean(before) - share)
+    again = here.adapt(answers, [run.labels[0].value for run in hard], out=tmp_path / "by-hand")
+    assert again.predict(answers[0]).score == pytest.approx(after[0], abs=1e-6)
+
+
+def test_answers_without_decisions_and_options_of_log_probabilities_are_refused(tmp_path: Path) -> None:
+    RunStore(tmp_path / "runs").append(
+        [replace(example(i), labels=(Label(f"call-{i}", "correct", i % 2.0, "human"),)) for i in range(40)]
+    )
+    with pytest.raises(RecordError, match="metaprobe judge"):
+        metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions")
+    with pytest.raises(WrongOptions, match="raw_graph"):
+        metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions", raw_graph=True)
+
+
+RUBRIC = DATA / "llm_rubric_judge" / "data.jsonl"
+
+
+def rubric_runs() -> list[Run]:
+    """Synthetic talks of LLM-Rubric: whether people rated them 3 or 4, and gpt-3.5's levels of nine questions."""
+    rows = [json.loads(line) for line in RUBRIC.read_text(encoding="utf-8").splitlines()]
+    runs = []
+    for row in rows:
+        if row["source"] != "synth" or row["human"]["Q0"] < 1:
+            continue
+        name, answers = row["id"], []
+        for question, of in row["judge"].items():
+            shares = [p / sum(of["probs"]) for p in of["probs"]]
+            told = {"options": tuple("1234"), "probabilities": tuple(shares), "source": row["judge_model"]}
+            value = sum(level * p for level, p in enumerate(shares))
+            answers.append(DecisionAnswer(call_id=name, question=question, kind="score", value=value, **told))
+        label = Label(name, "correct", float(row["human"]["Q0"] >= 3), "human")
+        call = Call(id=name, stage="answer", model="dialogue")
+        item = Item(name, "", group=row["text_id"])
+        runs.append(
+            Run(name, "import", row["annotator"], item, (call,), labels=(label,), decision_answers=tuple(answers))
+        )
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RUBRIC.is_file(), reason="LLM-Rubric's data are not on this machine")
+def test_on_ratings_of_people_it_learns_and_says_that_the_rater_is_most_of_it(tmp_path: Path) -> None:
+    """The rater is the way of asking, and so a run of its own with its own base rate."""
+    RunStore(tmp_path / "runs").append(rubric_runs())
+    made = metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions")
+    metrics = made.manifest.metrics
+    assert metrics["auroc"].low > 0.6
+    assert metrics["auroc_within_runs"].low > 0.5
+    assert metrics["auroc_of_run_identity"].low > 0.6
+    assert metrics["auroc_gain_over_strongest_control"].low < 0
+    assert "beats run identity" in (tmp_path / "out" / "README.md").read_text().partition("## Contract")[0]
