@@ -25,7 +25,9 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run, Statement
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.settings import Settings
-from metaprobe.train import train_blend
+from metaprobe.train import train_blend, train_quality
+from metaprobe.training.check import load_reader
+from metaprobe.training.promotion import promote
 
 WIDTH, N = 6, 400
 LAYERS, POSITIONS = (0, 1), ("prompt_last", "answer_last", "answer_mean")
@@ -301,5 +303,20 @@ def test_answers_without_states_are_sent_to_extract(tmp_path: Path) -> None:
 
 
 def test_a_blend_is_not_adapted_as_if_it_read_log_probabilities_alone(blend: BlendPredictor, tmp_path: Path) -> None:
-    with pytest.raises(ContractMismatch, match="kind 'blend'; expected 'quality'"):
+    with pytest.raises(ContractMismatch, match=r"kind 'blend'; expected 'quality': .* with `metaprobe train blend`"):
         blend.adapt([[-0.1]] * 30, [0, 1] * 15, out=tmp_path / "c")
+
+
+def test_a_blend_is_promoted_by_the_states_of_the_runs_and_refused_without_them(
+    made: Checkpoint, store: Path, tmp_path: Path
+) -> None:
+    unseen = [replace(run, id=f"{run.id}b") for run in planted()]
+    RunStore(tmp_path / "unseen").append(unseen)
+    words = train_quality(store, folds=2, out=tmp_path / "quality")
+    decided = promote(load_reader(made.path), load_reader(words.path), [tmp_path / "unseen"])
+    assert decided.promoted, decided.reasons
+    assert decided.auroc_gain.low > 0.02
+    bare = [replace(run, id=f"{run.id}c", calls=(replace(run.calls[0], hidden=None),)) for run in planted()]
+    RunStore(tmp_path / "bare").append(bare)
+    with pytest.raises(RecordError, match="400 of 400 answers have no stored hidden states: run `metaprobe extract`"):
+        promote(load_reader(made.path), load_reader(words.path), [tmp_path / "bare"])

@@ -44,26 +44,28 @@ class OptionJudge(WrappedLLM):
         questions = json.loads(last.content)
         prompts = [self._local.encode((*shown, Message("user", asked(question)))) for question in questions]
         chosen = [[encode_text(self._local.tokenizer, text)[0] for text in replies(question)] for question in questions]
-        shares = self._shares(prompts, chosen)
+        shares, tokens = self._shares(prompts, chosen)
         answers = [answer(question, of) for question, of in zip(questions, shares, strict=True)]
         return request.call(
             model=self.name,
             model_revision=self.revision,
             text=json.dumps({"answers": answers}),
             finish_reason="stop",
-            usage=Usage(sum(map(len, prompts)), 0),
+            usage=Usage(tokens, 0),
             latency_ms=(time.perf_counter() - started) * 1000,
         )
 
     @torch.inference_mode()
-    def _shares(self, prompts: Sequence[list[int]], chosen: Sequence[list[int]]) -> list[list[float]]:
+    def _shares(self, prompts: Sequence[list[int]], chosen: Sequence[list[int]]) -> tuple[list[list[float]], int]:
+        """Returns the share of each option, and how many tokens were read: what the questions share only once."""
         model, grouping = self._local.model, prefixes(prompts)
         ids, mask = pad_rows(prompts, self._local.tokenizer.pad_token_id, grouping, model.device)
         past, read = build_group_cache(model, ids, mask, grouping), max(grouping.lengths)
         positions = (mask.cumsum(dim=1) - 1).clamp_min(0)[:, read:]
         given = {"attention_mask": mask, "position_ids": positions, CACHE: past, "logits_to_keep": 1}
         logits = model(ids[:, read:], **given).logits[:, -1].float()
-        return [torch.softmax(row[options], dim=-1).tolist() for row, options in zip(logits, chosen, strict=True)]
+        tokens = sum(map(len, prompts)) - sum(grouping.lengths) + sum(grouping.lengths[i] for i in grouping.first)
+        return [torch.softmax(row[of], dim=-1).tolist() for row, of in zip(logits, chosen, strict=True)], tokens
 
 
 def replies(question: Mapping[str, Any]) -> tuple[str, ...]:

@@ -364,10 +364,10 @@ def promote(
 ) -> None:
     """Whether NEW may take the place of the running version, by DATA or a log that neither has learned from.
 
-    DATA are run stores for predictors and probes (kinds quality and hidden); for panels that choose whom to ask it is
-    one file of outcomes, and of the options --over and --price are theirs. Other kinds have no such guard. With --log
-    two predictors are compared on labelled answers, and a promotion is written into the log with the digest to go back
-    to.
+    DATA are run stores for predictors, blends and probes (kinds quality, blend and hidden), with the states that these
+    read; for panels that choose whom to ask it is one file of outcomes, and of the options --over and --price are
+    theirs. Other kinds have no such guard. With --log two predictors are compared on labelled answers, and a promotion
+    is written into the log with the digest to go back to.
 
     Exit code 0 where it is promoted, 1 where it is refused.
     """
@@ -392,7 +392,7 @@ def promote(
         _refuse(typed - {"price"}, "panels, which are judged by accuracy minus price")
         with steps("comparing on outcomes"):
             decided = _promote_panel(new, running, data, price)
-    elif set(kinds) <= {"quality", "hidden"}:
+    elif set(kinds) <= {"quality", "blend", "hidden"}:
         _refuse(typed & {"price"}, "predictors and probes, which have no price")
         with steps("comparing on runs"):
             decided = _promote_reader(
@@ -409,7 +409,7 @@ def promote(
     else:
         raise click.UsageError(
             f"{new} is of kind {kinds[0]!r} and {running} of kind {kinds[1]!r}; expected predictors and probes "
-            "(quality, hidden), or two panels"
+            "(quality, blend, hidden), or two panels"
         )
     from metaprobe.eval.results import plain
 
