@@ -51,6 +51,11 @@ class StreamingGate(Pretrained):
         self._limits: Limits = dict(zip(heads.looks, zip(*below, strict=True), strict=True))
 
     @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "StreamingGate":
+        """Returns the gate of a checkpoint that is already verified."""
+        return cls(PrefixHeads(checkpoint))
+
+    @classmethod
     def load(
         cls,
         path: str | os.PathLike[str] | None = None,

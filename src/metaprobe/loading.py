@@ -1,8 +1,9 @@
 """A trained object from its folder, whatever kind it is."""
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Unpack, overload
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.checkpoints.checkpoint import wrong_kind
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from metaprobe.routing.gate import StreamingGate
     from metaprobe.routing.panel import Panel
 
-    Loaded = (
+    Loaded: TypeAlias = (
         QualityPredictor
         | StreamingGate
         | ConfidenceProbe
@@ -31,68 +32,27 @@ if TYPE_CHECKING:
     )
 
 
-def _quality(checkpoint: Checkpoint, run: str | None = None, **flag: Unpack[FlagKeywords]) -> "QualityPredictor":
-    from metaprobe.probes.quality import QualityPredictor
-
-    return QualityPredictor.of(checkpoint, run=run, **flag)
-
-
-def _gate(checkpoint: Checkpoint) -> "StreamingGate":
-    from metaprobe.probes.stream_looks import PrefixHeads
-    from metaprobe.routing.gate import StreamingGate
-
-    return StreamingGate(PrefixHeads(checkpoint))
-
-
-def _probe(checkpoint: Checkpoint) -> "ConfidenceProbe | DifficultyProbe":
-    from metaprobe.probes.hidden import ConfidenceProbe, DifficultyProbe
-
-    before = checkpoint.manifest.contract.get("position") == "prompt_last"
-    return DifficultyProbe.of(checkpoint) if before else ConfidenceProbe.of(checkpoint)
-
-
-def _travel(checkpoint: Checkpoint) -> "TravellingBlend":
-    from metaprobe.probes.travel import TravellingBlend
-
-    return TravellingBlend.of(checkpoint)
-
-
-def _adapter(checkpoint: Checkpoint) -> "AdapterProbe":
-    from metaprobe.probes.adapter import AdapterProbe
-
-    return AdapterProbe.of(checkpoint)
-
-
-def _panel(checkpoint: Checkpoint) -> "Panel":
-    from metaprobe.routing.panel import Panel
-
-    return Panel(checkpoint)
-
-
-def _text(checkpoint: Checkpoint, **flag: Unpack[FlagKeywords]) -> "TextReader":
-    from metaprobe.probes.text import TextReader
-
-    return TextReader(checkpoint, **flag)
-
-
-def _text_classes(checkpoint: Checkpoint) -> "TextClassifier":
-    from metaprobe.probes.text_classes import TextClassifier
-
-    return TextClassifier.of(checkpoint)
-
-
-BY_KIND: "dict[str, Callable[[Checkpoint], Loaded]]" = {
-    "quality": _quality,
-    "gate": _gate,
-    "hidden": _probe,
-    "blend": _quality,
-    "travel": _travel,
-    "adapter": _adapter,
-    "panel": _panel,
-    "text": _text,
-    "text-classes": _text_classes,
+BY_KIND = {
+    "quality": "metaprobe.probes.quality:QualityPredictor.of",
+    "gate": "metaprobe.routing.gate:StreamingGate.of",
+    "hidden": "metaprobe.probes.hidden:ConfidenceProbe.of",
+    "blend": "metaprobe.probes.quality:QualityPredictor.of",
+    "travel": "metaprobe.probes.travel:TravellingBlend.of",
+    "adapter": "metaprobe.probes.adapter:AdapterProbe.of",
+    "panel": "metaprobe.routing.panel:Panel",
+    "text": "metaprobe.probes.text:TextReader",
+    "text-classes": "metaprobe.probes.text_classes:TextClassifier.of",
 }
-"""Kind of a checkpoint -> what is made of it, imported only then. A probe is made by the position that it reads."""
+"""Kind of a checkpoint -> the function that makes the object of it, whose module is imported only then."""
+BEFORE_ANSWER = "metaprobe.probes.hidden:DifficultyProbe.of"
+"""The function for a probe that reads the prompt alone."""
+
+
+def _made(checkpoint: Checkpoint, **options: Any) -> Any:
+    kind, contract = checkpoint.manifest.kind, checkpoint.manifest.contract
+    before = kind == "hidden" and contract.get("position") == "prompt_last"
+    module, _, function = (BEFORE_ANSWER if before else BY_KIND[kind]).partition(":")
+    return attrgetter(function)(import_module(module))(checkpoint, **options)
 
 
 @overload
@@ -140,12 +100,12 @@ def load(
     kind = checkpoint.manifest.kind
     flags = FlagOptions(**flag).flags
     if flags and run is None and kind == "text":
-        return _text(checkpoint, **flag)
+        return _made(checkpoint, **flag)  # type: ignore[no-any-return]
     if flags or run is not None:
         if kind not in ("quality", "blend"):
             given = next(iter(flags), "run")
             raise ContractMismatch(f"{given} is for predictors, which flag answers; {path} is of kind {kind!r}")
-        return _quality(checkpoint, run, **flag)
+        return _made(checkpoint, run=run, **flag)  # type: ignore[no-any-return]
     if kind not in BY_KIND:
         raise wrong_kind(path, kind, *BY_KIND)
-    return BY_KIND[kind](checkpoint)
+    return _made(checkpoint)  # type: ignore[no-any-return]
