@@ -489,15 +489,6 @@ def _top(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     return [plain(one.elem, shape, least, one.span), plain(INT64, shape, least, (0, length))]
 
 
-def _transpose(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one = needed(node, inputs, 0)
-    order = certain(node, inputs, len(inputs), "perm") or list(range(len(one.shape)))[::-1]
-    if sorted(order) != list(range(len(one.shape))):
-        raise UnsafeModel(f"Transpose of {len(one.shape)} axes by {order}")
-    shape, least = ([of[place] for place in order] for of in (one.shape, one.least))
-    return [plain(one.elem, shape, least, one.span)]
-
-
 def _product(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     a, b = needed(node, inputs, 0), needed(node, inputs, 1)
     if not a.shape or not b.shape:
@@ -591,7 +582,6 @@ RULES: dict[str, Rule] = {
     "Split": split_rule,
     "Squeeze": squeeze_rule,
     "TopK": _top,
-    "Transpose": _transpose,
     "Unsqueeze": unsqueeze_rule,
 }
 """Operator -> the rule of its sizes, but for the tree ensembles."""

@@ -50,7 +50,7 @@ ai.onnx.ml.TreeEnsembleRegressor aggregate_function base_values n_targets nodes_
 """More operators of model.onnx: onnxmltools and skl2onnx write them for trees and for a scaled linear model."""
 _RAW = """
 And, Equal, Expand, GatherElements axis, GreaterOrEqual, Less, LessOrEqual, Range, ReduceMin axes keepdims,
-Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Transpose perm, Unsqueeze axes
+Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Unsqueeze axes
 """
 """More operators, of raw.onnx."""
 _ADAPTER = """

@@ -17,7 +17,6 @@ from metaprobe.eval.metrics.bootstrap import (
     cluster_weights,
     interval,
     paired_difference,
-    resample_values,
     resampled_interval,
 )
 from metaprobe.eval.metrics.calibration import (
@@ -27,10 +26,8 @@ from metaprobe.eval.metrics.calibration import (
     reliability_table,
     stated_calibration,
 )
-from metaprobe.eval.metrics.delong import delong_test, holm, normal_p
 from metaprobe.eval.metrics.discrimination import auprc, auroc
-from metaprobe.eval.metrics.ordinal import kendall, spearman
-from metaprobe.eval.metrics.ranked import Floats, MetricFunction
+from metaprobe.eval.metrics.ranked import MetricFunction
 from metaprobe.eval.metrics.selective import (
     AccuracyAtCoverage,
     ErrorFall,
@@ -50,9 +47,8 @@ from metaprobe.eval.results import (
     Family,
     MethodResult,
     OfModel,
-    PairTest,
 )
-from metaprobe.eval.table import LEVELS, AnswerTable
+from metaprobe.eval.table import AnswerTable
 from metaprobe.records.extras import require
 
 BEST_BASELINE = "best plain baseline"
@@ -63,10 +59,6 @@ APART = 0.02
 RESAMPLES = 1000
 COVERAGE = 0.8
 """Share of the answers that is given where the least sure ones are held back."""
-ENOUGH_GRADED = 30
-"""Answers with an ordered outcome, below which a correlation is not worth a row."""
-Z = 1.959963984540054
-"""97.5 % point of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,56 +180,11 @@ def calibration_words(stated: MethodResult) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ordinal:
-    """An outcome with more than two grades, in their order."""
-
-    name: str
-    values: NDArray[np.float64]
-    """(n,), higher is better (or easier); NaN where there is none."""
-
-
-def ordinal_outcome(table: AnswerTable, grades: Mapping[str, NDArray[np.float64]]) -> Ordinal | None:
-    """Returns the outcome to correlate scores with: the graded label that most answers have, or else the item's ease.
-
-    `grades`: name -> (n,), NaN where the answer has no such label; those with two values or fewer are no grades. The
-    items' ease is their level, where these are of easy, medium and hard, or numbers; of at least two kinds. None where
-    there is neither.
-    """
-    graded = {
-        name: values
-        for name, values in grades.items()
-        if len(np.unique(values[np.isfinite(values)])) > 2 and np.isfinite(values).sum() >= ENOUGH_GRADED
-    }
-    if graded:
-        name = max(graded, key=lambda name: (int(np.isfinite(graded[name]).sum()), name))
-        return Ordinal(f"label {name!r}", graded[name])
-    ease = -level_ranks(table.levels)
-    known = ease[np.isfinite(ease)]
-    if len(known) < ENOUGH_GRADED or len(np.unique(known)) < 2:
-        return None
-    return Ordinal("ease of the item's level", ease)
-
-
-def level_ranks(levels: NDArray[np.str_]) -> NDArray[np.float64]:
-    """(n,): 0 for easy, 1 for medium, 2 for hard, and numbers ("3", "level 3") as they are; NaN for any other level."""
-    ordered = LEVELS[:3]  # "cross" is another kind of item, not a harder one
-
-    def rank(level: str) -> float:
-        if level in ordered:
-            return float(ordered.index(level))
-        last = level.rsplit(maxsplit=1)[-1] if level.strip() else ""
-        return float(last) if last.isdecimal() else float("nan")
-
-    return np.array([rank(level) for level in levels.tolist()], dtype=np.float64)
-
-
 def add_details(
     table: AnswerTable,
     judged: Sequence[Judged],
     results: Sequence[MethodResult],
     *,
-    ordinal: Ordinal | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[MethodResult, ...]:
@@ -247,13 +194,6 @@ def add_details(
     def measured(metric: MetricFunction, score: NDArray[np.float64]) -> Interval:
         return interval(metric, table.y, score, weights)
 
-    known = np.isfinite(ordinal.values) if ordinal is not None else np.zeros(len(table), dtype=bool)
-
-    def correlation(metric: MetricFunction, method: Judged) -> Interval | None:
-        if ordinal is None:
-            return None
-        return interval(metric, ordinal.values[known], method.ranking[known], weights[:, known])
-
     return tuple(
         replace(
             result,
@@ -261,8 +201,6 @@ def add_details(
             prr=measured(prediction_rejection_ratio, method.ranking),
             right_at_80=measured(AccuracyAtCoverage(COVERAGE), method.ranking),
             error_fall=measured(ErrorFall(COVERAGE), method.ranking),
-            spearman=correlation(spearman, method),
-            kendall=correlation(kendall, method),
         )
         for method, result in zip(judged, results, strict=True)
     )
@@ -304,80 +242,6 @@ def headline_by_model(
             )
         )
     return tuple(sorted(rows, key=lambda row: (row.parameters or math.inf, row.model)))
-
-
-def pair_tests(
-    table: AnswerTable, judged: Sequence[Judged], *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[PairTest, ...]:
-    """Every method against stated confidence and against the strongest of the other controls on these answers,
-    corrected by Holm over all of these pairs.
-
-    Where every group has one answer, and each class two, by DeLong's test; else the answers of a group are not
-    independent, and the standard error is that of the bootstrap over groups. Its p-value takes the difference as
-    normal, for a share of 1,000 resamples could not stand a correction for some thirty tests. Methods were fitted on
-    other folds; that they would come out otherwise on other training data is in neither.
-    """
-    if len(np.unique(table.y)) < 2:
-        return ()
-    references = _references(table, judged)
-    pairs = [
-        (method.name, reference)
-        for number, reference in enumerate(references)
-        for method in judged
-        # The two references are compared with each other once.
-        if method.name != reference and (number == 0 or method.name not in references[:number])
-    ]
-    if not pairs:
-        return ()
-    row = {method.name: i for i, method in enumerate(judged)}
-    scores = np.stack([method.ranking for method in judged])  # (k, n)
-    independent = len(np.unique(table.groups)) == len(table) and min(np.bincount(table.y, minlength=2)) >= 2
-    if independent:
-        tests = [_delong(scores, table, row[a], row[b]) for a, b in pairs]
-    else:
-        weights = cluster_weights(list(table.groups), resamples, seed)
-        aurocs = np.array([float(auroc(table.y, score)) for score in scores])
-        spread = np.stack([_over_resamples(table, score, weights) for score in scores])  # (k, R)
-        tests = [
-            _bootstrap(float(aurocs[row[a]] - aurocs[row[b]]), spread[row[a]] - spread[row[b]], weights)
-            for a, b in pairs
-        ]
-    corrected = holm([p for _, p in tests])
-    return tuple(
-        PairTest(
-            method=method,
-            reference=reference,
-            difference=difference,
-            test="DeLong" if independent else "clustered bootstrap",
-            p=p,
-            p_holm=float(p_holm),
-        )
-        for (method, reference), (difference, p), p_holm in zip(pairs, tests, corrected, strict=True)
-    )
-
-
-def _references(table: AnswerTable, judged: Sequence[Judged]) -> list[str]:
-    """Stated confidence and the strongest of the other controls, as far as there are such."""
-    rankings = {method.name: method.ranking for method in judged}
-    others = [name for name in control_names(judged) if name != STATED]
-    strongest = sorted(others, key=lambda name: -float(auroc(table.y, rankings[name])))[:1]
-    return [*(name for name in rankings if name == STATED), *strongest]
-
-
-def _over_resamples(table: AnswerTable, score: Floats, weights: NDArray[np.int32]) -> Floats:
-    return resample_values(lambda weight: np.asarray(auroc(table.y, score, weight)), weights)
-
-
-def _bootstrap(difference: float, spread: Floats, weights: NDArray[np.int32]) -> tuple[Interval, float]:
-    error = float(np.nanstd(spread, ddof=1))
-    return resampled_interval(difference, spread, weights), normal_p(difference, error)
-
-
-def _delong(scores: Floats, table: AnswerTable, a: int, b: int) -> tuple[Interval, float]:
-    test = delong_test(table.y, scores[a], scores[b])
-    half = Z * test.standard_error
-    n = len(table)
-    return Interval(test.difference, test.difference - half, test.difference + half, n, n), test.p
 
 
 def write_item_table(folder: str | Path, table: AnswerTable, judged: Sequence[Judged]) -> tuple[Path, Path]:

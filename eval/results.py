@@ -57,10 +57,6 @@ class MethodResult:
     """Share of right ones among the 80 % of the answers with the highest scores."""
     error_fall: Interval | None = None
     """By which share the error falls where only these 80 % are given; 0 is chance."""
-    spearman: Interval | None = None
-    """Rank correlation of the score with the ordered outcome `Comparison.ordinal`; None where there is none."""
-    kendall: Interval | None = None
-    """Kendall's tau-b of the score with the same outcome."""
     diff_stated: Interval | None = None
     """AUROC minus that of verbalised confidence, paired; None for verbalised confidence itself."""
     diff_control: Interval | None = None
@@ -334,23 +330,6 @@ class OfModel:
     """AUROC minus that of stated confidence, paired; None where none was stated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairTest:
-    """Whether one method distinguishes right from wrong better than a reference: AUROC, paired, on the same answers."""
-
-    method: str
-    reference: str
-    """Stated confidence, or the strongest single control."""
-    difference: Interval
-    """AUROC of the method minus that of the reference, with its interval before any correction."""
-    test: Literal["DeLong", "clustered bootstrap"]
-    """DeLong where every group has one answer, so that answers are independent; else the bootstrap over groups."""
-    p: float
-    """Two-sided p of no difference."""
-    p_holm: float
-    """p after Holm's correction over all pairs in the table."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stratum:
     """Answers of one difficulty."""
@@ -437,8 +416,6 @@ class Comparison:
 
     title: str
     """Heading of the report."""
-    summary: tuple[str, ...]
-    """Results in sentences."""
     provenance: Mapping[str, str]
     """Model, revision, dtype, task, items, answers, seeds, versions, command, date; shown in this order."""
     y: NDArray[np.integer]
@@ -457,10 +434,6 @@ class Comparison:
     """AUROC of each probe at every layer and position."""
     trajectories: Trajectories | None = None
     """Log-probabilities over the course of right and of wrong answers."""
-    pairs: tuple[PairTest, ...] = ()
-    """Paired tests of the methods against stated confidence and the strongest control."""
-    ordinal: str = ""
-    """Outcome that `MethodResult.spearman` and `kendall` correlate with; empty where no outcome has grades."""
     difficulty: Difficulty | None = None
     """The comparison at equal difficulty; None where the items have none."""
     overconfidence: tuple[Overconfidence, ...] = ()

@@ -29,7 +29,6 @@ from metaprobe.eval.results import (
     LayerSweep,
     MethodResult,
     Overconfidence,
-    PairTest,
     SeenMethod,
     SeenTokens,
     StageAccuracy,
@@ -109,10 +108,6 @@ def made_up(n=400, resamples=100, model=HOSTILE):
     answers = [[-rng.gamma(1, 0.9 - 0.5 * label, rng.integers(1, 60)) for label in y if label == k] for k in (0, 1)]
     return Comparison(
         title=f"What {model} knows about its own answers",
-        summary=(
-            "Stated confidence says little: AUROC 0.53 [0.48, 0.58].",
-            f"The probabilities of its tokens, and above all the hidden states of {model}, say more.",
-        ),
         provenance={
             "model": model,
             "revision": "12fd25f77366fa6b3b4b768ec3050bf629380bac",
@@ -155,17 +150,6 @@ def of_systems():
     stages = ("answer", "monitor", "control", "synthesis")
     return {
         "headline": METHOD_OF_ALL,
-        "pairs": tuple(
-            PairTest(
-                method=name,
-                reference="verbalised confidence",
-                difference=SOME,
-                test="DeLong",
-                p=p,
-                p_holm=min(1.0, 12 * p),
-            )
-            for name, p in ((METHOD_OF_ALL, 1e-9), ("length", 0.4))
-        ),
         "difficulty": Difficulty(
             by="dimension x level",
             strata=(Stratum("easy", 200, 0.7), Stratum("hard", 200, 0.3)),

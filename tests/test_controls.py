@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from metaprobe.eval.compare import method_results
 from metaprobe.eval.controls import LENGTH, MEAN, P_TRUE, QUESTION, TERMS, free_controls
 from metaprobe.eval.metrics.bootstrap import cluster_weights
-from metaprobe.eval.metrics.delong import holm
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.eval.metrics.strongest_control import against_controls
+from metaprobe.eval.metrics.strongest_control import against_controls, holm
 from metaprobe.training.audit import audit_method
 from metaprobe.training.controls import control_methods
 from metaprobe.training.methods import USUAL_LADDER, GivenScore

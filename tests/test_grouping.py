@@ -76,7 +76,7 @@ def test_four_repeated_questions_of_456_are_joined_the_audits_pass_and_the_summa
     assert said in describe(checkpoint)
     assert said in (tmp_path / "quality" / "README.md").read_text()
     compared = comparison(study, command="a test")
-    assert f"{said}." in compared.summary
+    assert f"{said}." in compared.notes
     held = Counter(audit.method for audit in compared.audits if audit.name.startswith(f"{audit.method} beats "))
     assert {compared.headline, study.ladder.name} <= held.keys(), "what the report recommends is audited"
     assert len(set(held.values())) == 1, "all against one list"

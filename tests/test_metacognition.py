@@ -11,11 +11,11 @@ from scipy.special import ndtr
 from scipy.stats import kendalltau, spearmanr
 
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
-from metaprobe.eval.metrics.delong import delong_covariance, holm
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import kendall, spearman
 from metaprobe.eval.metrics.selective import prediction_rejection_ratio, risk_coverage
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
+from metaprobe.eval.metrics.strongest_control import holm
 from metaprobe.eval.metrics.type2 import equal_grades, fit_meta_d, response_counts
 
 FEW = settings(max_examples=25)
@@ -129,20 +129,6 @@ def two_scores(draw):
     """y with both classes at least twice, and two scores with ties."""
     rows = draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=25))
     return np.array([*rows, (0, 1, 4), (0, 5, 2), (1, 2, 2), (1, 6, 3)], dtype=float).T
-
-
-@given(two_scores())
-def test_delong_agrees_with_placements_counted_one_by_one(data):
-    y, *scores = data
-    placed = []
-    for score in scores:
-        ones, zeros = score[y == 1], score[y == 0]
-        beats = (ones[:, None] > zeros) + 0.5 * (ones[:, None] == zeros)
-        placed.append((beats.mean(axis=1), beats.mean(axis=0)))
-    expected = np.cov([p[0] for p in placed]) / (y == 1).sum() + np.cov([p[1] for p in placed]) / (y == 0).sum()
-    aucs, covariance = delong_covariance(y, scores)
-    assert aucs == pytest.approx([auroc(y, score) for score in scores])
-    assert covariance == pytest.approx(expected)
 
 
 def test_holm_is_as_in_the_textbook_and_leaves_out_what_has_no_p():

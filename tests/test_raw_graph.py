@@ -20,18 +20,17 @@ from metaprobe.checkpoints import (
 )
 from metaprobe.checkpoints.graph_session import GraphSession
 from metaprobe.checkpoints.manifest import RAW, RAW_GOLDEN
-from metaprobe.probes.features import SCHEMA_NAMES as ALL_NAMES
 from metaprobe.probes.features import SEGMENTED, features, schema
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.training import raw_graph as raw_parity
 from metaprobe.training.calibration import Platt
 from metaprobe.training.heads import trees_graph
-from metaprobe.training.raw_graph import build_raw_graph, near_split, pad, pad_top, parity, raw_graph
+from metaprobe.training.raw_graph import build_raw_graph, near_split, pad, parity, raw_graph
 from metaprobe.training.trees import Trees, float32_thresholds
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 FULL = schema("full")
-SCHEMA_NAMES = [name for name in ALL_NAMES if not schema(name).uses_segments]
+SCHEMA_NAMES = ["full", "full+terms", "terms"]
 GOOD = [-0.5, -1.5, -0.25]
 
 
@@ -50,9 +49,10 @@ def readers():
     return {name: GraphSession(raw_graph(passes_on(name), name)) for name in SCHEMA_NAMES}
 
 
-def test_a_graph_of_one_series_is_not_made_for_features_of_two():
-    with pytest.raises(RecordError, match="knows nothing of the thinking before it"):
-        raw_graph(passes_on(SEGMENTED), SEGMENTED)
+@pytest.mark.parametrize("name", [SEGMENTED, "full+top", "prefix-10"])
+def test_a_graph_of_finished_answers_is_not_made_for_what_it_is_not_given(name):
+    with pytest.raises(RecordError, match=r"expected the schema terms, full or full\+terms: leave raw\.onnx out"):
+        raw_graph(passes_on(name), name)
 
 
 @pytest.fixture(scope="module")
@@ -81,21 +81,7 @@ def grown(X, feature, middle):
     return Trees(float32_thresholds(lightgbm.train(options, lightgbm.Dataset(X, y), 40)), {}, 0.0), Platt(1.1, -0.1)
 
 
-def inputs_for(name, responses, tops=None):
-    inputs = pad(responses)
-    return inputs | pad_top(tops, inputs["logprobs"].shape[1]) if schema(name).uses_top else inputs
-
-
-def tops_for(responses, k, seed):
-    """Each (T, k), descending, some alternatives not given; None for some responses."""
-    rng = np.random.default_rng(seed)
-    tops = [-np.sort(rng.exponential(3, (len(x), k)), axis=1).astype(np.float32) for x in responses]
-    for top in tops:
-        top[rng.random(len(top)) < 0.1, rng.integers(k) :] = np.nan
-    return [None if rng.random() < 0.2 else top for top in tops]
-
-
-@pytest.mark.parametrize("name", ["full", "prefix-3", "prefix-50"])
+@pytest.mark.parametrize("name", ["full", "full+terms"])
 def test_features_inside_the_graph_are_those_of_numpy_for_lengths_1_to_600(name, readers):
     rng = np.random.default_rng(0)
     shapes = [
@@ -107,7 +93,7 @@ def test_features_inside_the_graph_are_those_of_numpy_for_lengths_1_to_600(name,
     ]
     lengths = [*range(1, 61), 99, 100, 101, 255, 256, 600]
     responses = [shapes[i % len(shapes)](t).astype(np.float32) for i, t in enumerate([*lengths] * 2)]
-    found = readers[name].run(inputs_for(name, responses))["head"]
+    found = readers[name].run(pad(responses))["head"]
     expected = features(schema(name), responses)
     np.testing.assert_allclose(found, expected, **TOLERANCE)
     assert np.isnan(expected).any()
@@ -123,12 +109,11 @@ ragged = st.one_of(
 
 
 @settings(max_examples=40)
-@given(st.lists(ragged, min_size=1, max_size=5), st.sampled_from(SCHEMA_NAMES), st.integers(1, 5), st.integers(0, 999))
-@example([np.array([-9999.0] + [-0.1] * 60, np.float32), np.array([-0.1] * 60 + [-9999.0], np.float32)], "full", 1, 0)
-def test_features_inside_the_graph_are_those_of_numpy_in_every_schema(readers, responses, name, k, seed):
-    tops = tops_for(responses, k, seed)
-    found = readers[name].run(inputs_for(name, responses, tops))["head"]
-    np.testing.assert_allclose(found, features(schema(name), responses, tops), **TOLERANCE)
+@given(st.lists(ragged, min_size=1, max_size=5), st.sampled_from(SCHEMA_NAMES))
+@example([np.array([-9999.0] + [-0.1] * 60, np.float32), np.array([-0.1] * 60 + [-9999.0], np.float32)], "full")
+def test_features_inside_the_graph_are_those_of_numpy_in_every_schema(readers, responses, name):
+    found = readers[name].run(pad(responses))["head"]
+    np.testing.assert_allclose(found, features(schema(name), responses), **TOLERANCE)
 
 
 @pytest.mark.parametrize("padding", [np.nan, np.inf, -np.inf, 7.0, -3.0])
@@ -165,16 +150,6 @@ def test_heads_are_those_of_the_features_in_graph(forest, responses):
     assert expected["correct"].std() > 0.1  # or else agreement would mean little
 
 
-def test_heads_with_alternatives_are_those_of_the_features_in_graph(responses):
-    tops = tops_for(responses, 3, 0)
-    wanted = schema("prefix-10+top")
-    X = features(wanted, responses, tops)
-    graph = trees_graph({"correct": grown(X, "first10.entropy.max", 1.0)}, width=X.shape[1])
-    session = GraphSession(build_raw_graph(graph, wanted.name, responses, tops))
-    unknown = session.run(inputs_for(wanted.name, responses, [None] * len(responses)))["correct"]
-    assert np.abs(unknown - GraphSession(graph).run({"features": X})["correct"]).max() > 0.1  # they are used
-
-
 def test_graph_that_disagrees_is_not_let_out(forest, responses, monkeypatch):
     monkeypatch.setattr(raw_parity, "raw_graph", lambda graph, name: raw_graph(doubled(forest), name))
     with pytest.raises(GoldenMismatch, match="raw graph differs"):
@@ -192,8 +167,8 @@ def doubled(forest: bytes) -> bytes:
 
 
 def test_graph_of_other_features_is_refused(forest):
-    with pytest.raises(RecordError, match=r"\[\[153\]\].*24 features.*'prefix-10'"):
-        raw_graph(forest, "prefix-10")
+    with pytest.raises(RecordError, match=r"\[\[153\]\].*'terms'"):
+        raw_graph(forest, "terms")
     newer = onnx.load_from_string(forest)
     next(opset for opset in newer.opset_import if opset.domain == "").version = 18
     with pytest.raises(RecordError, match=r"opset 18; expected .* from 15 to 17"):
@@ -249,7 +224,7 @@ def test_extra_graph_is_held_to_the_same_guard(saved, forest):
     ("extra", "said"),
     [
         (lambda: {}, r"holds no raw\.onnx"),
-        (lambda: {RAW: raw_graph(passes_on("prefix-3"), "prefix-3")}, r"outputs correct.*raw\.onnx has head"),
+        (lambda: {RAW: raw_graph(passes_on("terms"), "terms")}, r"outputs correct.*raw\.onnx has head"),
     ],
 )
 def test_a_raw_graph_that_is_missing_or_gives_other_outputs_is_refused(saved, extra, said):

@@ -198,7 +198,7 @@ def test_the_text_table_fits_110_columns_and_marks_the_winner(comparison):
 
 
 def test_a_comparison_refuses_methods_of_one_name_or_another_length(comparison):
-    given = {"title": "t", "summary": (), "provenance": {}}
+    given = {"title": "t", "provenance": {}}
     with pytest.raises(ValueError, match="names of their own"):
         Comparison(**given, y=comparison.y, methods=comparison.methods[:1] * 2)
     with pytest.raises(ValueError, match="400 probabilities for 3 labels"):

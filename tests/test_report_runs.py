@@ -66,7 +66,7 @@ def test_learned_scores_are_shown_at_their_own_tokens_and_must_have_the_same(pla
 
 def test_recorded_metacrit_runs_fill_their_sections():
     runs = list(RunStore(RECORDED / "creak-metacrit"))
-    empty = Comparison(title="t", summary=(), provenance={}, y=np.array([0, 1]), methods=())
+    empty = Comparison(title="t", provenance={}, y=np.array([0, 1]), methods=())
     found = with_runs(empty, runs, resamples=20)
     assert {"answer", "synthesis", "final"} <= {row.stage for row in found.stages}
     assert found.routing == ()

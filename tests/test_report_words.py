@@ -182,8 +182,8 @@ def test_figures_in_the_words_are_those_of_the_comparison(comparison):
     assert f"{number(stated.stated.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated" in said
     unlearned = replace(comparison, methods=comparison.methods[:9], headline="")
     assert f"that {STRONGEST} trusts most" in " ".join(brief(unlearned).found)
-    empty = Comparison(title="t", summary=(), provenance={}, y=np.array([0, 1]), methods=())
-    assert (brief(empty).parts, verdict_words(empty)) == ((), ())
+    empty = Comparison(title="t", provenance={}, y=np.array([0, 1]), methods=())
+    assert (brief(empty).found, brief(empty).do, verdict_words(empty)) == ((), (), ())
 
 
 def test_the_method_named_beforehand_speaks_for_the_learned_ones_or_else_the_last_of_them(comparison):

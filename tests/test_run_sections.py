@@ -7,10 +7,9 @@ import pytest
 from stored_runs import example
 
 from metaprobe.eval.table import AnswerTable, bare_table
-from metaprobe.records.types import Call, Label, Run
+from metaprobe.records.types import Call, Run
 from metaprobe.training.comparison import (
     answers_of,
-    collect_grades,
 )
 
 
@@ -36,19 +35,3 @@ def test_answers_come_in_the_order_of_the_table_as_the_system_that_gave_them_rea
     assert items == [runs[2].item, runs[1].item, runs[0].item]
     with pytest.raises(KeyError):
         answers_of(runs[:1], table_of("c"))
-
-
-def test_grades_of_the_answers_are_collected_by_name_and_what_a_checkpoint_read_is_none() -> None:
-    run = replace(
-        answer("a", "x"),
-        labels=(
-            Label("a", "quality", 7.0, "judge"),
-            Label("a", "signal:quality", 0.5, "digest"),
-            Label("elsewhere", "level", 1.0, "judge"),
-        ),
-    )
-    other = replace(answer("b", "y"), labels=(Label("b", "evidence", 2.0, "judge"),))
-    found = collect_grades([run, other], table_of("b", "a", "c"))
-    assert set(found) == {"quality", "evidence"}
-    np.testing.assert_array_equal(found["quality"], [np.nan, 7.0, np.nan])
-    np.testing.assert_array_equal(found["evidence"], [2.0, np.nan, np.nan])

@@ -21,8 +21,6 @@ from metaprobe.eval.compare import (
     add_details,
     auroc_gain,
     method_results,
-    ordinal_outcome,
-    pair_tests,
 )
 from metaprobe.eval.gate_performance import HeldOutLooks, gate_report
 from metaprobe.eval.metacognition import (
@@ -39,7 +37,7 @@ from metaprobe.eval.table import answer_table
 from metaprobe.records.store import RunStore
 
 RECORDED = Path(__file__).parent.parent / "recorded"
-EMPTY = Comparison(title="t", summary=(), provenance={}, y=np.array([0, 1]), methods=())
+EMPTY = Comparison(title="t", provenance={}, y=np.array([0, 1]), methods=())
 
 
 FEW = 15
@@ -86,13 +84,10 @@ DOMAINS = dataclasses.replace(TABLE, tasks=np.array(["a", "b"])[np.arange(600) /
 
 CASES: dict[str, Callable[..., Any]] = {
     "methods": lambda **drawn: method_results(TABLE, JUDGED, **drawn),
-    "details": lambda **drawn: add_details(
-        TABLE, JUDGED, method_results(TABLE, JUDGED, **drawn), ordinal=ordinal_outcome(TABLE, {}), **drawn
-    ),
+    "details": lambda **drawn: add_details(TABLE, JUDGED, method_results(TABLE, JUDGED, **drawn), **drawn),
     "difficulty": lambda **drawn: at_equal_difficulty(TABLE, JUDGED, difficulty_strata(TABLE), **drawn),
     "overconfidence": lambda **drawn: overconfidence(TABLE, JUDGED, None, **drawn),
     "efficiency": lambda **drawn: metacognitive_efficiency(OBSERVED[0], OBSERVED[1][:1], OBSERVED[2], **drawn),
-    "pairs": lambda **drawn: pair_tests(TABLE, JUDGED, **drawn),
     "coupling": lambda **drawn: coupling(recorded("creak-metacrit"), **drawn),
     "gate": lambda **drawn: gate_report(LOOKS, **drawn),
     "stages": lambda **drawn: with_runs(EMPTY, recorded("creak-metacrit"), **drawn),

@@ -233,7 +233,7 @@ def test_a_token_that_is_not_known_yet_waits_and_is_pushed_later_with_its_own_ro
     drawn.append(5)
     step(processor, 2)
     expected = [float(torch.log_softmax(row[0], -1)[token]) for row, token in ((first, 0), (second, 5))]
-    assert [logprob for logprob, _ in gate.pushed] == pytest.approx(expected)
+    assert gate.pushed == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("asked", "end"), [({}, OWN_END), ({"metaprobe_gate_end": OTHER_END}, OTHER_END)])
@@ -268,7 +268,7 @@ def test_a_token_that_another_processor_ruled_out_is_passed_over(module: Any, ga
     drawn.append(1)
     processor.apply(torch.zeros(1, WORDS))
     [(_, gate)] = gates.begun
-    assert [logprob for logprob, _ in gate.pushed] == pytest.approx([-float(torch.log(torch.tensor(12.0)))])
+    assert gate.pushed == pytest.approx([-float(torch.log(torch.tensor(12.0)))])
 
 
 def test_requests_that_go_and_move_take_their_gates_with_them(module: Any, gates: PlannedGates) -> None:

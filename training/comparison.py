@@ -1,4 +1,4 @@
-"""The comparison of a study: methods of the user's own, sentences about the numbers, and the report's files."""
+"""The comparison of a study: methods of the user's own, everything that the report shows, and the report's files."""
 
 import csv
 import json
@@ -15,22 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
-from metaprobe.checkpoints.table import format_interval, p_value
 from metaprobe.eval.answers import accuracy_rows, auroc_by_tokens_seen, trajectories, with_runs
 from metaprobe.eval.compare import (
     BEST_BASELINE,
     add_details,
-    calibration_words,
     headline_by_model,
     method_results,
-    ordinal_outcome,
-    pair_tests,
     write_item_table,
 )
-from metaprobe.eval.controls import PROMPT, STATED, control_named
+from metaprobe.eval.controls import PROMPT, control_named
 from metaprobe.eval.metacognition import (
     NotTwoChoice,
     at_equal_difficulty,
@@ -40,17 +35,12 @@ from metaprobe.eval.metacognition import (
     overconfidence,
     two_choice_responses,
 )
-from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.strongest_control import ControlDifference
 from metaprobe.eval.results import (
     Comparison,
-    Difficulty,
     Finding,
     LayerSweep,
     LearningCurve,
     MethodResult,
-    Overconfidence,
-    PairTest,
     Place,
     TwoChoice,
 )
@@ -174,7 +164,6 @@ def first_token_scores(evidence: Evidence, *, folds: int, seed: int) -> dict[str
     return {FIRST_TOKENS: by_count} if by_count else {}
 
 
-SIGNIFICANT = 0.05
 EXPORTED = {BLEND: "blend", LADDER: "quality", BEFORE: "hidden --when before", AFTER: "hidden --when after"}
 EXPORTED |= {DECISIONS: "quality --reads decisions"}
 """Methods of which there are checkpoints: what of `metaprobe train` writes them."""
@@ -192,121 +181,6 @@ def headline_method(results: Sequence[MethodResult]) -> MethodResult:
     return next((candidate for candidate in (*learned, *own) if candidate is not None), results[0])
 
 
-def headline_sentences(results: Sequence[MethodResult], *, y: NDArray[Any], baselines: Sequence[str]) -> list[str]:
-    """Returns the main result: accuracy, stated confidence, and the headline method beside its controls.
-
-    `y` (n,) is 1 for a right answer; `baselines` are the controls that the folds chose on their selection data.
-    """
-    by_name = {result.name: result for result in results}
-    learned = headline_method(results)
-    sentences = [f"{np.mean(y):.0%} of {len(y)} answers are right."]
-    if (stated := by_name.get(STATED)) is not None:
-        sentences.append(
-            f"Asked for its confidence, which it stated for {stated.coverage:.0%} of the answers, the model "
-            f"distinguishes right from wrong answers with AUROC {format_interval(stated.auroc)}: "
-            f"{_against_chance(stated.auroc)}."
-        )
-        sentences += calibration_words(stated)
-    if learned.family == "explicit":
-        return sentences
-    kind = "learned method named beforehand" if learned.family == "learned" else "method of your own"
-    sentences.append(f"The {kind} ({learned.name}) reaches {format_interval(learned.auroc)}.")
-    return sentences + _beside_controls(learned, by_name, Counter(baselines))
-
-
-def _beside_controls(learned: MethodResult, by_name: Mapping[str, MethodResult], baselines: Counter[str]) -> list[str]:
-    sentences = []
-    if (over := learned.controls) is not None:
-        sentences.append(
-            f"The strongest of {len(over.controls)} controls on these answers is "
-            f"{control_named(over.strongest.name)} with {format_interval(by_name[over.strongest.name].auroc)}; the "
-            f"method's gain over it is {_describe_gain(over.strongest)}; it beats {_count_beaten(over.controls)}."
-        )
-    if (base := by_name.get(BEST_BASELINE)) is not None:
-        chosen = ", ".join(f"{name} in {folds}" for name, folds in baselines.most_common())
-        sentences.append(
-            f"The control chosen in advance, on selection data in each of {sum(baselines.values())} folds ({chosen}), "
-            f"reaches {format_interval(base.auroc)}."
-        )
-    if learned.within_runs is not None and (inside := learned.controls_within) is not None:
-        sentences.append(
-            f"Among answers of one run (model, task, way of asking) the learned method reaches "
-            f"{format_interval(learned.within_runs)}, its strongest control there, {inside.strongest.name}, "
-            f"{inside.strongest.estimate:.2f}; the gain is {_describe_gain(inside.strongest)}."
-        )
-    return sentences
-
-
-def _describe_gain(over: ControlDifference) -> str:
-    """`+0.03 [+0.01, +0.05] (p < 0.001 after Holm's correction), so it is better`."""
-    if over.beaten:
-        says = "so it is better"
-    else:
-        says = "so it is worse" if over.difference.high < 0 else "so this sample does not settle which is better"
-    p = p_value(over.p_holm)
-    shown = p if p.startswith("<") else f"= {p}"
-    return f"{format_interval(over.difference, signed=True)} (p {shown} after Holm's correction), {says}"
-
-
-def _count_beaten(controls: Sequence[ControlDifference]) -> str:
-    beaten = sum(control.beaten for control in controls)
-    return f"all {beaten}" if beaten == len(controls) else f"{beaten} of {len(controls)}"
-
-
-def _against_chance(auroc: Interval) -> str:
-    if auroc.low > 0.5:
-        return "better than chance"
-    return "worse than chance" if auroc.high < 0.5 else "not distinguishable from chance"
-
-
-def further_sentences(
-    results: Sequence[MethodResult],
-    pairs: Sequence[PairTest],
-    equal: Difficulty | None,
-    gaps: Sequence[Overconfidence],
-    efficiency: TwoChoice | None,
-) -> list[str]:
-    """Returns what remains at equal difficulty and after correction, and how far stated confidence is off."""
-    learned = headline_method(results).name
-    sentences = []
-    if equal is not None:
-        within = {row.method: row.auroc for row in equal.methods}
-        shown = [f"{name} {format_interval(within[name])}" for name in (STATED, learned) if name in within]
-        sentences.append(f"At equal difficulty ({equal.by}) the AUROC is: {', '.join(shown)}.")
-    if pairs:
-        stand = sum(pair.p_holm < SIGNIFICANT for pair in pairs)
-        sentences.append(
-            f"{stand} of {len(pairs)} differences from stated confidence or the strongest control stand after Holm's "
-            f"correction ({pairs[0].test}, p < {SIGNIFICANT})."
-        )
-    own = [row for row in gaps if row.method == STATED]
-    if own:
-        levels = ", ".join(f"{row.level} {row.gap.estimate:+.2f}" for row in own[1:])
-        sentences.append(
-            f"Stated confidence minus accuracy is {format_interval(own[0].gap, signed=True)}"
-            f"{f' ({levels})' if levels else ''}."
-        )
-    if efficiency is not None:
-        sentences += _describe_choices(efficiency, learned)
-    return sentences
-
-
-def _describe_choices(choices: TwoChoice, learned: str) -> list[str]:
-    """The answers as choices between two; those that are none are wrong for another reason than not knowing."""
-    methods = [row for row in choices.methods if row.method in (STATED, learned)]
-    aurocs = ", ".join(f"{row.method} {format_interval(row.type2_auroc)}" for row in methods)
-    unreadable = (
-        f"{choices.unreadable} of {choices.n + choices.unreadable} answers state neither choice and count as wrong. "
-    )
-    ratios = ", ".join(f"{row.method} {format_interval(row.m_ratio)}" for row in methods if row.m_ratio is not None)
-    reason = next((row.refused for row in methods if row.refused), "")
-    return [
-        f"{unreadable if choices.unreadable else ''}Among answers that choose, the AUROC is: {aurocs}.",
-        f"d' of the answers is {format_interval(choices.d_prime)}; "
-        + (f"M-ratio: {ratios}." if ratios else f"there is no M-ratio, for {reason}."),
-    ]
-
-
 def recommended_checkpoint(results: Sequence[MethodResult]) -> str:
     """Returns sentences about the checkpoint of the headline method; empty where there is none of it."""
     headline = headline_method(results)
@@ -319,17 +193,6 @@ def recommended_checkpoint(results: Sequence[MethodResult]) -> str:
     if (over := headline.controls) is not None and not over.beaten:
         found += f" It is not shown to beat {control_named(over.standing[0].name)}: that may do as well."
     return found
-
-
-def collect_grades(runs: Sequence[Run], table: AnswerTable) -> dict[str, NDArray[np.float64]]:
-    """Every label of these answers beside their target: name -> (n,), NaN where an answer has none of it."""
-    row = {call_id: i for i, call_id in enumerate(table.call_ids.tolist())}
-    grades: dict[str, NDArray[np.float64]] = {}
-    for run in runs:
-        for label in run.labels:
-            if label.call_id in row and ":" not in label.name:  # `signal:...` is what a checkpoint read
-                grades.setdefault(label.name, np.full(len(table), np.nan))[row[label.call_id]] = label.value
-    return grades
 
 
 def answers_of(runs: Sequence[Run], table: AnswerTable) -> tuple[list[Item], list[str | None]]:
@@ -394,27 +257,18 @@ def comparison(
     """Returns everything that a report shows of a study.
 
     `shipped`: which layer and position the checkpoint of a probe reads, by the probe's name, where there are any.
-    What needs the `runs` themselves (metacognitive efficiency, monitoring and control, graded labels) is left out
-    where none are given.
+    What needs the `runs` themselves, as metacognitive efficiency does, is left out where none are given.
     """
     evidence, fits, seed = study.evidence, study.fits, study.seed
     table = evidence.table
-    ordinal = ordinal_outcome(table, collect_grades(runs, table))
     plain = method_results(table, fits.methods, seed=seed)
-    results = add_details(table, fits.methods, plain, ordinal=ordinal, seed=seed)
+    results = add_details(table, fits.methods, plain, seed=seed)
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == WORDS), None))
     equal = None if strata is None else at_equal_difficulty(table, fits.methods, strata, seed=seed)
-    pairs = pair_tests(table, fits.methods, seed=seed)
-    gaps = overconfidence(table, fits.methods, strata, seed=seed)
     efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
     first_tokens = first_token_scores(evidence, folds=len(fits.roles), seed=seed)
     compared = Comparison(
         title="Explicit and implicit metacognition",
-        summary=(
-            *headline_sentences(results, y=table.y, baselines=fits.best_baseline),
-            *([f"{evidence.regrouped}."] if evidence.regrouped else []),
-            *further_sentences(results, pairs, equal, gaps, efficiency),
-        ),
         headline=headline_method(results).name,
         provenance=_provenance(evidence, command, seed),
         y=table.y,
@@ -427,10 +281,8 @@ def comparison(
         by_model=headline_by_model(table, fits.methods, headline_method(results).name, seed=seed),
         sweeps=_sweeps(study.methods, fits, results, shipped or {}),
         trajectories=trajectories(table),
-        pairs=pairs,
-        ordinal=ordinal.name if ordinal else "",
         difficulty=equal,
-        overconfidence=gaps,
+        overconfidence=overconfidence(table, fits.methods, strata, seed=seed),
         two_choice=efficiency,
         two_choice_refused=refused,
         seen=auroc_by_tokens_seen(table, learned=first_tokens, seed=seed),
@@ -451,7 +303,7 @@ def _audits(study: Study) -> tuple[Finding, ...]:
 def _limits(evidence: Evidence, *, has_difficulty: bool) -> list[str]:
     """Returns a sentence for each thing that these answers do not allow to be shown."""
     n, without = len(evidence.table), evidence.without_hidden
-    limits = []
+    limits = [f"{evidence.regrouped}."] if evidence.regrouped else []
     if not has_difficulty:
         limits.append(
             f"Difficulty: the items have no levels, and {WORDS} knows nothing of it; nothing is held constant."

@@ -15,16 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.checkpoints import GoldenMismatch
 from metaprobe.checkpoints.graph_session import Arrays, GraphSession
-from metaprobe.probes.features import TERM_NAMES, TOP_SERIES, Schema, Series, Window, features, schema
+from metaprobe.probes.features import TERM_NAMES, Schema, Series, Window, features, schema
 from metaprobe.probes.terms import FLOOR, MOST_SURPRISING
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.logprobs import ROUNDING
-from metaprobe.records.types import FloatArray
 from metaprobe.training.graphs import GraphBuilder
 
-LOGPROBS, LENGTHS, TOP_LOGPROBS = "logprobs", "lengths", "top_logprobs"
-"""Inputs: (n, T) float32, (n,) int64, and for the "+top" schemas (n, T, k) float32."""
+LOGPROBS, LENGTHS = "logprobs", "lengths"
+"""Inputs: (n, T) float32 and (n,) int64."""
 INNER = "scored/"
 """Begins every name of the features-in graph."""
 OPSETS = range(15, 18)
@@ -38,9 +37,8 @@ _LAID_OUT = ("mean", "median", "min", "max", "range", "var", "std", "slope")
 def raw_graph(features_graph: bytes, schema_name: str) -> bytes:
     """One ONNX model from `logprobs` (n, T) and `lengths` (n,) to the outputs of `features_graph`.
 
-    `features_graph` takes the features of that schema, float32 (n, d). The log-probabilities are in nats; what lies
-    beyond a response's length may be anything. A schema with "+top" has a third input, `top_logprobs` (n, T, k), each
-    token's alternatives in descending order, NaN where it has fewer.
+    `features_graph` takes the features of that schema, float32 (n, d), of finished responses. The log-probabilities are
+    in nats; what lies beyond a response's length may be anything.
 
     A graph cannot refuse: all outputs are NaN for a row that `parse_response` would refuse (no tokens, a length beyond
     T, a log-probability that is NaN, infinite or above 0 by more than rounding), and the other rows are as ever.
@@ -48,10 +46,10 @@ def raw_graph(features_graph: bytes, schema_name: str) -> bytes:
     onnx = require("onnx", "fit")
     require("onnx.compose", "fit")
     features = schema(schema_name)
-    if features.uses_segments:
+    if features.uses_segments or features.uses_top or features.limit is not None:
         raise RecordError(
-            f"the predictor reads {schema_name!r}, and a graph of one answer's log-probabilities knows nothing of the"
-            " thinking before it; expected a schema without segments: leave raw.onnx out"
+            f"the predictor reads {schema_name!r}, and raw.onnx is given a finished answer's log-probabilities, and "
+            "neither its thinking nor alternatives; expected the schema terms, full or full+terms: leave raw.onnx out"
         )
     model = onnx.load_from_string(features_graph)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
@@ -69,8 +67,6 @@ def raw_graph(features_graph: bytes, schema_name: str) -> bytes:
     closing = [onnx.helper.make_node("Add", [INNER + output.name, unknown], [output.name]) for output in outputs]
     number, info = onnx.TensorProto.FLOAT, onnx.helper.make_tensor_value_info
     inputs = [info(LOGPROBS, number, ["n", "T"]), info(LENGTHS, onnx.TensorProto.INT64, ["n"])]
-    if features.uses_top:
-        inputs.append(info(TOP_LOGPROBS, number, ["n", "T", "k"]))
     graph = onnx.helper.make_graph(
         [*outer.nodes, *inner.node, *closing],
         "metaprobe",
@@ -138,26 +134,22 @@ def _features(g: _Nodes, schema: Schema) -> str:
     tokens = g.add("Shape", LOGPROBS, start=1, end=2)
     lengths = g.clip(LENGTHS, g.constant([1]), tokens)  # (n,); of a row that is not readable, something is read
     seen = g.add("ReduceMax", g.add("Concat", lengths, g.constant([1]), axis=0), axes=[0], keepdims=1)
-    if schema.limit is not None:
-        seen = g.add("Min", seen, g.constant([schema.limit]))
     if not schema.windows:
         return g.cast(_terms(g, lengths, seen), np.float32)
-    forwards = _series(g, schema, seen)  # (n, q, seen)
-    both = forwards if schema.limit is not None else _both_ways(g, forwards, lengths, seen)  # (n, 2 q, seen)
-    kinds = ["", *(f"{name}." for name in TOP_SERIES)] if schema.uses_top else [""]
+    logprobs = g.add("Min", g.first(LOGPROBS, seen, 1), g.constant(0, np.float32))
+    forwards = g.unsqueeze(g.cast(logprobs, np.float64), 1)  # (n, 1, seen)
+    both = _both_ways(g, forwards, lengths, seen)  # (n, 2, seen)
     blocks, names = [], []
     for windows, widths, reach in _groups(g, schema, g.unsqueeze(lengths, 1, 2), seen):
-        one_way = schema.limit is not None or windows[0].percent == 100
+        one_way = windows[0].percent == 100
         sides = ["first"] if one_way else ["first", "last"]
         values = g.first(forwards if one_way else both, reach, 2)
-        columns = [(side, kind, w, s) for side in sides for kind in kinds for w in windows for s in _LAID_OUT]
-        direction = [1] * len(kinds) + [-1] * len(kinds) * (len(sides) - 1)
-        statistics = _statistics(g, values, widths, reach, direction)  # (n, sides * kinds, windows, statistics)
+        columns = [(side, w, s) for side in sides for w in windows for s in _LAID_OUT]
+        statistics = _statistics(g, values, widths, reach, [1, -1][: len(sides)])  # (n, sides, windows, statistics)
         blocks.append(g.add("Reshape", statistics, g.constant([0, len(columns)])))
-        names += [f"{w.name.replace('first', side)}.{kind}{s}" for side, kind, w, s in columns]
-    if schema.limit is None:
-        blocks.append(g.unsqueeze(g.cast(lengths, np.float64), 1))
-        names.append("length")
+        names += [f"{w.name.replace('first', side)}.{s}" for side, w, s in columns]
+    blocks.append(g.unsqueeze(g.cast(lengths, np.float64), 1))
+    names.append("length")
     if schema.uses_terms:
         blocks.append(_terms(g, lengths, seen))
         names += TERM_NAMES
@@ -201,29 +193,8 @@ def _terms(g: _Nodes, lengths: str, seen: str) -> str:
     return g.add("Concat", *logs, g.add("Sub", early, later), length, axis=1)
 
 
-def _series(g: _Nodes, schema: Schema, seen: str) -> str:
-    """Returns the series, float64 (n, q, seen): log-probability, and with tops entropy and margin, token by token."""
-    logprobs = g.add("Min", g.first(LOGPROBS, seen, 1), g.constant(0, np.float32))
-    series = g.unsqueeze(g.cast(logprobs, np.float64), 1)
-    if not schema.uses_top:
-        return series
-    top = g.cast(g.first(TOP_LOGPROBS, seen, 1), np.float64)  # (n, seen, k)
-    best = g.first(top, g.constant([1]), 2)
-    none = g.add("Mul", best, g.nan(np.float64))  # stands in for the second where k = 1
-    second = g.add("Slice", g.add("Concat", top, none, axis=2), g.constant([1]), g.constant([2]), g.constant([2]))
-    # The same as in `entropy`: -1e6 stands for "not given", and where nothing is given 0 / 0 makes NaN.
-    shifted = g.add("Sub", top, best)
-    shifted = g.add("Where", g.add("IsNaN", shifted), g.constant(-1e6, np.float64), shifted)
-    weights = g.add("Exp", shifted)
-    total = g.sum(weights)
-    surprise = g.add("Div", g.sum(g.add("Mul", weights, shifted)), total)
-    columns = [g.add("Sub", g.add("Log", total), surprise), g.add("Sub", best, second)]
-    tops = g.add("Transpose", g.add("Concat", *columns, axis=2), perm=[0, 2, 1])
-    return g.add("Concat", series, tops, axis=1)
-
-
 def _both_ways(g: _Nodes, series: str, lengths: str, seen: str) -> str:
-    """(n, q, T) -> (n, 2 q, T): each response as it is, then from its last token to its first."""
+    """(n, 1, T) -> (n, 2, T): each response as it is, then from its last token to its first."""
     last = g.add("Sub", g.unsqueeze(lengths, 1), g.constant(1))
     places = g.add("Max", g.add("Sub", last, g.positions(seen)), g.constant(0))  # (n, T)
     places = g.add("Expand", g.unsqueeze(places, 1), g.add("Shape", series))
@@ -318,7 +289,6 @@ def build_raw_graph(
     features_graph: bytes,
     schema_name: str,
     logprobs: Sequence[Series],
-    top_logprobs: Sequence[FloatArray | None] | None = None,
 ) -> bytes:
     """Returns `raw_graph`, checked to give the same outputs as `features_graph` for the features of these responses.
 
@@ -328,15 +298,12 @@ def build_raw_graph(
         raise InvalidResponse("there are no responses to hold the raw graph against; expected at least 1")
     graph = raw_graph(features_graph, schema_name)
     wanted = schema(schema_name)
-    tops = top_logprobs if wanted.uses_top else None
-    X = features(wanted, logprobs, tops)
+    X = features(wanted, logprobs)
     inner, whole = GraphSession(features_graph), GraphSession(graph)
     [features_input] = inner.inputs
     # Alike in length, so that little is padded.
     for rows in np.array_split(np.argsort([len(x) for x in logprobs]), math.ceil(len(logprobs) / BATCH)):
         inputs = pad([logprobs[i] for i in rows])
-        if wanted.uses_top:
-            inputs |= pad_top([tops[i] if tops is not None else None for i in rows], inputs[LOGPROBS].shape[1])
         near = near_split(features_graph, X[rows])
         expected, actual = inner.run({features_input.name: X[rows]}), whole.run(inputs)
         agreement = parity(expected, actual, near)
@@ -355,16 +322,6 @@ def pad(logprobs: Sequence[Series]) -> Arrays:
     values = np.full((len(lengths), lengths.max()), np.nan, dtype=np.float32)
     values[np.arange(values.shape[1]) < lengths[:, None]] = np.concatenate(list(logprobs))
     return {LOGPROBS: values, LENGTHS: lengths}
-
-
-def pad_top(top_logprobs: Sequence[FloatArray | None], tokens: int) -> Arrays:
-    """Input `top_logprobs` (n, tokens, k): each (T_i, k_i) widened to the largest k with NaN, all NaN where None."""
-    k = max([1, *(top.shape[1] for top in top_logprobs if top is not None)])
-    values = np.full((len(top_logprobs), tokens, k), np.nan, dtype=np.float32)
-    for row, top in zip(values, top_logprobs, strict=True):
-        if top is not None:
-            row[: len(top), : top.shape[1]] = top
-    return {TOP_LOGPROBS: values}
 
 
 def parity(expected: Mapping[str, NDArray[Any]], actual: Mapping[str, NDArray[Any]], near: NDArray[np.bool_]) -> Parity:

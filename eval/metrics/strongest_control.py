@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, resample_values, resampled_interval
-from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ranked import Floats, MetricFunction
+from metaprobe.records.extras import require
 
 LEVEL = 0.95
 
@@ -138,3 +138,27 @@ def _p_value(difference: Interval, resamples: Floats) -> float:
         # The same in every resample, as between a perfect score and a constant: as rare as resamples can show.
         return 1 / (known.size + 1)
     return normal_p(difference.estimate, error if error >= 1e-12 else 0.0)
+
+
+def normal_p(difference: float, standard_error: float) -> float:
+    """Returns the two-sided p of a normally distributed difference from 0.
+
+    It is nan where the standard error is 0 and the difference is not.
+    """
+    if standard_error == 0:
+        return 1.0 if abs(difference) < 1e-12 else float("nan")
+    return float(2 * require("scipy.stats", "fit").norm.sf(abs(difference) / standard_error))
+
+
+def holm(p: ArrayLike) -> Floats:
+    """p-values (k,) after Holm's step-down correction for k tests, in the order given; nan stays out and nan.
+
+    Holm 1979, Scandinavian Journal of Statistics 6: 65-70.
+    """
+    values = np.asarray(p, dtype=np.float64)
+    adjusted = np.full(values.shape, np.nan)
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    steps = values[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted

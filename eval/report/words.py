@@ -90,17 +90,6 @@ class Brief:
     sure: tuple[str, ...]
     do: tuple[str, ...]
 
-    @property
-    def parts(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-        """(id, heading, sentences), those that have any."""
-        every = (
-            ("asked", "What was asked", self.asked),
-            ("found", "What was found", self.found),
-            ("sure", "How sure this is", self.sure),
-            ("do", "What to do", self.do),
-        )
-        return tuple(part for part in every if part[2])
-
 
 def brief(comparison: Comparison) -> Brief:
     """The summary of a comparison; empty parts where it has no methods."""

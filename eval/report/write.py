@@ -151,7 +151,6 @@ def _glance(comparison: Comparison) -> Section:
         ("found", "What was found", told.found),
         ("sure", "How sure this is", told.sure),
         ("do", "What to do", told.do),
-        ("figures", "In numbers", comparison.summary),
     )
     return Section(
         ident="glance",

@@ -4,13 +4,11 @@ Every interval resamples groups of items. Runs without an outcome count for cost
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, grouped_mean
 from metaprobe.eval.results import Agreement, Failures, StageAccuracy, StageSimilarity
@@ -28,9 +26,6 @@ PATTERNS = (BOTH, CONTROL_ONLY, MONITOR_ONLY, NEITHER, UNREADABLE)
 
 COLLAPSE, GAP, RECONCILIATION = "consensus collapse", "knowledge gap", "reconciliation failure"
 FAILURES = (COLLAPSE, GAP, RECONCILIATION, UNREADABLE)
-
-Embed = Callable[[Sequence[str]], NDArray[np.floating]]
-"""n texts -> (n, d)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,34 +124,25 @@ def failure_types(runs: Iterable[Run]) -> Failures:
     return Failures(counts, float(np.mean(evidence)) if evidence else float("nan"))
 
 
-def similarity_flow(
-    runs: Iterable[Run],
-    *,
-    reference: Literal["previous", "final", "gold"] = "previous",
-    embed: Embed | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> tuple[StageSimilarity, ...]:
-    """Cosine similarity of each stage's text to the stage before it, to the last stage's text, or to the gold answer.
+def similarity_flow(runs: Iterable[Run]) -> tuple[StageSimilarity, ...]:
+    """Cosine similarity of each stage's text to that of the stage before it, by TF-IDF over all texts.
 
-    The paper says `final` in section 4 and `gold` in figure 4, with text-embedding-3-small. Without `embed`, texts are
-    compared by TF-IDF over all of them: shared words, not meaning. Raises `RecordError` where no run has two stages.
+    That is of shared words, not of meaning: the paper takes text-embedding-3-small. Raises `RecordError` where no run
+    has two stages.
     """
-    place: dict[str, int] = {}
+    texts: list[str] = []
     rows: list[tuple[str, bool, str]] = []  # stage, whether the row before it is the same run's, group
-    pairs: list[tuple[int, int]] = []
     for run in runs:
         calls = [call for stage in STAGES for call in run.calls if call.stage == stage]
-        if len(calls) < 2 or (reference == "gold" and not run.item.gold):
-            continue
-        compared = _compare(run, calls, reference)
-        for number, (stage, *texts) in enumerate(compared):
-            left, right = (place.setdefault(text, len(place)) for text in texts)
-            rows.append((stage, number > 0, group_of(run.item)))
-            pairs.append((left, right))
+        for before, call in pairwise(calls):
+            rows.append((call.stage, before is not calls[0], group_of(run.item)))
+            texts += [before.text, call.text]
     if not rows:
         raise RecordError(f"no run has two of the stages {', '.join(STAGES)}: give runs of metacrit, with their texts")
-    cosines = _cosines(list(place), np.array(pairs), embed)
+    # Words of one letter count: an answer may be "A" or "4".
+    vectorizer = require("sklearn.feature_extraction.text", "fit").TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
+    vectors = vectorizer.fit(dict.fromkeys(texts)).transform(texts)  # sparse, rows of length 1; an empty text is 0
+    cosines = np.asarray(vectors[::2].multiply(vectors[1::2]).sum(axis=1)).ravel()
     by_stage: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
     changes: dict[str, list[tuple[float, str]]] = {stage: [] for stage in STAGES}
     for number, (stage, follows, group) in enumerate(rows):
@@ -164,9 +150,9 @@ def similarity_flow(
         if follows:
             changes[stage].append((cosines[number] - cosines[number - 1], group))
     return tuple(
-        StageSimilarity(stage, similarity, _mean(changes[stage], resamples, seed))
+        StageSimilarity(stage, similarity, _mean(changes[stage], 1000, 0))
         for stage in STAGES
-        if (similarity := _mean(by_stage[stage], resamples, seed)) is not None
+        if (similarity := _mean(by_stage[stage], 1000, 0)) is not None
     )
 
 
@@ -232,29 +218,3 @@ def _pattern(monitor: float | None, control: float | None) -> str:
 def _first_answer(run: Run) -> float | None:
     """Whether A1 was right."""
     return next((run.label("correct", call.id) for call in run.calls if call.stage == STAGES[0]), None)
-
-
-def _compare(run: Run, calls: list[Call], reference: str) -> list[tuple[str, str, str]]:
-    """(stage, its text, the text it is compared with)."""
-    if reference == "previous":
-        return [(call.stage, call.text, before.text) for before, call in pairwise(calls)]
-    if reference == "final":
-        return [(call.stage, call.text, calls[-1].text) for call in calls[:-1]]
-    return [(call.stage, call.text, run.item.gold[0]) for call in calls]
-
-
-def _cosines(texts: list[str], pairs: NDArray[np.integer], embed: Embed | None) -> NDArray[np.floating]:
-    """(n,) of the n pairs of places in `texts`; 0 where a text is empty."""
-    left, right = pairs.T
-    if embed is None:
-        # Words of one letter count: an answer may be "A" or "4".
-        vectorizer = require("sklearn.feature_extraction.text", "fit").TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
-        vectors = vectorizer.fit_transform(texts)  # sparse, rows of length 1
-        return np.asarray(vectors[left].multiply(vectors[right]).sum(axis=1)).ravel()
-    vectors = np.asarray(embed(texts), dtype=np.float64)
-    if vectors.ndim != 2 or len(vectors) != len(texts):
-        raise RecordError(f"embed gave an array of shape {vectors.shape} for {len(texts)} texts; expected (texts, d)")
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors = vectors / np.where(lengths > 0, lengths, 1)
-    cosines: NDArray[np.floating] = np.einsum("nd,nd->n", vectors[left], vectors[right])
-    return cosines

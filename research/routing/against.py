@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.eval.metrics.bootstrap import Interval, mean_interval, resample_values
-from metaprobe.eval.metrics.delong import holm, normal_p
 from metaprobe.eval.metrics.ranked import Floats
+from metaprobe.eval.metrics.strongest_control import holm, normal_p
 
 SIGNIFICANT = 0.05
 
