@@ -42,9 +42,8 @@ benchmark: $(VENV)/dev.stamp $(VENV)/weights.stamp $(VENV)/peers.stamp  ## every
 	$(BIN)/python -m benchmarks.features
 	$(BIN)/python -m benchmarks.page run --peers $(VENV)/peers $(if $(DATA),--data $(DATA))
 
-docs: $(VENV)/docs.stamp  ## the site, in out/site; a broken link or anchor fails
-	rm -rf out/site
-	$(BIN)/zensical build --strict
+docs: $(VENV)/dev.stamp $(VENV)/docs.stamp  ## the site with all tables, in out/site; a broken link or anchor fails
+	$(BIN)/python scripts/site.py
 
 dist: $(VENV)/dev.stamp  ## sdist and wheel of the last commit, in out/dist: the same bits for everyone
 	$(BIN)/python scripts/release.py

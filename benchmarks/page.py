@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from research.blocks import markdown
+from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "docs" / "measured"
@@ -118,7 +118,10 @@ def page_command() -> None:
 
 
 def write_page() -> None:
-    PAGE.write_text(page(read(RUNS), figures()), encoding="utf-8")
+    found = figures()
+    write(PAGE, "answer", [answer(found), ""])
+    write(PAGE, "peers", [*beside(found), ""])
+    write(PAGE, "tables", page(read(RUNS), found))
 
 
 def figures_of(name: str) -> Path:
@@ -134,13 +137,20 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def page(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
-    """The whole page."""
+def beside(found: dict[str, dict[str, Any]]) -> Row:
+    """Returns the one table of the measured page: every timed comparison that has another side."""
+    rows = [
+        [*row[:5], name] for name in SHOWN if found[name] for row in BENCHMARKS[name].rows(found[name]) if row[4] != "-"
+    ]
+    return markdown([*HEAD[:5], HEAD[-1]], rows)
+
+
+def page(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
+    """Returns the page of further tables."""
     rows = [
         [*row, name] for name, benchmark in BENCHMARKS.items() if found[name] for row in benchmark.rows(found[name])
     ]
-    title, _, rest = ABOUT.partition("\n\n")
-    return "\n".join([title, "", answer(found), "", rest, *markdown(HEAD, rows), "", *where(runs, found)]) + "\n"
+    return [ABOUT, *markdown(HEAD, rows), "", *where(runs, found), ""]
 
 
 def answer(found: dict[str, dict[str, Any]]) -> str:
@@ -320,8 +330,7 @@ def signed(value: list[float]) -> str:
     return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*value)
 
 
-ABOUT = """# Speed and quality, beside others
-
+ABOUT = """\
 `benchmarks/page.py` writes this page from what the scripts measured. `make benchmark` runs all of them again, best on
 a quiet machine, and writes the page. Machines differ and are noisy, so only the ratio matters: the two sides of a row
 were timed in one run, after both were shown to give equal answers where they compute the same. A ratio above 1 means
@@ -330,8 +339,8 @@ that ours is better. Targets were set beforehand; a row that misses its target i
 Times are medians of the best turn, on one thread. Quality is the area under the ROC curve of distinguishing right
 from wrong on answers that no fit has seen, with 95 % intervals from a bootstrap over groups, and the paired
 difference. The mean log-probability is what lm-polygraph calls Perplexity; uqlm's sequence probability gives the same
-ranking. Other pages say more: [quality](quality.md), [routing](routing.md), [probes](probes.md), [the
-server](production.md).
+ranking. Other pages say more: [quality](../quality.md), [routing](../routing.md), [probes](../probes.md),
+[the server](../production.md).
 
 The peers are artefactual (WEPR), uqlm (white-box scorers), lm-polygraph (estimators on log-probabilities), probelab
 (logistic probes), native LightGBM, scikit-learn, and the naive forms that one would write first. What a peer computes
@@ -349,6 +358,9 @@ BENCHMARKS = {
 }
 """Name -> benchmark. features.py and gate.py have no figures of their own here: predict.py measures the readers of the
 first, and the second writes what its gates save into docs/research/production.md."""
+
+SHOWN = ("predict", "peers", "probes_speed")
+"""Benchmarks whose comparisons stand on the measured page itself."""
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,8 @@
-"""How the pages of the docs are written: a block between two markers, a Markdown table, a number with its interval."""
+"""How the pages of the docs are written: a block between two markers, a Markdown table, a number with its interval.
+
+A measured page has one table. Its further tables are blocks of the page of the same name in docs/research/tables/,
+which is kept with empty blocks: `make docs` fills them in its copy of the docs (scripts/site.py).
+"""
 
 import re
 from pathlib import Path
@@ -8,15 +12,25 @@ import click
 from metaprobe.checkpoints.table import Table
 
 Row = dict[str, str]
+ROOT = Path(__file__).parent.parent
+DOCS, SITE = ROOT / "docs", ROOT / "out" / "docs"
+"""The docs, and the copy of them from which the site is built."""
 
 
 def write(path: Path, name: str, lines: list[str]) -> None:
-    """Replace what stands between the markers of that name."""
+    """Replaces the lines between the markers of that name, on the page or on its page of further tables."""
     mark = re.compile(rf"(<!-- {name}:.*? -->\n).*?(<!-- /{name} -->)", re.S)
-    text, count = mark.subn(lambda m: m[1] + "\n" + "\n".join(lines) + m[2], path.read_text(encoding="utf-8"))
-    if count != 1:
+    for page in (path, path.parent / "tables" / path.name):
+        if page.exists() and len(mark.findall(page.read_text(encoding="utf-8"))) == 1:
+            break
+    else:
         raise click.ClickException(f"{path.name} has lost its {name} markers")
-    path.write_text(text, encoding="utf-8")
+    if page != path and page.is_relative_to(DOCS):
+        page = SITE / page.relative_to(DOCS)
+        if not page.exists():
+            return
+    text = page.read_text(encoding="utf-8")
+    page.write_text(mark.sub(lambda m: m[1] + "\n" + "\n".join(lines) + m[2], text), encoding="utf-8")
 
 
 def spread(row: Row, name: str, *, signed: bool = False) -> str:

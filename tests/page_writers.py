@@ -101,7 +101,7 @@ PLACES = "smollm2-135m/places"
 WRITERS = (
     Writer(
         "research/hidden/adapter.py",
-        {"docs/research/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
+        {"docs/research/tables/probes.md#adapter": number("ADAPTER", "adapter", "qwen-coder-0.5b/places", "minutes")},
     ),
     Writer(
         "research/decisions/text.py",
@@ -128,13 +128,15 @@ WRITERS = (
         {
             "docs/train.md#labels": number("MEASURED", "travel", "curve", "counts", "50", "trained", "auroc"),
             "docs/research/travel.md#travel-strangers": number("MEASURED", "travel", "strangers", "answers"),
-            "docs/research/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
-            "docs/research/travel.md#travel-powers": number("MEASURED", "travel", "powers", "rows", "all", "runs"),
-            "docs/research/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
-            "docs/research/travel.md#travel-blend": number(
+            "docs/research/tables/travel.md#travel-sets": number("MEASURED", "travel", "strangers", "rows", 0, "ece"),
+            "docs/research/tables/travel.md#travel-powers": number(
+                "MEASURED", "travel", "powers", "rows", "all", "runs"
+            ),
+            "docs/research/tables/travel.md#travel-curve": number("MEASURED", "travel", "curve", "answers"),
+            "docs/research/tables/travel.md#travel-blend": number(
                 "MEASURED", "travel", "blend", "smollm2-135m", "all", "probe", "auroc"
             ),
-            "docs/research/travel.md#travel-samples": number(
+            "docs/research/tables/travel.md#travel-samples": number(
                 "MEASURED", "travel", "samples", "qwen-coder-0.5b, all", "answers"
             ),
         },
@@ -142,8 +144,10 @@ WRITERS = (
     Writer(
         "research/writing/study_page.py",
         {
-            "docs/research/writing-assistant.md#study-simulated": number("MEASURED", "study", "rows", 0, "share_held"),
-            "docs/research/writing-assistant.md#study-paper": number(
+            "docs/research/tables/writing-assistant.md#study-simulated": number(
+                "MEASURED", "study", "rows", 0, "share_held"
+            ),
+            "docs/research/tables/writing-assistant.md#study-paper": number(
                 "MEASURED", "study", "participants", "critical_thinking"
             ),
         },
@@ -181,19 +185,19 @@ WRITERS = (
         "research/loop/page.py",
         {
             "docs/research/loop.md#loop-coverage": number("MEASURED", "loop", "estimates", "replays"),
-            "docs/research/loop.md#loop-sheets": number("MEASURED", "loop", "estimates", "sheets", 0, "of"),
-            "docs/research/loop.md#loop-groups": number("MEASURED", "loop", "estimates", "grouped", 0, "times"),
-            "docs/research/loop.md#loop-spared": number(
+            "docs/research/tables/loop.md#loop-sheets": number("MEASURED", "loop", "estimates", "sheets", 0, "of"),
+            "docs/research/tables/loop.md#loop-groups": number("MEASURED", "loop", "estimates", "grouped", 0, "times"),
+            "docs/research/tables/loop.md#loop-spared": number(
                 "MEASURED", "loop", "estimates", "spared", 0, "squared_correlation"
             ),
-            "docs/research/loop.md#loop-recalibration": number("MEASURED", "loop", "recalibration", "draws"),
-            "docs/research/loop.md#loop-drift": number("MEASURED", "loop", "drift", "before"),
+            "docs/research/tables/loop.md#loop-recalibration": number("MEASURED", "loop", "recalibration", "draws"),
+            "docs/research/tables/loop.md#loop-drift": number("MEASURED", "loop", "drift", "before"),
         },
     ),
     Writer(
         "research/panel/same.py",
         {
-            "docs/research/panel.md#same": number(
+            "docs/research/tables/panel.md#same": number(
                 "KEPT", "panel_same", "three agents on MetaCog-Eval", "ways", "words", "majority", "accuracy"
             )
         },
@@ -204,8 +208,10 @@ WRITERS = (
         {
             "docs/research/panel.md#answer": number("KEPT", "panel", "samples", "0.5B coder", "questions", to=299),
             "docs/research/panel.md#picks": number("KEPT", "panel", "samples", "0.5B coder", "sizes", "4", "ece", 0),
-            "docs/research/panel.md#stops": number("KEPT", "panel", "samples", "0.5B coder", "budgets", "4", "panel"),
-            "docs/research/panel.md#agents": number("KEPT", "panel", "agents", "metacog-every-agent", "ece", 0),
+            "docs/research/tables/panel.md#stops": number(
+                "KEPT", "panel", "samples", "0.5B coder", "budgets", "4", "panel"
+            ),
+            "docs/research/tables/panel.md#agents": number("KEPT", "panel", "agents", "metacog-every-agent", "ece", 0),
         },
         command="page",
     ),
@@ -213,18 +219,19 @@ WRITERS = (
         "research/demo/page.py",
         {
             "docs/research/demo.md#answer": number("FIGURES", "demo", "methods", 0, "auroc"),
-            "docs/research/demo.md#demo-results": number("FIGURES", "demo", "accuracy", 0, "accuracy"),
+            "docs/research/demo.md#methods": number("FIGURES", "demo", "methods", 0, "auroc"),
+            "docs/research/tables/demo.md#demo-results": number("FIGURES", "demo", "accuracy", 0, "accuracy"),
         },
     ),
     Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),
     Writer(
         "research/production/decisions.py",
-        {"docs/research/production.md#served-decisions": number("FIGURES", "decisions", "sets", 0, "ece", 0)},
+        {"docs/research/tables/production.md#served-decisions": number("FIGURES", "decisions", "sets", 0, "ece", 0)},
     ),
     Writer(
         "research/production/gate.py",
         {
-            "docs/research/production.md#gate": number(
+            "docs/research/tables/production.md#gate": number(
                 "FIGURES", "gate", "SmolLM2-135M, MetaCog-Eval, 700 items", "report", "looks", 0, "auroc", "low"
             )
         },
@@ -232,35 +239,47 @@ WRITERS = (
     Writer(
         "research/hidden/headline.py",
         {
+            "docs/research/probes.md#rows": probes(PLACES, "methods", "blend", "auroc", 0),
             "docs/research/probes.md#answer": probes(PLACES, "methods", "blend", "auroc", 0, to=0.1),
-            "docs/research/probes.md#headline": probes(PLACES, "methods", "blend", "auroc", 0),
+            "docs/research/tables/probes.md#headline": probes(PLACES, "methods", "blend", "auroc", 0),
         },
         "main",
     ),
-    Writer("research/systems/live_signals.py", {"docs/systems.md#live": live, "docs/research/systems.md#live": live}),
+    Writer(
+        "research/systems/live_signals.py", {"docs/systems.md#live": live, "docs/research/tables/systems.md#live": live}
+    ),
     Writer(
         "research/systems/operating_points.py",
         {
-            "docs/research/systems.md#operating-points": number(
+            "docs/research/tables/systems.md#operating-points": number(
                 "MEASURED", "operating_points", "iterate", "rows", 0, "tokens"
             )
         },
     ),
-    Writer("benchmarks/page.py", {"docs/research/benchmarks.md": number("MEASURED", "peers", "rows", 0, "ratio")}),
+    Writer(
+        "benchmarks/page.py",
+        {
+            "docs/research/benchmarks.md#answer": number("MEASURED", "peers", "rows", 0, "ratio", to=0.5),
+            "docs/research/benchmarks.md#peers": number("MEASURED", "peers", "rows", 0, "ratio"),
+            "docs/research/tables/benchmarks.md#tables": number("MEASURED", "peers", "rows", 0, "ratio"),
+        },
+    ),
     Writer(
         "research/hidden/measure.py",
         {
-            "docs/research/probes.md#setting": probes(PLACES, "tokens"),
-            "docs/research/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
-            "docs/research/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
-            "docs/research/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
-            "docs/research/probes.md#efficiency": probes("qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0),
-            "docs/research/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
+            "docs/research/tables/probes.md#setting": probes(PLACES, "tokens"),
+            "docs/research/tables/probes.md#discrimination": probes(PLACES, "methods", "length", "auroc", 0),
+            "docs/research/tables/probes.md#calibration": probes(PLACES, "methods", "blend", "aurc", 0),
+            "docs/research/tables/probes.md#kinds": probes(PLACES, "selected", "hidden probe, answer"),
+            "docs/research/tables/probes.md#efficiency": probes(
+                "qwen-coder-1.5b/creak", "efficiency", "blend", "meta_d", 0
+            ),
+            "docs/research/tables/probes.md#speed": number("FIGURES", "capture", "all layers", "time"),
         },
     ),
     Writer(
         "research/production/page.py",
-        {"docs/research/production.md#speed": number("MEASURED", "serving", "rows", 0, "upstream_cpu_ms")},
+        {"docs/research/tables/production.md#speed": number("MEASURED", "serving", "rows", 0, "upstream_cpu_ms")},
         "main",
     ),
     Writer(
@@ -271,14 +290,30 @@ WRITERS = (
     Writer(
         "research/quality/measure.py",
         {
-            "docs/research/quality.md": number(
-                "FIGURES", "quality", "sets", "gsm8k_token_entropy", "methods", "mean log-probability", "auroc", 0
+            f"docs/research/{block}": number(
+                "FIGURES", "quality", "sets", "gsm8k_token_entropy", "methods", "LightGBM on logprobs", key, at, to=-0.3
+            )
+            for block, key, at in (
+                ("quality.md#answer", "over_mean", 1),
+                ("quality.md#sets", "auroc", 0),
+                ("quality.md#says", "over_mean", 1),
+                ("tables/quality.md#tables", "auroc", 0),
             )
         },
     ),
     Writer(
         "research/papers/page.py",
-        {"docs/research/reproduction.md": number("FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0)},
+        {
+            "docs/research/tables/reproduction.md#tables": number(
+                "FIGURES", "reproduction", "metacogagent", "figures", -1, "here", 0
+            ),
+            **{
+                f"docs/research/{block}": number(
+                    "FIGURES", "reproduction", "monitor_generate_verify", "figures", 13, "sign", to=0
+                )
+                for block in ("reproduction.md#answer", "reproduction.md#verdicts", "systems.md#claims")
+            },
+        },
         "write_page",
     ),
     Writer(
@@ -287,8 +322,9 @@ WRITERS = (
             "README.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/routing.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/routing.md#answer": routing("router_cascade9", "rows", 0, "word", to="behind"),
-            "docs/research/routing.md#sets": routing("router_cascade9", "rows", 0, "accuracy", "panel", 0),
-            "docs/research/routing.md#labels": routing("labels", "sizes", "300", "accuracy", "panel", 0),
+            "docs/research/routing.md#areas": routing("router_cascade9", "rows", 0, "word", to="behind"),
+            "docs/research/tables/routing.md#sets": routing("router_cascade9", "rows", 0, "accuracy", "panel", 0),
+            "docs/research/tables/routing.md#labels": routing("labels", "sizes", "300", "accuracy", "panel", 0),
         },
         "page",
     ),
@@ -297,21 +333,24 @@ WRITERS = (
         {
             "docs/system-options.md#systems": one_system_less,
             "docs/system-options.md#options": one_system_less,
-            "docs/research/systems.md#caelf": another_run,
+            "docs/research/tables/systems.md#caelf": another_run,
         },
         "main",
         (("caelf",), None),
     ),
     *(
         Writer(
-            "research/systems/page.py", {f"docs/research/systems.md#{section}": another_run}, "main", ((section,), None)
+            "research/systems/page.py",
+            {f"docs/research/tables/systems.md#{section}": another_run},
+            "main",
+            ((section,), None),
         )
         for section in ("monitor-generate-verify", "metacrit", "essay-debate")
     ),
     Writer(
         "research/systems/page.py",
         {
-            "docs/research/systems.md#metacogagent": number(
+            "docs/research/tables/systems.md#metacogagent": number(
                 "FIGURES", "metacogagent", "sweeps", 0, "asked", "value", 0, owner="research.systems.metacog_section"
             )
         },
@@ -324,14 +363,16 @@ WRITERS = (
             "docs/research/writing-assistant.md#writing-cost": number(
                 "FIGURES", "writing", "cases", "smollm2-135m", "single", "read"
             ),
-            "docs/research/writing-assistant.md#writing-heads": number("HEADS", "writing_heads", "stage", "words", 0),
-            "docs/research/writing-assistant.md#writing-orders": number(
+            "docs/research/tables/writing-assistant.md#writing-heads": number(
+                "HEADS", "writing_heads", "stage", "words", 0
+            ),
+            "docs/research/tables/writing-assistant.md#writing-orders": number(
                 "FIGURES", "writing", "orders", "smollm2-135m", "harmless", "texts"
             ),
         },
         "write_page",
     ),
-    Writer("research/stores/bundle.py", {"docs/research/bundled.md#bundled": another_checkpoint}, "write_table"),
+    Writer("research/stores/bundle.py", {"docs/research/tables/bundled.md#bundled": another_checkpoint}, "write_table"),
     Writer(
         "scripts/stranger.py",
         {"docs/start.md#stranger": number("MEASURED", "stranger", "steps", 0, "cpu_s")},

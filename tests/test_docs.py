@@ -166,10 +166,19 @@ def test_a_guide_is_short_and_leaves_measuring_to_the_pages_of_research() -> Non
 
 def test_a_measured_page_opens_with_its_answer() -> None:
     for name, path in PAGES.items():
-        if name.startswith("research/"):
+        if name.startswith("research/") and "/tables/" not in name:
             opening = re.sub(r"<!--.*?-->", "", text(path).partition("\n")[2].partition("\n## ")[0], flags=re.S)
             answer = next(part for part in opening.split("\n\n") if part.strip())
             assert 3 <= len(re.findall(r"[.!?](?=\s|$)", answer)) <= 4, f"{name}: {answer}"
+
+
+def test_a_measured_page_has_a_picture_one_table_and_how_to_repeat_it_in_few_words() -> None:
+    for path in (DOCS / "research").glob("*.md"):
+        page = text(path)
+        assert len(page.split()) <= 1500, f"{path.name}: {len(page.split())} words"
+        assert f"(../figures/measured/{path.stem}.svg)" in page, path.name
+        assert "## How to repeat it" in page, path.name
+        assert "**The question.**" in page, path.name
 
 
 def test_the_reference_names_modules_that_exist() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import page as benchmarks
+from research import pictures
 from research.papers import page as reproduction
 from research.papers.systems import PAPERS
 from research.quality import bundled as bundled_controls
@@ -99,14 +100,14 @@ def test_a_verdict_follows_from_the_interval_alone(sign: int, low: float, high: 
 
 def test_a_benchmark_that_never_ran_has_no_row_and_is_named() -> None:
     found = {**benchmarks.figures(), "peers": {}}
-    page = benchmarks.page({}, found)
+    page = "\n".join(benchmarks.page({}, found))
     assert "native LightGBM | 2" not in page
     assert "| peers | `python -m benchmarks.peers` | before this table was kept | - | never run |" in page
 
 
 def test_what_was_skipped_or_failed_is_said() -> None:
     about = {"machine": {"cpu": "C", "cores": 3, "python": "3", "load": 0.1}, "at": "2026-01-02", "without": ["uqlm"]}
-    page = benchmarks.page({"predict": {**about, "failed": True}}, benchmarks.figures())
+    page = "\n".join(benchmarks.page({"predict": {**about, "failed": True}}, benchmarks.figures()))
     row = next(line for line in page.splitlines() if line.startswith("| predict | `python"))
     assert "2026-01-02 | C, 3 cores, load 0.1" in row
     assert "it failed; its numbers are older" in row
@@ -123,6 +124,13 @@ def test_peers_that_are_not_given_leave_no_option_behind() -> None:
 def test_every_benchmark_script_exists() -> None:
     for benchmark in benchmarks.BENCHMARKS.values():
         assert (ROOT / f"{benchmark.arguments[0].replace('.', '/')}.py").exists()
+
+
+@pytest.mark.parametrize("page", pictures.PICTURES)
+def test_the_picture_of_a_measured_page_is_drawn_from_the_kept_figures(page: str) -> None:
+    kept = (pictures.FIGURES / f"{page}.svg").read_text(encoding="utf-8")
+    assert pictures.svg(pictures.PICTURES[page]) == kept
+    assert len(list(pictures.PICTURES[page].rows())) > 2
 
 
 def test_the_strongest_control_of_the_bundled_predictor_comes_first() -> None:

@@ -49,6 +49,7 @@ def page_command() -> None:
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
     about = figures.pop("about")
     write(PAGE, "answer", [answer(figures), ""])
+    write(PAGE, "methods", [*in_short(figures["methods"]), ""])
     write(PAGE, "demo-results", in_full(figures, about))
 
 
@@ -72,18 +73,24 @@ def answer(tables: Tables) -> str:
     )
 
 
+def in_short(methods: list[Row]) -> list[str]:
+    """Returns the one table of the measured page: each method beside the strongest control."""
+    rows = [[row["method"], spread(row, "auroc"), spread(row, "diff_control", signed=True)] for row in methods]
+    return markdown(["method", "AUROC", "over the strongest control"], rows)
+
+
 def in_full(tables: Tables, about: Row) -> list[str]:
     """The section of docs/research/demo.md."""
     methods, controls = tables["methods"], tables["controls"]
-    page = [intro(tables["accuracy"], about), "", "### Methods", "", *table(methods), "", as_stated(methods), ""]
-    page += ["### Against every control", "", *against_controls(controls), "", *differences(controls), ""]
-    page += ["### Layers", "", *places(tables["layers"]), "", "### Accuracy", "", *cells(tables["accuracy"]), ""]
-    page += ["### Audits", ""]
+    page = [intro(tables["accuracy"], about), "", "## Methods", "", *table(methods), "", as_stated(methods), ""]
+    page += ["## Against every control", "", *against_controls(controls), "", *differences(controls), ""]
+    page += ["## Layers", "", *places(tables["layers"]), "", "## Accuracy", "", *cells(tables["accuracy"]), ""]
+    page += ["## Audits", ""]
     page += [
         f"- {'passed' if int(row['passed']) else '**failed**'}: {row['name']}: {row['detail']}"
         for row in tables["audits"]
     ]
-    return [*page, "", "### Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+    return [*page, "", "## Provenance", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
 
 
 def intro(accuracy: list[Row], about: Row) -> str:
@@ -203,3 +210,7 @@ def cells(accuracy: list[Row]) -> list[str]:
         found.setdefault((row["dimension"], row["level"]), {})[row["variant"]] = shown
     rows = [[*cell, *(by.get(variant, "-") for variant in variants)] for cell, by in found.items()]
     return markdown(["dimension", "level", *variants], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from research.blocks import write
+from metaprobe.eval.controls import STATED
+from metaprobe.training.methods import BLEND, MEAN_LOGPROB
+from research.blocks import markdown, write
 from research.hidden import controls as probes_controls
 from research.hidden.measure import FIGURES, PAGE
 from research.hidden.tables import CHANCE
@@ -34,6 +36,7 @@ def main() -> None:
     """Write the answer and the rows behind it."""
     figures = read()
     write(PAGE, "answer", [answer(gains(figures)), ""])
+    write(PAGE, "rows", [*in_short(figures), ""])
     write(PAGE, "headline", [lead(gains(figures), accuracies(figures)), ""])
 
 
@@ -51,6 +54,17 @@ def gain_of(name: str, methods: dict[str, Any]) -> Gain:
     """The blend against each control that was measured, and the strongest of them by name."""
     found = probes_controls.gain_of({"methods": methods})
     return Gain(name, found["control"], *found["difference"], stands=not found["standing"])
+
+
+def in_short(figures: dict[str, Any]) -> list[str]:
+    """Returns the one table of the measured page: stated confidence, mean log-probability and blend of each pair."""
+    rows = []
+    for gain in gains(figures):
+        methods = figures[gain.row]["methods"]
+        aurocs = ["{:.2f} [{:.2f}, {:.2f}]".format(*methods[name]["auroc"]) for name in (STATED, MEAN_LOGPROB, BLEND)]
+        rows.append([_named(gain.row), *aurocs, _shown(gain), "yes" if gain.stands else "no"])
+    head = ["model, task", STATED, MEAN_LOGPROB, BLEND, "over the strongest control", "ahead of every control"]
+    return markdown(head, rows)
 
 
 def accuracies(figures: dict[str, Any]) -> dict[str, float]:

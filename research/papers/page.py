@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
-from research.blocks import markdown
+from research.blocks import markdown, write
 from research.papers.systems import PAPERS
 from research.systems.figures import ROOT
 
 FIGURES = ROOT / "docs" / "measured" / "reproduction.json"
 PAGE = ROOT / "docs" / "research" / "reproduction.md"
+GUIDE = ROOT / "docs" / "research" / "systems.md"
 TITLES = {
     "monitor_generate_verify": "Monitor-Generate-Verify",
     "metacogagent": "MetaCogAgent",
@@ -27,8 +28,7 @@ TITLES = {
     "early_token_confidence": "Early-token confidence in debate",
     "caelf": "CAELF",
 }
-HEAD = """# The papers' numbers, and ours
-
+HEAD = """\
 This page shows each number of the five documents that could be measured with models of this machine, the paper's
 beside ours. Below each table it lists the numbers that cannot be measured, or have not been, with the reason.
 `research/papers/page.py` writes it from the runs in `recorded/` and the papers' numbers in `docs/paper_numbers/`; no
@@ -39,7 +39,7 @@ small, and where a paper's items were not published, they are rebuilt from its d
 does not show that a result cannot be repeated: only the *order* of methods and the *direction* of effects can be
 compared. Intervals are 95 % intervals from a bootstrap over groups; differences are paired on the items. MetaCogAgent
 learns from earlier items, so its numbers are means over ten shuffled orders (seeds 0 to 9), with the smallest and the
-largest order in parentheses. [The systems](../systems.md) explains how each system is built, and what a paper leaves
+largest order in parentheses. [The systems](../../systems.md) explains how each system is built, and what a paper leaves
 open.
 """
 CLAIMS = """## Directions
@@ -47,7 +47,7 @@ CLAIMS = """## Directions
 The table lists every difference that a document reports and that could be measured. Beside it are the controls that
 could explain the difference, with our difference against each. A program derives the verdict from the intervals, and
 from the ten shuffled orders where the order of the items matters (in parentheses are the smallest and the largest
-single order). [The measurement](systems.md) describes the controls.
+single order). [The measurement](../systems.md) describes the controls.
 
 - *holds*: our whole interval is on the paper's side of 0, and so are every order and every controlled difference;
 - *the other way round*: all of these are on the other side;
@@ -83,12 +83,40 @@ def measure(names: tuple[str, ...]) -> None:
 
 @main.command("page")
 def write_page() -> None:
-    """Write docs/research/reproduction.md from what was measured."""
-    PAGE.write_text(page(json.loads(FIGURES.read_text(encoding="utf-8"))), encoding="utf-8")
+    """Write docs/research/reproduction.md, and its further tables, from what was measured."""
+    found = json.loads(FIGURES.read_text(encoding="utf-8"))
+    write(PAGE, "answer", [answer(found), ""])
+    write(PAGE, "verdicts", [*verdicts(found), ""])
+    write(PAGE, "tables", page(found))
+    write(GUIDE, "claims", [*in_short(found), ""])
 
 
-def page(found: dict[str, Any]) -> str:
-    """The whole page."""
+def verdicts(found: dict[str, Any]) -> list[str]:
+    """Returns the one table of the measured page: how many of each document's differences hold."""
+    words = ("holds", "undecided", "falls to a control", "the other way round", "depends on the order")
+    rows = []
+    for name, section in found.items():
+        told = Counter(verdict(row).strip("*") for row in section["figures"] if row["sign"])
+        measured = sum(row["here"] is not None for row in section["figures"])
+        rows.append([TITLES[name], str(measured), *(str(told[word]) for word in words), str(len(section["missing"]))])
+    return markdown(["document", "numbers measured", *words, "not measured, with the reason"], rows)
+
+
+def in_short(found: dict[str, Any]) -> list[str]:
+    """Returns the one table of the page of systems: each difference with the first control that it falls to."""
+    rows = []
+    for name, section in found.items():
+        for row in (row for row in section["figures"] if row["sign"] and row["form"] == "points"):
+            dead = killers(row)
+            control = next((one for one in row["controls"] if one["name"] in dead), None)
+            against = f"{control['name']}: {shown({**row, **control, 'orders': None})}" if control else "-"
+            here = shown({**row, "orders": None})
+            rows.append([TITLES[name], row["what"], row["paper"], here, against, verdict(row).strip("*")])
+    return markdown(["document", "difference", "paper", "here", "falls to", "verdict"], rows)
+
+
+def page(found: dict[str, Any]) -> list[str]:
+    """Returns the page of further tables."""
     rows = [
         [
             f"[{TITLES[name]}](#{TITLES[name].lower().replace(' ', '-')})",
@@ -100,11 +128,10 @@ def page(found: dict[str, Any]) -> str:
         for name, section in found.items()
     ]
     head = ["document", "its models", "models here", "numbers measured", "reasons why others are not"]
-    title, _, rest = HEAD.partition("\n\n")
-    parts = [title, "", answer(found), "", rest, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
+    parts = [HEAD, *markdown(head, rows), "", CLAIMS, *claims(found), ""]
     for name, section in found.items():
         parts += lines_of(TITLES[name], section)
-    return "\n".join(parts).rstrip() + "\n"
+    return parts
 
 
 def answer(found: dict[str, Any]) -> str:

@@ -16,10 +16,11 @@ from typing import Any
 import click
 
 from metaprobe.records.store import RunStore, fingerprint
+from research.blocks import write
 from research.quality.data import DataSet, debates, gsm8k_token_entropy, mu_shroom, own_runs, token_logprobs_qa
 from research.quality.debates import debate_figures
 from research.quality.figures import RESAMPLES, about, between, figures, measure, too_few
-from research.quality.page import DEBATE_STORES, page
+from research.quality.page import DEBATE_STORES, answer, every_set, page, says
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "quality.md"
@@ -94,8 +95,12 @@ def say(what: str) -> None:
 
 @main.command("page")
 def page_command() -> None:
-    """Write docs/research/quality.md from the numbers."""
-    PAGE.write_text(page(json.loads(FIGURES.read_text())), encoding="utf-8")
+    """Write docs/research/quality.md, and its further tables, from the numbers."""
+    figures = json.loads(FIGURES.read_text())
+    write(PAGE, "answer", [answer(figures["sets"]), ""])
+    write(PAGE, "sets", [*every_set(figures["sets"]), ""])
+    write(PAGE, "says", [*says(figures["sets"]), ""])
+    write(PAGE, "tables", page(figures))
 
 
 if __name__ == "__main__":

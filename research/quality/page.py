@@ -67,14 +67,12 @@ SHORT = 20
 """Median tokens below which the first tokens are most of the answer, and say little of the paper's finding."""
 
 
-def page(figures: Figures) -> str:
-    """The whole page."""
+def page(figures: Figures) -> Lines:
+    """Returns the page of further tables."""
     sets = figures.get("sets", {})
     debates = {way: figures.get("debates", {}).get(store) for store, way in DEBATE_STORES.items()}
-    title, _, rest = INTRO.format(resamples=figures["resamples"]).partition("\n\n")
-    lines = [title, "", answer(figures["sets"]), "", *rest.splitlines(), ""]
+    lines = [*INTRO.format(resamples=figures["resamples"]).splitlines(), ""]
     lines += ["## Data", "", *setting(sets), ""]
-    lines += ["## What this says", "", *says(sets), ""]
     lines += ["## The aim on token_logprobs_qa", "", *aim(sets.get(QA)), ""]
     lines += ["## The paper's findings", "", *findings(sets, debates), ""]
     lines += ["## Every method, set by set", ""]
@@ -85,7 +83,20 @@ def page(figures: Figures) -> str:
     lines += ["## The debates", "", *DEBATES.splitlines(), ""]
     for way, found in debates.items():
         lines += [f"### The debates, {way}", "", *debate(found, way), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return lines
+
+
+def every_set(sets: Figures) -> Lines:
+    """Returns the one table of the measured page: a row a set, trees beside the free numbers."""
+    rows = []
+    for name, found in sets.items():
+        if "methods" in found:
+            trees, strongest = found["methods"][TREES], found["methods"][TREES]["over_strongest"]
+            over = f"{signed(strongest['difference'])} ({strongest['control']})"
+            mean = shown(found["methods"][MEAN]["auroc"])
+            rows.append([name, f"{found['n']:,}", mean, shown(trees["auroc"]), signed(trees["over_mean"]), over])
+    head = ["set", "answers", "mean log-probability", "trees", "over the mean", "over the strongest control"]
+    return markdown(head, rows)
 
 
 def setting(sets: Figures) -> Lines:

@@ -1,11 +1,10 @@
-"""What docs/research/quality.md says in words; research/quality/page.py puts the tables between."""
+"""What docs/research/quality.md and its further tables say in words; research/quality/page.py adds the tables."""
 
 MEAN, TREES, STEADY = "mean log-probability", "LightGBM on logprobs", "LightGBM held back"
 TERMS, TERMS_RUN, BLEND_RUN = "logistic on six terms", "logistic on six terms + run", "blend + run"
 
 
-INTRO = """# Quality from log-probabilities: what it is worth
-
+INTRO = """\
 This page shows what the token log-probabilities of an answer say about its quality, on all labelled sets that are
 available, in comparison with plain baselines. It also tests the findings of a paper (Keramati et al., early-token
 confidence). `research/quality/measure.py page` writes it from `docs/measured/quality.json`; no number is typed by
@@ -97,7 +96,7 @@ almost all arguments the same grades, even where its own reasons contradicted th
 
 - The small judge's labels (scaffold) are hardly predicted by anything computed from log-probabilities, including the
   paper's early windows. They agree with the findings of a program about as often as by chance ([the
-  debates](systems.md#early-token-confidence-in-debate)), so it is doubtful that these labels mean anything.
+  debates](../systems.md#early-token-confidence-in-debate)), so it is doubtful that these labels mean anything.
 - The critical failures that the program finds are predicted better, but in the opposite direction to what a user
   would guess. Arguments
   that copy the essay or the other debater, or quote text that is not in the essay, have the *highest*

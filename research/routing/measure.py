@@ -241,6 +241,7 @@ def page() -> None:
     few = kept.pop(LABELS)
     answer = _answer(kept)
     write(PAGE, "answer", answer)
+    write(PAGE, "areas", _areas(kept))
     write(GUIDE, "routing", answer)
     write(README, "routing", _short(kept))
     write(PAGE, "labels", _labels(few))
@@ -265,6 +266,19 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         f"questions): {'; '.join(told)}. By an interval it is ahead on {len(ahead) or 'none'} of {len(areas)}.",
         "",
     ]
+
+
+def _areas(kept: dict[str, Any]) -> list[str]:
+    """Returns the one table of the measured page: a row a data set."""
+    body = []
+    for name, one in kept.items():
+        words = [row["word"] for row in one["rows"]]
+        area = one["area"]
+        over = f"{_points(area['over'][area['strongest']])} ({area['strongest']}, {area['word']})" if area else "-"
+        counts = [str(words.count(word)) for word in ("ahead", "tie", "behind")]
+        body.append([name, f"{one['questions']:,}", str(len(one["agents"])), *counts, over])
+    head = ["data set", "questions", "agents", "budgets ahead", "level", "behind", "area over the strongest, points"]
+    return markdown(head, body)
 
 
 def _short(kept: dict[str, Any]) -> list[str]:

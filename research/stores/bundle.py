@@ -120,10 +120,11 @@ COMMANDS = {
 @click.argument("names", nargs=-1, type=click.Choice(list(COMMANDS)))
 @click.option("--models", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--check", is_flag=True, help="Compare with what is there, and leave both.")
-def main(names: tuple[str, ...], models: Path | None, check: bool) -> None:
+@click.option("--page", is_flag=True, help="Make none; write the table of those that are there.")
+def main(names: tuple[str, ...], models: Path | None, check: bool, page: bool) -> None:
     """Make the named checkpoints, or all."""
-    worst = []
-    for name in names or COMMANDS:
+    worst: list[str] = []
+    for name in () if page else names or COMMANDS:
         of_states = str(STATES) in COMMANDS[name]
         if of_states:
             read_states(*name.rsplit("-", 1), models)
