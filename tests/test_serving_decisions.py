@@ -158,6 +158,29 @@ def test_texts_are_read_where_no_log_probabilities_came(client, reader):
     assert "image" in image.metaprobe["reason"]
 
 
+def test_levels_are_shares_that_fall_and_an_expectation_alone_is_refused(checkpoint):
+    """Steps that cross are pooled: the mean level stays. A head without steps is no distribution."""
+
+    def answer(heads):
+        scorer = Scorer(
+            TextPredictor(known, "tone", lambda _: Verdict(0.5, heads, None, None, ""), (1.0, 4.0)), Metrics()
+        )
+        judges = Judges({"": Seat(scorer)}, texts={"tone": Seat(scorer)})
+        question = {"type": "score", "name": "tone", "instructions": "?", "levels": levels(*"abcd")}
+        body = json.dumps({"model": "mine", "input": BARE, "questions": [question]}).encode()
+        desk = DecisionDesk(Settings(checkpoint=checkpoint, auth=False), judges, None, Scoring())
+        with asyncio.Runner() as runner:
+            request = Request({"type": "http", "headers": [], "query_string": b""})
+            return runner.run(desk.answer(body, request))["answers"][0]
+
+    known = load_checkpoint(checkpoint)
+    told = answer({"tone": 2.6, "tone>=2": 0.4, "tone>=3": 0.8, "tone>=4": 0.4})
+    assert [level["probability"] for level in told["probabilities"]] == pytest.approx([0.4, 0.0, 0.2, 0.4])
+    assert (told["score"], told["confidence"]) == (pytest.approx(1.6), pytest.approx(0.4))
+    alone = answer({"tone": 2.6})
+    assert (alone["type"], "no probability of each" in alone["metaprobe"]["reason"]) == ("refusal", True)
+
+
 def test_verdicts_are_logged_under_the_id_that_the_caller_gets_and_keys_are_asked(client, served):
     decision = asked(client, [RIGHT, {"type": "predicate", "name": "polite", "instructions": "x"}])
     ids = [verdict["request_id"] for verdict in decision.metaprobe["verdicts"]]

@@ -6,13 +6,16 @@ it needs, however many of its questions that checkpoint answers.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from starlette.requests import Request
 
+from metaprobe.probes.quality_contract import AT_LEAST
 from metaprobe.records.decisions import DecisionQuestion, read_parts, read_questions
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
@@ -53,7 +56,7 @@ USAGE: dict[str, Any] = {
     "total_tokens": 0,
 }
 """The format wants the tokens that are billed, and nothing is."""
-LEVELS_UNKNOWN = "the expected level is known and no probability of each: probabilities is empty, confidence 0"
+LEVELS_UNKNOWN = "the checkpoint gives the expected level alone, in metaprobe.verdicts, and no probability of each"
 
 
 @dataclass(slots=True)
@@ -231,18 +234,36 @@ class _Chosen:
             return _refusal(question, verdict["reason"] or "the checkpoint gave no number", self.scorer)
         low, high = self.scorer.asked.scales.get(self.head, (0.0, 1.0))
         value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
+        steps = [value]
+        if self.head in self.scorer.asked.scales:
+            outputs = [f"{self.head}{AT_LEAST}{level}" for level in range(int(low) + 1, int(high) + 1)]
+            if not verdict["heads"].keys() >= set(outputs):
+                return _refusal(question, LEVELS_UNKNOWN, self.scorer)
+            steps = [verdict["heads"][name] for name in outputs]
         told = {"head": self.head, "checkpoint": self.scorer.digest, "reason": verdict["reason"]}
         named = {"name": question.name, "type": question.kind}
         if question.kind == "predicate":
             return {**named, "probability": value, MEASURED: told}
-        if self.head in self.scorer.asked.scales:
-            told["reason"] = "; ".join(filter(None, (LEVELS_UNKNOWN, told["reason"])))
-            return {**named, "score": value - low, "confidence": 0.0, "probabilities": [], MEASURED: told}
+        reached = [1.0, *falling(steps), 0.0]
+        shares = [at_least - above for at_least, above in pairwise(reached)]
         levels = [
             {"value": level, "label": label, "probability": probability}
-            for level, (label, probability) in enumerate(zip(question.options, (1 - value, value), strict=True))
+            for level, (label, probability) in enumerate(zip(question.options, shares, strict=True))
         ]
-        return {**named, "score": value, "confidence": max(value, 1 - value), "probabilities": levels, MEASURED: told}
+        score = math.fsum(reached[1:])
+        return {**named, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: told}
+
+
+def falling(steps: Sequence[float]) -> list[float]:
+    """Returns the nearest falling sequence: the mean of those that rise, each in their place. Its sum is the same."""
+    pools: list[tuple[float, int]] = []
+    for step in steps:
+        total, count = min(max(step, 0.0), 1.0), 1
+        while pools and pools[-1][0] / pools[-1][1] < total / count:
+            above = pools.pop()
+            total, count = total + above[0], count + above[1]
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]
 
 
 def _refusal(question: DecisionQuestion, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:

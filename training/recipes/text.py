@@ -1,7 +1,7 @@
 """The recipe of a text reader: words, then hidden states read over the text, each only where it beats what is below."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Value, check_weights
 from metaprobe.eval.results import Family
+from metaprobe.probes.quality_contract import AT_LEAST
 from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, text_rows
 from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
@@ -311,7 +312,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             ),
             graph=head.graph(target),
             inputs=inputs,
-            expected={target: head.value[golden]},
+            expected={name: values[golden] for name, values in head.outputs(target).items()},
             contract={
                 "target": target,
                 "buckets": BUCKETS,
@@ -350,11 +351,24 @@ class TextHead:
     base: float
     """0 for a probability; else the lowest level and the shares of the steps that nothing was fitted to."""
     scale: list[float]
+    levels: tuple[int, ...] = ()
+    """The level that each step reaches; empty for a probability."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Level -> its share of the rows seen, where nothing was fitted to the step."""
 
     @property
     def value(self) -> Scores:
         """(n,) of all rows."""
         return np.asarray(self.base + sum(s.calibrator.probability(s.scores) for s in self.steps), dtype=np.float64)
+
+    def outputs(self, target: str) -> dict[str, Scores]:
+        """Returns the value, and the probability of at least each level, by the outputs' names, (n,) of all rows."""
+        outputs = {target: self.value}
+        for level, step in zip(self.levels, self.steps if self.levels else (), strict=True):
+            outputs[f"{target}{AT_LEAST}{level}"] = step.calibrator.probability(step.scores)
+        for level, share in self.shares.items():
+            outputs[f"{target}{AT_LEAST}{level}"] = np.full(len(self.value), share)
+        return outputs
 
     @property
     def raw(self) -> tuple[Scores, Calibrator]:
@@ -369,13 +383,20 @@ class TextHead:
     def graph(self, target: str) -> bytes:
         """Returns the head for ONNX."""
         graph = GraphBuilder()
-        parts = [step.calibrator.add_to(graph, step.model.add_to(graph)) for step in self.steps]
+        names = [f"{target}{AT_LEAST}{level}" for level in self.levels] or [""]
+        parts = [
+            step.calibrator.add_to(graph, step.model.add_to(graph), name)
+            for name, step in zip(names, self.steps, strict=True)
+        ]
         graph.add("Sum", graph.number([[self.base]]), *parts, name=target)
+        for level, share in self.shares.items():
+            nothing = graph.add("Mul", parts[0], graph.number(0.0))
+            graph.add("Add", nothing, graph.number(share), name=f"{target}{AT_LEAST}{level}")
         inputs: dict[str, tuple[Any, int | None]] = {TERMS: (np.int64, None), COUNTS: (np.float32, None)}
         inputs[SHAPE] = (np.float32, len(SHAPES))
         if (probe := self.steps[0].model.probe) is not None:
             inputs[HIDDEN] = (np.float32, len(probe.weights))
-        return graph.whole(inputs, [target])
+        return graph.whole(inputs, list(self.outputs(target)))
 
 
 def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -> TextHead:
@@ -392,10 +413,10 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
         fitted.append(FittedStep(model, calibrator, scores))
     if not texts.steps:
         return TextHead(tuple(fitted), 0.0, [0.0, 1.0])
-    levels = np.unique(grades)
-    rest = [level for level in levels[1:] if int(level) not in texts.steps]
-    base = float(levels[0] + sum((grades[roles.seen] >= level).mean() for level in rest))
-    return TextHead(tuple(fitted), base, [float(levels[0]), float(levels[-1])])
+    low, high = int(grades.min()), int(grades.max())
+    rest = [level for level in range(low + 1, high + 1) if level not in texts.steps]
+    shares = {level: float((grades[roles.seen] >= level).mean()) for level in rest}
+    return TextHead(tuple(fitted), low + sum(shares.values()), [float(low), float(high)], texts.steps, shares)
 
 
 def _only(states: States | None, probe: LinearProbe | None) -> States | None:
