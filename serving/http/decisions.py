@@ -42,7 +42,9 @@ ROLES = {
 CALLS = {"function_call": ("name", "arguments", "call_id"), "custom_tool_call": ("name", "input", "call_id")}
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 MEASURED = "metaprobe"
-"""Field of the last assistant message with what was measured of it: `{"response": <the response it came in>}`."""
+"""Field of the last assistant message with what was measured of it: `{"response": <the response it came in>}`, or
+`{"decision": <what another decision model said of it>}`, or both."""
+RESPONSE, DECISION = "response", "decision"
 MOST_TEXT = 1 << 20
 """Characters of question and answer that a text reader is given at most; tokenizing more would hold up others."""
 LISTED = 12
@@ -69,8 +71,10 @@ class Subject:
     response: bytes | ParsedResponse | None = None
     """The response that the last message came in, with its log-probabilities; as it came where it cannot be read, and
     None where the message brings none."""
+    decision: Any = None
+    """What another decision model said of the last message; None where the message brings nothing of it."""
     fault: str = ""
-    """Why the response cannot be taken for the last message's; empty where it can."""
+    """Why the response or decision cannot be taken for the last message's; empty where it can."""
 
     @property
     def asked(self) -> str | None:
@@ -162,12 +166,17 @@ def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last:
     if item.get(MEASURED) is None:
         return
     measured = item[MEASURED]
-    if role != "assistant" or not isinstance(measured, dict) or set(measured) != {"response"}:
+    known = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE, DECISION}
+    if role != "assistant" or not known:
         raise InvalidResponse(
-            f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}}'
+            f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}} or '
+            '{"decision": DECISION}'
         )
     if not last:
-        subject.fault = "the log-probabilities are of a message that is not the last one"
+        subject.fault = "what was measured is of a message that is not the last one"
+        return
+    subject.decision = measured.get(DECISION)
+    if RESPONSE not in measured:
         return
     try:
         subject.response = parse_response(measured["response"])
@@ -209,7 +218,8 @@ class DecisionDesk:
         told = scorer.of(logged)
         if not scorer.reads_text:
             allowance = Allowance(self.settings.max_scored_tokens)
-            return await self.scoring.of(size, partial(told.verdict, subject.response, allowance))
+            read = subject.decision if scorer.reads_decisions else subject.response
+            return await self.scoring.of(size, partial(told.verdict, read, allowance))
         answer = subject.answer
         if len(subject.asked or "") + len(answer or "") > MOST_TEXT:
             return told.none(f"the texts are longer than {MOST_TEXT} characters together")
@@ -310,9 +320,15 @@ class _Readers:
         if subject.fault and self.measured in readers:
             return _Chosen(reason=subject.fault)
         for scorer in readers:
-            if scorer.reads_text or subject.response is not None:
+            brought = subject.decision if scorer.reads_decisions else subject.response
+            if scorer.reads_text or brought is not None:
                 misfit = _misfit(question, scorer, head)
                 return _Chosen(reason=misfit) if misfit else _Chosen(scorer, head)
+        if self.measured.reads_decisions:
+            return _Chosen(
+                reason=f"{head} is read from what another decision model said, and the last message brings nothing of "
+                f'it; send its decision under "{MEASURED}": {{"decision": ...}}'
+            )
         return _Chosen(
             reason=f"{head} is read from log-probabilities, and the last message brings none; send the response it came"
             f' in under "{MEASURED}": {{"response": ...}}'
