@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.endpoint import Endpoint, Sleep, address_of
+from metaprobe.llms.endpoint import Endpoint, EndpointLLM, Sleep, address_of
 from metaprobe.llms.pricing import DECISION_PRICES, Price, price_of
 from metaprobe.records.decisions import QUESTIONS, decision_answers, read_questions
 from metaprobe.records.errors import InvalidResponse
@@ -24,7 +24,7 @@ LONG_PROMPT = 272_000
 """Tokens above which OpenAI asks another price than the listed one; the cost of such a call is not estimated."""
 
 
-class DecisionsLLM:
+class DecisionsLLM(EndpointLLM):
     """Asks typed questions about the messages of a request, all in one HTTP request.
 
     Errors, waiting and asking again are those of `OpenAILLM`. An answer that does not fit its question counts as no
@@ -76,16 +76,6 @@ class DecisionsLLM:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(text=False)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Closes the connections that this event loop has opened."""
-        await self._endpoint.aclose()
 
     async def complete(self, request: Request) -> Call:
         """The call whose text is `{"answers": [...]}`. Raises `LLMError`, also for a request without questions."""

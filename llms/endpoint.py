@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -295,6 +295,22 @@ class Endpoint:
             door = _Door(client, asyncio.Semaphore(self._concurrency), Redactor(client, harmless=[NO_KEY]))
             self._doors[loop] = door
         return door
+
+
+class EndpointLLM:
+    """A model behind an endpoint. `async with` closes its connections at the end."""
+
+    _endpoint: Endpoint
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections that this event loop has opened."""
+        await self._endpoint.aclose()
 
 
 def address_of(spec: str, scheme: str) -> tuple[str, str | None]:

@@ -12,7 +12,7 @@ import numpy as np
 import openai
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.endpoint import Endpoint, EndpointError, Sleep, address_of
+from metaprobe.llms.endpoint import Endpoint, EndpointError, EndpointLLM, Sleep, address_of
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
@@ -180,7 +180,7 @@ def plain_prompt(messages: Sequence[Message]) -> str:
     return f"{turns}Assistant:\n" if messages else ""
 
 
-class OpenAILLM:
+class OpenAILLM(EndpointLLM):
     """Answers requests through an endpoint, many at a time.
 
     A request that fails for a reason that may pass (no connection, no answer in time, 408, 409, 425, 429, 5xx, an
@@ -277,16 +277,6 @@ class OpenAILLM:
             top_logprobs=self._top_logprobs if self._logprobs else 0,
             stream=True,
         )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Closes the connections that this event loop has opened."""
-        await self._endpoint.aclose()
 
     async def complete(self, request: Request) -> Call:
         """The finished call; `latency_ms` is that of the attempt that succeeded. Raises `LLMError`.

@@ -122,10 +122,12 @@ class DecisionPredictor(QualityPredictor):
         """Takes what `QualityPredictor` takes. `on_mismatch` is about the model that decided."""
         super().__init__(checkpoint, **options)
         self.judges = tuple(map(str, checkpoint.manifest.contract.get(JUDGES, ())))
+        # A recorded judge is MODEL@REVISION, and a decision that was just made names the one or the other.
+        self._known = {name for judge in self.judges for name in (judge, *judge.split("@", 1))} - {"", "unknown"}
 
     def _read(self, response: object) -> Read:
         answers = answers_of(response)
-        answers = [answer for answer in answers if answer.source in self.judges] or answers
+        answers = [answer for answer in answers if answer.source in self._known] or answers
         decided = decision_signals(answers)
         names, values = decision_columns([{name: signal.value for name, signal in decided.signals.items()}])
         row = dict(zip(names, values[0].tolist(), strict=True))
@@ -141,7 +143,7 @@ class DecisionPredictor(QualityPredictor):
 
     def _other_judge(self, answers: Sequence[DecisionAnswer]) -> str:
         """Returns a note on decisions of another model than was learned from. Raises or warns as was asked for."""
-        others = sorted({answer.source for answer in answers} - {"", *self.judges})
+        others = sorted({answer.source for answer in answers} - {"", *self._known})
         if not others or not self.judges or self._on_mismatch == "ignore":
             return ""
         note = f"decisions of {', '.join(others)}, checkpoint trained on those of {', '.join(self.judges)}"

@@ -104,6 +104,9 @@ class TextReader(Pretrained):
         Raises `InvalidResponse` for an answer without words, and `MissingExtra` where states are read without the extra
         `train`.
         """
+        return self._outputs(questions, answers)[self.target][:, 0].astype(np.float64)
+
+    def _outputs(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, NDArray[Any]]:
         if isinstance(questions, str) or isinstance(answers, str) or len(questions) != len(answers):
             raise InvalidResponse("expected a list of questions and a list of as many answers: [question], [answer]")
         if not all(answer.strip() for answer in answers):
@@ -113,16 +116,18 @@ class TextReader(Pretrained):
             self._model = self._model or module_to("read texts").PairReader.load(wanted)
             states, _ = self._model.states(questions, answers, str(wanted["layer"]), [wanted["position"]])
             inputs[HIDDEN] = states[:, 0, 0].astype(np.float32)
-        return self.checkpoint.run(inputs)[self.target][:, 0].astype(np.float64)
+        return self.checkpoint.run(inputs)
 
     def predict_many(self, questions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
         """Returns a verdict on each answer; raises as `values`. A level's score is its place on its scale."""
         low, high = self.scale or (0.0, 1.0)
+        outputs = {name: column[:, 0].tolist() for name, column in self._outputs(questions, answers).items()}
         verdicts = []
-        for value in self.values(questions, answers).tolist():
+        for row, value in enumerate(outputs[self.target]):
             score = min(max((value - low) / (high - low), 0.0), 1.0)
             flagged = None if self.threshold is None else score < self.threshold
-            verdicts.append(Verdict(score, {self.target: value}, None, flagged, self.checkpoint.digest))
+            heads = {name: column[row] for name, column in outputs.items()}
+            verdicts.append(Verdict(score, heads, None, flagged, self.checkpoint.digest))
         return verdicts
 
     def predict(self, question: str, answer: str) -> Verdict:

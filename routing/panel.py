@@ -161,6 +161,7 @@ class Panel(Pretrained):
             self.agents = read_agents(checkpoint.extra[AGENTS])
             self.same, self.exclusive, self.pick = contract["same"], contract["exclusive"], contract["pick"]
             self.most = contract["most_answers"]
+            self.score_by = str(contract.get("score_by", ""))
             self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
             if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
                 raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")

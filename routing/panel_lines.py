@@ -1,19 +1,20 @@
 """Panels of a file of lines or of a run store: which answers belong to one question, and a line out for each."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from metaprobe.probes.decisions import decision_signals
 from metaprobe.records.answers import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.import_line import with_labels
+from metaprobe.records.import_line import decisions_of, with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
-from metaprobe.records.types import Call, Item
+from metaprobe.records.types import Call, DecisionAnswer, Item, Run
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import (
     MOST_TOGETHER,
@@ -36,7 +37,8 @@ def panel_lines(panel: Panel, path: Path, *, stage: str | None = None) -> Iterat
     `kept` is the id of the answer to keep: of the call in a run store, or of the line in a file (with `#2` behind it
     for the third choice of a line). A line that cannot be read counts as an answer that cannot be read.
     """
-    questions = questions_in_store(path, stage) if path.is_dir() else questions_in_file(path)
+    by = panel.score_by
+    questions = questions_in_store(path, stage, by) if path.is_dir() else questions_in_file(path, by)
     for name, one in questions.items():
         if len(one.answers) > MOST_TOGETHER:
             told = f"{len(one.answers)} answers to one question, and at most {MOST_TOGETHER} are judged together: does "
@@ -83,8 +85,11 @@ class AskedQuestion:
             self.labels.append(label)
 
 
-def questions_in_file(path: Path) -> dict[str, AskedQuestion]:
-    """Returns name -> question, in the order of the lines. Raises `ImportFileError` for a file of no lines."""
+def questions_in_file(path: Path, score_by: str = "") -> dict[str, AskedQuestion]:
+    """Returns name -> question, in the order of the lines. Raises `ImportFileError` for a file of no lines.
+
+    `score_by`: the question of a decision model whose number is an answer's score (`scored_by`).
+    """
     found: dict[str, AskedQuestion] = {}
     broken: list[ImportFileError] = []
     for number, record in iter_json_lines(path, on_error=broken.append):
@@ -93,7 +98,7 @@ def questions_in_file(path: Path) -> dict[str, AskedQuestion]:
         name = _named(record, QUESTION) or group or identity
         about = AskedQuestion(_asked(record), dimension=_named(record, "dimension"), group=group)
         try:
-            found.setdefault(name, about).add(answers_of_line(record, identity), _label(record))
+            found.setdefault(name, about).add(answers_of_line(record, identity, score_by), _label(record))
         except ImportFileError as problem:
             raise ImportFileError(f"{path}, line {number}: {problem}") from problem
     for error in broken:
@@ -104,8 +109,21 @@ def questions_in_file(path: Path) -> dict[str, AskedQuestion]:
     return found
 
 
-def answers_of_line(record: Mapping[str, Any], identity: str) -> list[Named]:
-    """Returns the answers of a line: one, or those of every choice of its response."""
+def scored_by(question: str, answer: PanelAnswer, decided: Sequence[DecisionAnswer]) -> PanelAnswer:
+    """Returns the answer with what a decision model said of it as its score; where that is missing, a note says so."""
+    known = decision_signals(decided)
+    value = known.value(question)
+    if value is not None:
+        return replace(answer, score=value)
+    lacking = f"no number of the decision {question!r}" + (
+        f" ({known.reasons[question]})" if question in known.reasons else ""
+    )
+    return replace(answer, note="; ".join(filter(None, (answer.note, lacking))))
+
+
+def answers_of_line(record: Mapping[str, Any], identity: str, score_by: str = "") -> list[Named]:
+    """Returns the answers of a line: one, or those of every choice of its response. A line's decisions are about the
+    only one."""
     given = record.get("response", record)
     if given is None:
         return [(identity, InvalidResponse('"response" is null; expected an answer'))]
@@ -121,7 +139,10 @@ def answers_of_line(record: Mapping[str, Any], identity: str) -> list[Named]:
             answers.append((name, error))
         else:
             answers.append((name, replace(read, agent=_named(record, "agent") or read.agent, stated=stated)))
-    return answers
+    if not score_by:
+        return answers
+    decided = decisions_of(dict(record), identity) if len(answers) == 1 else ()
+    return [(n, one if isinstance(one, InvalidResponse) else scored_by(score_by, one, decided)) for n, one in answers]
 
 
 def _named(record: Mapping[str, Any], key: str) -> str:
@@ -147,7 +168,7 @@ def _label(record: Mapping[str, Any]) -> float | None:
     return None if right is None else float(right)
 
 
-def questions_in_store(path: Path, stage: str | None = None) -> dict[str, AskedQuestion]:
+def questions_in_store(path: Path, stage: str | None = None, score_by: str = "") -> dict[str, AskedQuestion]:
     """Returns name -> question of the items of a run store, with the answers of all their runs in stored order.
 
     `stage`: of the calls that are answers; by default every stage that is labelled or, where none is, all.
@@ -161,15 +182,15 @@ def questions_in_store(path: Path, stage: str | None = None) -> dict[str, AskedQ
             if stage == call.stage or (stage is None and (not labelled or call.stage in labelled)):
                 name = f"{item.task}/{item.id}".strip("/")
                 question = found.setdefault(name, AskedQuestion(item.question, item.choices, item.dimension))
-                question.add(
-                    [(call.id, read_call(item, call, run.stated("confidence", call.id)))], run.label("correct", call.id)
-                )
+                question.add([(call.id, read_call(item, run, call, score_by))], run.label("correct", call.id))
     return found
 
 
-def read_call(item: Item, call: Call, stated: float | None = None) -> PanelAnswer:
-    """Returns the answer of a recorded call to an item. `stated`: the confidence that its agent stated."""
-    return replace(answer_in_call(call), text=final_answer(item, call.text), stated=stated)
+def read_call(item: Item, run: Run, call: Call, score_by: str = "") -> PanelAnswer:
+    """Returns the answer of a recorded call of a run to an item, with what was stated or decided of it."""
+    stated = run.stated("confidence", call.id)
+    answer = replace(answer_in_call(call), text=final_answer(item, call.text), stated=stated)
+    return scored_by(score_by, answer, run.decisions_about(call.id)) if score_by else answer
 
 
 def _line(question: str, names: list[str], verdict: PanelVerdict) -> dict[str, Any]:

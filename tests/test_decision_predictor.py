@@ -150,6 +150,37 @@ def test_answers_without_decisions_and_options_of_log_probabilities_are_refused(
         metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions", raw_graph=True)
 
 
+def test_a_panel_keeps_the_answer_that_the_decision_model_is_surer_of(tmp_path: Path) -> None:
+    """Two samples a question; what the judge says tells which one is right, and nothing else does."""
+    rng = np.random.default_rng(0)
+
+    def line(question: int, sample: int) -> dict[str, object]:
+        right = int(rng.integers(0, 2))
+        sure = float(1 / (1 + np.exp(-rng.normal(3 * right - 1.5, 1.0))))
+        said = {"choices": [{"message": {"content": f"It is {42 if right else sample}"}, "finish_reason": "stop"}]}
+        decision = {"model": JUDGE, "answers": [{"type": "predicate", "name": "right", "probability": sure}]}
+        of = {"id": f"{question}/{sample}", "question_id": f"q{question}", "response": said, "decisions": decision}
+        return {**of, "agent": "m", "labels": {"correct": right}}
+
+    lines = [line(question, sample) for question in range(160) for sample in range(2)]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    training = ["train", "panel", str(file), "--same", "number", "--out", str(tmp_path / "panel")]
+    told = CliRunner().invoke(main, [*training, "--score-by", "right"])
+    assert told.exit_code == 0, told.output
+    new = [line(question, sample) for question in range(200, 300) for sample in range(2)]
+    del new[0]["decisions"]
+    file.write_text("".join(json.dumps(one) + "\n" for one in new))
+    told = CliRunner().invoke(main, ["score", str(tmp_path / "panel"), str(file)])
+    kept = [json.loads(one) for one in told.stdout.splitlines()]
+    right = {one["id"]: one["labels"]["correct"] for one in new}
+    mixed = [one for one in kept if {right[f"{one['id'][1:]}/{sample}"] for sample in range(2)} == {0, 1}]
+    assert np.mean([right[one["kept"]] for one in mixed]) > 0.8
+    assert "no number of the decision 'right'" in kept[0]["reason"]
+    refused = CliRunner().invoke(main, [*training[:-1], str(tmp_path / "other"), "--score-by", "wrong"])
+    assert "no answer of" in refused.output
+
+
 RUBRIC = DATA / "llm_rubric_judge" / "data.jsonl"
 
 

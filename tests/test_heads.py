@@ -39,6 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 
 JUDGE = "judge:m"
 HEADS = ("correct", "instruction", "critical", "quality")
+REACHED = ("instruction>=2", "instruction>=3")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -90,7 +91,8 @@ def checkpoint(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_checkpoint_holds_probabilities_levels_and_q_each_on_its_scale(checkpoint: Path) -> None:
     manifest = load_checkpoint(checkpoint).manifest
-    assert tuple(manifest.contract["targets"]) == HEADS == tuple(spec.name for spec in manifest.outputs)
+    assert tuple(manifest.contract["targets"]) == HEADS
+    assert tuple(spec.name for spec in manifest.outputs) == (*HEADS, *REACHED)
     assert manifest.contract["scales"] == {"instruction": [1, 3], "quality": [0, 9]}
     assert tuple(manifest.contract["kinds"].values()) == ("binary", "ordinal", "binary", "regression")
     assert {"flag", "critical"} <= set(manifest.thresholds)
@@ -115,7 +117,8 @@ def test_planted_levels_are_recovered_on_held_out_answers(checkpoint: Path) -> N
 def test_a_verdict_has_all_heads_and_bad_answers_are_critical(checkpoint: Path) -> None:
     predictor = QualityPredictor.load(checkpoint)
     good, bad = predictor.predict_many([[-0.3] * 25, [-2.6] * 25])
-    assert set(good.heads) == {*HEADS}
+    assert set(good.heads) == {*HEADS, *REACHED}
+    assert sum(good.heads[name] for name in REACHED) == pytest.approx(good.heads["instruction"] - 1, abs=1e-5)
     assert good.critical is not None
     assert bad.critical is not None
     assert good.critical < 0.3 < bad.critical

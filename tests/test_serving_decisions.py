@@ -158,6 +158,29 @@ def test_texts_are_read_where_no_log_probabilities_came(client, reader):
     assert "image" in image.metaprobe["reason"]
 
 
+def test_levels_are_shares_that_fall_and_an_expectation_alone_is_refused(checkpoint):
+    """Steps that cross are pooled: the mean level stays. A head without steps is no distribution."""
+
+    def answer(heads):
+        scorer = Scorer(
+            TextPredictor(known, "tone", lambda _: Verdict(0.5, heads, None, None, ""), (1.0, 4.0)), Metrics()
+        )
+        judges = Judges({"": Seat(scorer)}, texts={"tone": Seat(scorer)})
+        question = {"type": "score", "name": "tone", "instructions": "?", "levels": levels(*"abcd")}
+        body = json.dumps({"model": "mine", "input": BARE, "questions": [question]}).encode()
+        desk = DecisionDesk(Settings(checkpoint=checkpoint, auth=False), judges, None, Scoring())
+        with asyncio.Runner() as runner:
+            request = Request({"type": "http", "headers": [], "query_string": b""})
+            return runner.run(desk.answer(body, request))["answers"][0]
+
+    known = load_checkpoint(checkpoint)
+    told = answer({"tone": 2.6, "tone>=2": 0.4, "tone>=3": 0.8, "tone>=4": 0.4})
+    assert [level["probability"] for level in told["probabilities"]] == pytest.approx([0.4, 0.0, 0.2, 0.4])
+    assert (told["score"], told["confidence"]) == (pytest.approx(1.6), pytest.approx(0.4))
+    alone = answer({"tone": 2.6})
+    assert (alone["type"], "no probability of each" in alone["metaprobe"]["reason"]) == ("refusal", True)
+
+
 def test_verdicts_are_logged_under_the_id_that_the_caller_gets_and_keys_are_asked(client, served):
     decision = asked(client, [RIGHT, {"type": "predicate", "name": "polite", "instructions": "x"}])
     ids = [verdict["request_id"] for verdict in decision.metaprobe["verdicts"]]
@@ -284,34 +307,33 @@ def response_of(call):
     return {"object": "chat.completion", "model": "m", "choices": [{**choice, "finish_reason": "stop"}]}
 
 
-def test_a_decision_model_is_asked_learned_from_and_replaced_by_our_own_answers(tmp_path, monkeypatch):
-    """The unchanged openai client gets from our server what a predictor learned from another server's decisions."""
-    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
-    runs = list(planted_runs())
-    RunStore(tmp_path / "runs").append(runs)
-    questions = tmp_path / "questions.json"
-    questions.write_text(json.dumps([RIGHT | {"name": "right"}]))
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Planted runs, judged by a scripted decision server over HTTP; it gives 0.25 where an answer says `good` once."""
+    folder, runs = tmp_path_factory.mktemp("judged"), list(planted_runs())
+    RunStore(folder / "runs").append(runs)
+    (folder / "questions.json").write_text(json.dumps([RIGHT | {"name": "right"}]))
     judge = DecisionServer()
     with running(judge.app) as (url, _):
-        judging = [
-            "judge",
-            str(tmp_path / "runs"),
-            "--llm",
-            f"decisions:luna@{url}/v1",
-            "--out",
-            str(tmp_path / "judged"),
-        ]
-        told = CliRunner().invoke(main, [*judging, "--questions", str(questions)])
+        judging = ["judge", str(folder / "runs"), "--llm", f"decisions:luna@{url}/v1", "--out", str(folder / "judged")]
+        told = CliRunner().invoke(main, [*judging, "--questions", str(folder / "questions.json")])
     assert told.exit_code == 0, told.output
     assert len(judge.bodies) == len(runs)
 
-    def labelled(run):  # the scripted judge gives 0.25 where an answer says `good` once, and 0 elsewhere
+    def labelled(run):
         (answer,) = run.decision_answers
         label = Label(answer.call_id, "correct", float(answer.value >= 0.25), f"judge:{answer.source}")
         return Run(**{name: getattr(run, name) for name in run.__slots__} | {"labels": (label,)})
 
-    RunStore(tmp_path / "judged").rewrite(labelled)
-    training = ["train", "quality", str(tmp_path / "judged"), "--out", str(tmp_path / "ours"), "--stage", "answer"]
+    RunStore(folder / "judged").rewrite(labelled)
+    return folder / "judged", runs
+
+
+def test_a_decision_model_is_asked_learned_from_and_replaced_by_our_own_answers(judged, tmp_path, monkeypatch):
+    """The unchanged openai client gets from our server what a predictor learned from another server's decisions."""
+    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
+    store, runs = judged
+    training = ["train", "quality", str(store), "--out", str(tmp_path / "ours"), "--stage", "answer"]
     told = CliRunner().invoke(main, [*training, "--question", "correct=Is the answer right?"])
     assert told.exit_code == 0, told.output
 
@@ -327,3 +349,38 @@ def test_a_decision_model_is_asked_learned_from_and_replaced_by_our_own_answers(
             given.append(ours.probability)
     assert np.mean(given[1::2]) > 0.7
     assert np.mean(given[::2]) < 0.3
+
+
+def test_another_servers_decision_comes_back_calibrated_on_labels_through_the_client(judged, tmp_path, monkeypatch):
+    """The judge says 0.25 of right answers and 0 of wrong ones: an order, and no probabilities."""
+    monkeypatch.setenv("METAPROBE_API_KEY", KEY)
+    store, runs = judged
+    training = ["train", "quality", str(store), "--reads", "decisions", "--out", str(tmp_path / "decided")]
+    told = CliRunner().invoke(main, training)
+    assert told.exit_code == 0, told.output
+    judge, ours = DecisionServer(), create_app(Settings(checkpoint=tmp_path / "decided", on_mismatch="refuse"))
+    with (
+        running(judge.app) as (theirs, _),
+        running(ours) as (url, _),
+        openai.OpenAI(base_url=f"{theirs}/v1", api_key=KEY, max_retries=0) as asking,
+        openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client,
+    ):
+        given = []
+        for run in runs[:8]:
+            said = [{"role": "user", "content": run.item.question}, {"role": "assistant", "content": run.calls[0].text}]
+            decision = asking.decisions.create(model="luna", input=said, questions=[RIGHT | {"name": "right"}])
+            raw = decision.model_dump()
+            said[1]["metaprobe"] = {"decision": raw}
+            (answer,) = asked(client, [RIGHT], said).answers
+            given.append((decision.answers[0].probability, answer.probability))
+        bare, lacking = dict(said[1]), dict(said[1])
+        del bare["metaprobe"]
+        lacking["metaprobe"] = {"decision": raw | {"answers": []}}
+        reasons = [asked(client, [RIGHT], [said[0], one]).answers[0].metaprobe["reason"] for one in (bare, lacking)]
+        assert ["another decision model" in reasons[0], "lacks right" in reasons[1]] == [True, True]
+        scored = client.post("/score", body=raw, cast_to=object)
+        assert scored["score"] == pytest.approx(given[-1][1], abs=1e-6)
+    theirs_said, ours_said = np.array(given).T
+    assert set(theirs_said[1::2]) == {0.25}
+    assert ours_said[1::2].min() > 0.8
+    assert ours_said[::2].max() < 0.2

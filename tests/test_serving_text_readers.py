@@ -1,18 +1,24 @@
 """Text readers in the server: told apart by their head, beside the predictors, in the shadow and on trial."""
 
+import asyncio
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from served import small_checkpoint
+from starlette.requests import Request
 from tiny_adapter import tiny_tokenizer
 
 from metaprobe.checkpoints import Draft, save_checkpoint
 from metaprobe.probes.adapter import IDS, LAYOUT, MASK, SAMPLE, TOKENIZER, AdapterProbe, Encoder
+from metaprobe.records.decisions import decision_answers, read_questions
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Message, Run
+from metaprobe.serving.http.bodies import Scoring
+from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
@@ -128,6 +134,20 @@ def test_a_reader_of_words_gives_levels_and_its_contract_the_question(quality, t
     judges = load_judges(Settings(checkpoint=quality, more_checkpoints=(str(tmp_path / "c"),)), Metrics())
     scorer = judges.texts["tone"].judge
     assert (scorer.asked.scales, scorer.asked.texts) == ({"tone": (1.0, 3.0)}, {"tone": {"how kind is it?"}})
-    texts = ("so it is so it is", "kind kind so it is so it is")
-    said = [scorer.verdict(TextAnswer(text, question="What is 7?"))["heads"]["tone"] for text in texts]
-    assert 1 <= said[0] < 2 < said[1] <= 3
+    said = []
+    question = {"type": "score", "name": "tone", "instructions": "?", "levels": [{"label": x} for x in "abc"]}
+    for text in ("so it is so it is", "kind kind so it is so it is"):
+        heads = scorer.verdict(TextAnswer(text, question="What is 7?"))["heads"]
+        given = [{"role": "user", "content": "What is 7?"}, {"role": "assistant", "content": text}]
+        body = json.dumps({"model": "mine", "input": given, "questions": [question]}).encode()
+        desk = DecisionDesk(Settings(checkpoint=quality, auth=False), judges, None, Scoring())
+        request = Request({"type": "http", "headers": [], "query_string": b""})
+        decision = asyncio.run(desk.answer(body, request))
+        (answer,) = decision_answers(
+            decision, "c", questions=read_questions([question])
+        )  # strict: the mean, a sum of 1
+        assert answer.value == pytest.approx(heads["tone"] - 1, abs=1e-5)
+        said.append(answer)
+    low, high = said
+    assert [answer.probabilities.index(max(answer.probabilities)) for answer in said] == [0, 2]
+    assert low.value < 1 < high.value

@@ -1,18 +1,20 @@
 """The text reader: it learns planted words and levels, and reads files without log-probabilities."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tiny_adapter import saved_base, stored
 
 import metaprobe
-from metaprobe.checkpoints import ContractMismatch
+from metaprobe.checkpoints import CheckpointExists, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.probes.text import TextReader
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.training.options import WrongOptions
+from metaprobe.training.options import AdapterOptions, WrongOptions
 
 LETTERS = list("bcdfghjklmnpqrstvwxz")
 
@@ -95,3 +97,45 @@ def test_what_cannot_be_read_or_promised_is_refused(reader: TextReader, tmp_path
         metaprobe.train_text(data, target="level", flag_rate=0.2, out=tmp_path / "reader")
     with pytest.raises(RecordError, match="no answer with a label 'other'"):
         metaprobe.train_text(data, target="other", out=tmp_path / "reader")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+def test_an_adapter_that_gains_nothing_over_the_words_is_not_taken_and_the_card_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words tell this label in full."""
+    quick = partial(AdapterOptions, epochs=1, batch_size=16, max_length=24)
+    monkeypatch.setattr("metaprobe.training.recipes.text.AdapterOptions", quick)
+    base = saved_base(tmp_path / "tiny")
+    data, lines_said = lines(tmp_path / "train.jsonl"), []
+    told = {"folds": 2, "adapter": base, "on_line": lines_said.append}
+    made = metaprobe.train_text(data, out=tmp_path / "reader", **told)
+    assert made.manifest.kind == "text"
+    assert any(line.startswith("adapter over words: AUROC") and "not taken" in line for line in lines_said)
+    assert "adapter over words" in (tmp_path / "reader" / "README.md").read_text()
+    assert not (tmp_path / "reader.work").exists()
+    with pytest.raises(WrongOptions, match="has levels"):
+        metaprobe.train_text(data, target="level", out=tmp_path / "levels", adapter=base)
+    with pytest.raises(CheckpointExists):
+        metaprobe.train_text(data, out=tmp_path / "reader", replace=True, **told)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
+def test_an_adapter_that_beats_the_words_by_an_interval_is_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words are blinded; the planted word is then known to the adapter alone."""
+    monkeypatch.setattr("metaprobe.training.recipes.text.FEWEST", 10**9)
+    monkeypatch.setattr("metaprobe.training.recipes.text.SHAPED", 0.0)
+    quick = partial(AdapterOptions, epochs=8, batch_size=16, lr=1e-2, max_length=24)
+    monkeypatch.setattr("metaprobe.training.recipes.text.AdapterOptions", quick)
+    said: list[str] = []
+    base, data = saved_base(tmp_path / "tiny"), stored(tmp_path / "runs")
+    made = metaprobe.train_text([data], out=tmp_path / "reader", folds=2, adapter=base, on_line=said.append)
+    assert made.manifest.kind == "adapter"
+    assert any("adapter over words" in line and line.endswith("taken") for line in said)
+    card = (tmp_path / "reader" / "README.md").read_text()
+    assert "adapter over words" in card
+    assert "int8 weights against float32, after, on the test rows" in card

@@ -5,12 +5,13 @@ that higher raw scores are better answers in every head, and its probability is 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.probes.quality_contract import AT_LEAST
 from metaprobe.training.calibration import Calibrator, Floats, Platt, fit_platt
 from metaprobe.training.folds import Roles
 from metaprobe.training.graphs import GraphBuilder
@@ -95,6 +96,10 @@ class Level:
     base: float
     """The lowest level, and the shares of the steps that nothing could be fitted to."""
     steps: tuple["RunProbability", ...]
+    levels: tuple[int, ...] = ()
+    """The level that each step reaches."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Level -> its share of the rows seen, where nothing could be fitted to the step."""
     kind: ClassVar[str] = "ordinal"
 
     @property
@@ -105,8 +110,18 @@ class Level:
         return np.asarray(self.base + sum(step.learned(X) for step in self.steps), dtype=np.float64)
 
     def add_to(self, graph: GraphBuilder, features: str, width: int, output: str = "") -> str:
-        parts = [step.add_to(graph, features, width) for step in self.steps]
+        named = [f"{output}{AT_LEAST}{level}" for level in self.levels] if output else []
+        names = named or [""] * len(self.steps)
+        parts = [step.add_to(graph, features, width, name) for step, name in zip(self.steps, names, strict=True)]
+        for level, share in self.shares.items() if output else ():
+            nothing = graph.add("Mul", parts[0], graph.number(0.0))
+            graph.add("Add", nothing, graph.number(share), name=f"{output}{AT_LEAST}{level}")
         return graph.add("Sum", graph.number([[self.base]]), *parts, name=output)
+
+    def at_least(self, X: NDArray[np.float32]) -> dict[int, Floats]:
+        """Returns the probability (n,) of at least each level above the lowest."""
+        known = {level: step.learned(X) for level, step in zip(self.levels, self.steps, strict=True)}
+        return known | {level: np.full(len(X), share) for level, share in self.shares.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,8 +215,8 @@ def fit_level(
     ]
     low, high = scale
     rest = [step for step in range(low + 1, high + 1) if step not in steps]
-    shares = (float((grades[roles.seen] >= step).mean()) for step in rest)
-    return Level(low + sum(shares), tuple(fitted))
+    shares = {step: float((grades[roles.seen] >= step).mean()) for step in rest}
+    return Level(low + sum(shares.values()), tuple(fitted), tuple(steps), shares)
 
 
 def fit_amount(
@@ -285,10 +300,22 @@ def trees_graph(
 ) -> bytes:
     """Fitted heads on one input: (n, width) float32 features in, one (n, 1) value per head.
 
-    A pair is a model that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them.
+    A pair is a model that gives log-odds, then its calibrator. NaN features go the way LightGBM sends them. Behind the
+    heads come the probabilities of at least each level of those with levels (`outputs_of`).
     """
-    graph = GraphBuilder()
+    graph, outputs = GraphBuilder(), list(heads)
     for name, head in heads.items():
         fitted = Probability(*head) if isinstance(head, tuple) else head
         fitted.add_to(graph, input_name, width, name)
-    return graph.model({input_name: width}, list(heads))
+        if isinstance(fitted, Level):
+            outputs += [f"{name}{AT_LEAST}{level}" for level in (*fitted.levels, *fitted.shares)]
+    return graph.model({input_name: width}, outputs)
+
+
+def outputs_of(heads: Mapping[str, FittedHead], X: NDArray[np.float32]) -> dict[str, Floats]:
+    """Returns what the graph of these heads gives for features (n, d): output -> (n,)."""
+    values = {name: head.value(X) for name, head in heads.items()}
+    for name, head in heads.items():
+        if isinstance(head, Level):
+            values |= {f"{name}{AT_LEAST}{level}": p for level, p in head.at_least(X).items()}
+    return values

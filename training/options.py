@@ -263,6 +263,13 @@ class PanelOptions(RunOptions, ReplaceOptions):
         Option("For runs: the stage whose answers are samples.  [default: the one that is labelled]", metavar="STAGE"),
     ] = None
     same: Same = None
+    score_by: Annotated[
+        str,
+        Option(
+            "For runs and lines: question of a decision model (`metaprobe judge`) whose number is each answer's score.",
+            metavar="QUESTION",
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +286,14 @@ class TextOptions(AnswerOptions, FlagOptions, ReplaceOptions):
         ),
     ] = ""
     layers: Layers = "every:5"  # of the reading model's
+    adapter: Annotated[
+        str,
+        Option(
+            "Model that is fitted to the texts with LoRA, tried above the other rungs: an embedded name, a folder or a "
+            "hub id. Takes hours on a CPU; needs the extras train and adapter.",
+            metavar="MODEL",
+        ),
+    ] = ""
     questions: Questions = ()
 
     def __post_init__(self) -> None:

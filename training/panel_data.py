@@ -21,6 +21,7 @@ from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, signals_in, unt
 from metaprobe.routing.panel_lines import questions_in_file, read_call
 from metaprobe.routing.panel_rows import (
     LEVELS,
+    SCORE,
     SIGNALS,
     STATED,
     UNREADABLE,
@@ -79,6 +80,8 @@ class Panels:
     generator: Generator | None = None
     note: str = ""
     """What was joined or left out, in words; empty for nothing."""
+    score_by: str = ""
+    """Question of a decision model whose number is each answer's score; empty for none."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -164,25 +167,34 @@ def agents_in(data: Panels) -> Agents:
     return Agents(data.agents, data.dimensions, np.log(rate / (1 - rate)), tuple(usual), levels, leading)
 
 
-def panels_at(path: Path, *, stage: str | None = None, same: str | None = None) -> Panels:
+def panels_at(path: Path, *, stage: str | None = None, same: str | None = None, score_by: str = "") -> Panels:
     """Returns the panels of a run store, a file of outcomes, or a file of OpenAI-format lines.
 
     `stage`: of a run store, the calls that are answers. `same`: of lines and outcomes, when two answers are the same,
-    by default by their normalised text. Raises `RecordError` for an option that the data do not take.
+    by default by their normalised text. `score_by`: of a store and of lines, the question of a decision model whose
+    number is an answer's score. Raises `RecordError` for an option that the data do not take, and where no answer has
+    that number.
     """
+    panels = _panels_at(path, stage=stage, same=same, score_by=score_by)
+    if score_by and not np.isfinite(panels.signals[..., SIGNALS.index(SCORE)]).any():
+        raise RecordError(f"score_by is {score_by!r}, and no answer of {path} has this number: `metaprobe judge` asks")
+    return replace(panels, score_by=score_by)
+
+
+def _panels_at(path: Path, *, stage: str | None, same: str | None, score_by: str) -> Panels:
     if path.is_dir():
         if same is not None:
             raise RecordError(f"same is {same!r}: the items of a run store say how they are checked; leave it out")
-        return panels_of_runs(RunStore(path), stage=stage)
+        return panels_of_runs(RunStore(path), stage=stage, score_by=score_by)
     if stage is not None:
         raise RecordError(f"stage is {stage!r}: a file has no stages; leave it out, or give a run store")
     _, first = next(iter(iter_json_lines(path)), (0, {}))
     if "agents" not in first:
-        return panels_of_lines(path, same or EXACT)
+        return panels_of_lines(path, same or EXACT, score_by)
     return panels_of_outcomes(read_outcomes(path), same=same or EXACT)
 
 
-def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
+def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: str = "") -> Panels:
     """Returns the panels of runs: for each item the answers of all its runs, in their order.
 
     `stage`: of the calls that are answers; by default the one stage that has labels `correct`. Raises `RecordError`
@@ -221,7 +233,7 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None) -> Panels:
             group=group,
             dimension=item.dimension,
             question=item.question,
-            answers=[_answer_of(item, run, call) for run, call in many[:MOST_ANSWERS]],
+            answers=[_answer_of(item, run, call, score_by) for run, call in many[:MOST_ANSWERS]],
         )
         for (item, many), group in zip(panels, joined.groups.tolist(), strict=True)
     ]
@@ -295,9 +307,9 @@ class _Row:
     answers: list[_Answer]
 
 
-def _answer_of(item: Item, run: Run, call: Call) -> _Answer:
+def _answer_of(item: Item, run: Run, call: Call, score_by: str) -> _Answer:
     """Returns an answer of a run. One that did not end by itself cannot be read."""
-    read = read_call(item, call, run.stated("confidence", call.id))
+    read = read_call(item, run, call, score_by)
     return _Answer(
         agent=read.agent,
         form=None if read.cut else canonical(item, read.text) or None,
@@ -307,13 +319,13 @@ def _answer_of(item: Item, run: Run, call: Call) -> _Answer:
     )
 
 
-def panels_of_lines(path: Path, same: str) -> Panels:
+def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
     """Returns the panels of OpenAI-format lines with labels: answers of one `question_id`, by default of one group.
 
     `same`: when two answers are the same. Raises `RecordError` where no question has two labelled answers.
     """
     rows, texts, many, left_out = [], [], 0, 0
-    for name, question in questions_in_file(path).items():
+    for name, question in questions_in_file(path, score_by).items():
         answers = [
             _answer_of_line(question.question, answer, label, same)
             for answer, label in zip(question.answers, question.labels, strict=True)

@@ -6,13 +6,16 @@ it needs, however many of its questions that checkpoint answers.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from starlette.requests import Request
 
+from metaprobe.probes.quality_contract import AT_LEAST
 from metaprobe.records.decisions import DecisionQuestion, read_parts, read_questions
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
@@ -39,7 +42,9 @@ ROLES = {
 CALLS = {"function_call": ("name", "arguments", "call_id"), "custom_tool_call": ("name", "input", "call_id")}
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 MEASURED = "metaprobe"
-"""Field of the last assistant message with what was measured of it: `{"response": <the response it came in>}`."""
+"""Field of the last assistant message with what was measured of it: `{"response": <the response it came in>}`, or
+`{"decision": <what another decision model said of it>}`, or both."""
+RESPONSE, DECISION = "response", "decision"
 MOST_TEXT = 1 << 20
 """Characters of question and answer that a text reader is given at most; tokenizing more would hold up others."""
 LISTED = 12
@@ -53,7 +58,7 @@ USAGE: dict[str, Any] = {
     "total_tokens": 0,
 }
 """The format wants the tokens that are billed, and nothing is."""
-LEVELS_UNKNOWN = "the expected level is known and no probability of each: probabilities is empty, confidence 0"
+LEVELS_UNKNOWN = "the checkpoint gives the expected level alone, in metaprobe.verdicts, and no probability of each"
 
 
 @dataclass(slots=True)
@@ -66,8 +71,10 @@ class Subject:
     response: bytes | ParsedResponse | None = None
     """The response that the last message came in, with its log-probabilities; as it came where it cannot be read, and
     None where the message brings none."""
+    decision: Any = None
+    """What another decision model said of the last message; None where the message brings nothing of it."""
     fault: str = ""
-    """Why the response cannot be taken for the last message's; empty where it can."""
+    """Why the response or decision cannot be taken for the last message's; empty where it can."""
 
     @property
     def asked(self) -> str | None:
@@ -159,12 +166,17 @@ def _add_message(subject: Subject, item: Mapping[str, Any], place: str, *, last:
     if item.get(MEASURED) is None:
         return
     measured = item[MEASURED]
-    if role != "assistant" or not isinstance(measured, dict) or set(measured) != {"response"}:
+    known = isinstance(measured, dict) and measured and measured.keys() <= {RESPONSE, DECISION}
+    if role != "assistant" or not known:
         raise InvalidResponse(
-            f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}}'
+            f'{place}.{MEASURED} is not what an assistant message may bring: {{"response": RESPONSE}} or '
+            '{"decision": DECISION}'
         )
     if not last:
-        subject.fault = "the log-probabilities are of a message that is not the last one"
+        subject.fault = "what was measured is of a message that is not the last one"
+        return
+    subject.decision = measured.get(DECISION)
+    if RESPONSE not in measured:
         return
     try:
         subject.response = parse_response(measured["response"])
@@ -206,7 +218,8 @@ class DecisionDesk:
         told = scorer.of(logged)
         if not scorer.reads_text:
             allowance = Allowance(self.settings.max_scored_tokens)
-            return await self.scoring.of(size, partial(told.verdict, subject.response, allowance))
+            read = subject.decision if scorer.reads_decisions else subject.response
+            return await self.scoring.of(size, partial(told.verdict, read, allowance))
         answer = subject.answer
         if len(subject.asked or "") + len(answer or "") > MOST_TEXT:
             return told.none(f"the texts are longer than {MOST_TEXT} characters together")
@@ -231,18 +244,36 @@ class _Chosen:
             return _refusal(question, verdict["reason"] or "the checkpoint gave no number", self.scorer)
         low, high = self.scorer.asked.scales.get(self.head, (0.0, 1.0))
         value = min(max(value, low), high)  # rounded beyond its scale at most, which the predictor has checked
+        steps = [value]
+        if self.head in self.scorer.asked.scales:
+            outputs = [f"{self.head}{AT_LEAST}{level}" for level in range(int(low) + 1, int(high) + 1)]
+            if not verdict["heads"].keys() >= set(outputs):
+                return _refusal(question, LEVELS_UNKNOWN, self.scorer)
+            steps = [verdict["heads"][name] for name in outputs]
         told = {"head": self.head, "checkpoint": self.scorer.digest, "reason": verdict["reason"]}
         named = {"name": question.name, "type": question.kind}
         if question.kind == "predicate":
             return {**named, "probability": value, MEASURED: told}
-        if self.head in self.scorer.asked.scales:
-            told["reason"] = "; ".join(filter(None, (LEVELS_UNKNOWN, told["reason"])))
-            return {**named, "score": value - low, "confidence": 0.0, "probabilities": [], MEASURED: told}
+        reached = [1.0, *falling(steps), 0.0]
+        shares = [at_least - above for at_least, above in pairwise(reached)]
         levels = [
             {"value": level, "label": label, "probability": probability}
-            for level, (label, probability) in enumerate(zip(question.options, (1 - value, value), strict=True))
+            for level, (label, probability) in enumerate(zip(question.options, shares, strict=True))
         ]
-        return {**named, "score": value, "confidence": max(value, 1 - value), "probabilities": levels, MEASURED: told}
+        score = math.fsum(reached[1:])
+        return {**named, "score": score, "confidence": max(shares), "probabilities": levels, MEASURED: told}
+
+
+def falling(steps: Sequence[float]) -> list[float]:
+    """Returns the nearest falling sequence: the mean of those that rise, each in their place. Its sum is the same."""
+    pools: list[tuple[float, int]] = []
+    for step in steps:
+        total, count = min(max(step, 0.0), 1.0), 1
+        while pools and pools[-1][0] / pools[-1][1] < total / count:
+            above = pools.pop()
+            total, count = total + above[0], count + above[1]
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]
 
 
 def _refusal(question: DecisionQuestion, reason: str, scorer: Scorer | None = None) -> dict[str, Any]:
@@ -289,9 +320,15 @@ class _Readers:
         if subject.fault and self.measured in readers:
             return _Chosen(reason=subject.fault)
         for scorer in readers:
-            if scorer.reads_text or subject.response is not None:
+            brought = subject.decision if scorer.reads_decisions else subject.response
+            if scorer.reads_text or brought is not None:
                 misfit = _misfit(question, scorer, head)
                 return _Chosen(reason=misfit) if misfit else _Chosen(scorer, head)
+        if self.measured.reads_decisions:
+            return _Chosen(
+                reason=f"{head} is read from what another decision model said, and the last message brings nothing of "
+                f'it; send its decision under "{MEASURED}": {{"decision": ...}}'
+            )
         return _Chosen(
             reason=f"{head} is read from log-probabilities, and the last message brings none; send the response it came"
             f' in under "{MEASURED}": {{"response": ...}}'

@@ -15,12 +15,14 @@ from typing import Any
 from metaprobe.checkpoints import CheckpointError, ContractMismatch
 from metaprobe.checkpoints.checkpoint import kind_at
 from metaprobe.probes.contract import OnMismatch
+from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.quality import DEFAULT, QualityPredictor
 from metaprobe.probes.verdict import Verdict
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.parse import parse_response
 from metaprobe.records.raw_body import parse_body
-from metaprobe.records.response import ParsedResponse
+from metaprobe.records.response import ParsedResponse, ParsedText
+from metaprobe.records.types import DecisionAnswer
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.hangup import take_hangups
 from metaprobe.serving.http.metrics import Metrics, log_unexpected
@@ -30,6 +32,13 @@ from metaprobe.serving.http.text_readers import TEXT_KINDS, TextAnswer, TextPred
 from metaprobe.serving.scored import OnVerdict, Scored, evaluation_events
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedAnswer(ParsedText):
+    """An answer of which only the decision about it came."""
+
+    decision: tuple[DecisionAnswer, ...] = ()
 
 
 class Allowance:
@@ -114,7 +123,9 @@ class Scorer:
         self._request: RequestLog | None = None
         self.digest = predictor.checkpoint.digest
         self.reads_text = isinstance(predictor, TextPredictor)
-        """Whether it judges texts; else it reads log-probabilities."""
+        """Whether it judges texts; else it reads log-probabilities or decisions."""
+        self.reads_decisions = isinstance(predictor, DecisionPredictor)
+        """Whether it reads what a decision model said of an answer."""
         self.asked = HeadQuestions.of(predictor)
 
     def of(self, request: RequestLog | None) -> "Scorer":
@@ -140,7 +151,7 @@ class Scorer:
             granted = allowance or self.allowance()
             if isinstance(parsed, ParsedResponse):
                 granted.take(len(parsed.logprobs))
-            verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # `_parse` gives what it reads
+            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # `_parse` gives what it reads
         except (InvalidResponse, ContractMismatch) as error:
             verdict = self._no_verdict(str(error))
         except Exception as error:  # the answer is paid for, and must reach its caller whatever is wrong here
@@ -168,10 +179,10 @@ class Scorer:
     def _no_verdict(self, reason: str) -> Verdict:
         return Verdict(None, {}, critical=None, flagged=None, checkpoint=self.digest, reason=reason)
 
-    def _follow(self, given: Verdict, parsed: ParsedResponse | TextAnswer, request: RequestLog | None) -> None:
+    def _follow(self, given: Verdict, parsed: ParsedResponse | ParsedText, request: RequestLog | None) -> None:
         """Scores what another has scored, for comparison, and logs it. Never raises: nobody waits for this."""
         try:
-            verdict = self._predictor.predict(parsed)  # type: ignore[arg-type]  # the shadow reads the same
+            verdict = self._predictor.predict(_read_of(parsed))  # type: ignore[arg-type]  # the shadow reads the same
         except Exception as error:
             log_unexpected(logger, "scoring in the shadow", error)
             self._metrics.errors.labels("shadow").inc()
@@ -183,7 +194,7 @@ class Scorer:
             request.add_shadow(_shown(verdict), parsed)
 
     def _counted(
-        self, verdict: Verdict, parsed: ParsedResponse | TextAnswer | None, gate: Mapping[str, Any] | None = None
+        self, verdict: Verdict, parsed: ParsedResponse | ParsedText | None, gate: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """The verdict as JSON, in the metrics, and in the log where there is one."""
         self._metrics.verdicts.labels(self._role).inc()
@@ -200,13 +211,20 @@ class Scorer:
             self._request.add(shown, parsed, gate)
         return shown
 
-    def _parse(self, response: object) -> ParsedResponse | TextAnswer:
+    def _parse(self, response: object) -> ParsedResponse | TextAnswer | DecidedAnswer:
         if self.reads_text:
             assert isinstance(response, TextAnswer)
             return response
+        if self.reads_decisions:
+            return DecidedAnswer("", decision=tuple(answers_of(response)))
         if isinstance(response, (str, bytes, bytearray)):
             return parse_body(response, top=False)
         return parse_response(response, top=False)
+
+
+def _read_of(parsed: ParsedResponse | ParsedText) -> object:
+    """Returns what a predictor takes of what was parsed."""
+    return parsed.decision if isinstance(parsed, DecidedAnswer) else parsed
 
 
 def _shown(verdict: Verdict) -> dict[str, Any]:

@@ -328,7 +328,8 @@ def evaluate_panel_command(
     panel = Panel.load(checkpoint, sha256=sha256)
     same = None if answers.is_dir() else panel.same
     with steps("playing the panel and the simple ways"):
-        result = evaluate_panel(panel, panels_at(answers, stage=sampled, same=same), seed=seed)
+        data = panels_at(answers, stage=sampled, same=same, score_by=panel.score_by)
+        result = evaluate_panel(panel, data, seed=seed)
     result.pop("decisions", None)
     show_result(result, as_json, panel_table)
 

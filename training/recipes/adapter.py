@@ -1,7 +1,7 @@
 """The recipe of the adapter probe: a small language model with LoRA, split, fitted, calibrated, exported, measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ from metaprobe.training.texts import TextData, load_texts
 
 ADAPTER_PARITY = 1e-3
 """Largest difference in probability between the trained model and its float32 graph, on the test rows."""
+MOST_LOST = 0.01
+"""AUROC that int8 weights may lose, by the lower end of the interval, where they are taken if they hold."""
 GOLDEN_ROWS = 4
 GOLDEN_TOLERANCE = 1e-4
 SUMMARY = """Probability that an answer is {target}, read by a language model ({base}) with LoRA of rank {rank}
@@ -164,10 +166,43 @@ def write_adapter(
     `RecordError` where data or settings do not suffice or the folder holds something else, `LLMError` where the base
     cannot be loaded.
     """
+    data = load_texts(stores, target=options.target, stage=options.stage, agent=options.agent)
+    made = make_adapter(data, options, settings)
+    return None if made is None else made.write()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MadeAdapter:
+    """A fitted and exported adapter that is not written yet."""
+
+    export: Export
+    probability: Mapping[When, NDArray[np.float64]]
+    """Outputs of the exported graph for the test rows of `adapter_roles`."""
+    out: str | Path
+    work: Path
+
+    def write(self, *lines: str) -> Checkpoint:
+        """Returns the checkpoint, with further lines about what it reads, and deletes the state of the training."""
+        made = write_checkpoint(self.out, replace(self.export, reads=[*self.export.reads, *lines]))
+        self.leave()
+        return made
+
+    def leave(self) -> None:
+        """Deletes the state of the training."""
+        remove_state(self.work)
+
+
+def make_adapter(
+    data: TextData, options: AdapterOptions, settings: AdapterSettings | None = None, *, int8_if_held: bool = False
+) -> MadeAdapter | None:
+    """Returns the adapter of these texts, fitted, exported and measured; raises as `write_adapter`.
+
+    `int8_if_held`: whether weights are rounded where that loses less than `MOST_LOST`, whatever the options say. None
+    in all processes but the first of those that train together.
+    """
     settings = settings or AdapterSettings.of(options)
     work, target, say = _work_folder(options.out, options.work), options.target, options.on_step
     when: tuple[When, ...] = ("before", "after") if options.when == "both" else (options.when,)
-    data = load_texts(stores, target=target, stage=options.stage, agent=options.agent)
     if data.steps:
         raise RecordError(f"label {target} has levels; an adapter takes labels of 0 and 1: see `metaprobe train text`")
     roles = adapter_roles(data.table, seed=settings.seed)
@@ -182,7 +217,8 @@ def write_adapter(
     if not fitted.writes:
         return None
     say("calibrate and export")
-    exported = _export(fitted, texts, data, roles, when, settings, int8=options.int8)
+    int8 = None if int8_if_held else options.int8
+    exported = _export(fitted, texts, data, roles, when, settings, int8=int8)
     say("measure the exported graph")
     report = adapter_audits(data, roles, exported.probability, controls, seed=settings.seed)
     parts = {name: len(rows) for name, rows in roles.parts.items()}
@@ -191,41 +227,37 @@ def write_adapter(
         *(f"reads {name} the answer: {LAYOUT[name]!r}, its last {settings.max_length} tokens" for name in when),
         *exported.notes,
     ]
-    checkpoint = write_checkpoint(
-        options.out,
-        Export(
-            kind=KIND,
-            title=f"Adapter probe: {target}",
-            summary=SUMMARY.format(target=target, base=base.name, rank=settings.rank),
-            graph=exported.graph,
-            inputs=exported.golden,
-            expected=exported.expected,
-            tolerance=GOLDEN_TOLERANCE,
-            contract={
-                "target": target,
-                **question_texts(options.questions, target),
-                "layout": {name: LAYOUT[name] for name in when},
-                "max_length": settings.max_length,
-                "precision": "int8" if options.int8 else "float32",
-                "sample_ids": encoder.ids([SAMPLE])[0],
-                "base": {"model": base.name, "revision": base.revision},
-                "rank": settings.rank,
-                "steps": fitted.steps,
-                "parts": parts,
-            },
-            **data.evidence.origin(settings.seed, options.recorded("train_adapter")),
-            calibration="platt",
-            metrics=_measure(data, roles, exported.probability),
-            measured=MEASURED.format(parts=", ".join(f"{name} {count}" for name, count in parts.items())),
-            audits=report.audits,
-            not_audited=report.skipped,
-            packages=("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript"),
-            extra={TOKENIZER: base.tokenizer},
-            reads=reads,
-        ),
+    export = Export(
+        kind=KIND,
+        title=f"Adapter probe: {target}",
+        summary=SUMMARY.format(target=target, base=base.name, rank=settings.rank),
+        graph=exported.graph,
+        inputs=exported.golden,
+        expected=exported.expected,
+        tolerance=GOLDEN_TOLERANCE,
+        contract={
+            "target": target,
+            **question_texts(options.questions, target),
+            "layout": {name: LAYOUT[name] for name in when},
+            "max_length": settings.max_length,
+            "precision": exported.precision,
+            "sample_ids": encoder.ids([SAMPLE])[0],
+            "base": {"model": base.name, "revision": base.revision},
+            "rank": settings.rank,
+            "steps": fitted.steps,
+            "parts": parts,
+        },
+        **data.evidence.origin(settings.seed, options.recorded("train_adapter")),
+        calibration="platt",
+        metrics=_measure(data, roles, exported.probability),
+        measured=MEASURED.format(parts=", ".join(f"{name} {count}" for name, count in parts.items())),
+        audits=report.audits,
+        not_audited=report.skipped,
+        packages=("torch", "transformers", "peft", "accelerate", "tokenizers", "onnxscript"),
+        extra={TOKENIZER: base.tokenizer},
+        reads=reads,
     )
-    remove_state(work)
-    return checkpoint
+    return MadeAdapter(export, exported.probability, options.out, work)
 
 
 def _work_folder(path: str | Path, work: str | Path | None) -> Path:
@@ -245,6 +277,7 @@ class _Exported:
     probability: Mapping[When, NDArray[np.float64]]
     """Outputs of the exported graph for the test rows, in their order."""
     notes: tuple[str, ...]
+    precision: str
 
 
 def _export(
@@ -255,7 +288,7 @@ def _export(
     when: Sequence[When],
     settings: AdapterSettings,
     *,
-    int8: bool,
+    int8: bool | None,
 ) -> _Exported:
     scores = np.full(len(texts.ids), np.nan)
     held = texts.of(np.concatenate([roles.calibration, roles.test]))
@@ -276,12 +309,19 @@ def _export(
             f"{ADAPTER_PARITY:g} is accepted: a base whose attention is not plainly causal cannot be exported"
         )
     notes = [f"float32 graph against the trained model, on the test rows: difference at most {difference:.2g}"]
-    if int8:
-        whole = probability
-        graph = quantise(graph)
-        session = GraphSession(graph)
-        probability = _probability(session, texts, roles, when, settings.batch_size)
-        notes += [_loss_of_int8(name, data, roles, whole[name], probability[name]) for name in when]
+    if int8 is not False:
+        small = quantise(graph)
+        rounded = _probability(GraphSession(small), texts, roles, when, settings.batch_size)
+        losses = {name: _loss_of_int8(data, roles, probability[name], rounded[name]) for name in when}
+        int8 = int8 or all(loss.low > -MOST_LOST for loss in losses.values())
+        notes += [
+            f"int8 weights against float32, {name}, on the test rows: AUROC {loss.estimate:+.4f} "
+            f"[{loss.low:+.4f}, {loss.high:+.4f}], mean difference in probability "
+            f"{np.abs(rounded[name] - probability[name]).mean():.4f}{'' if int8 else '; float32 is kept'}"
+            for name, loss in losses.items()
+        ]
+        if int8:
+            graph, session, probability = small, GraphSession(small), rounded
     # Short ones, so that loading stays quick; they are replayed as one batch, as they were recorded.
     short = sorted(texts.of(roles.test), key=lambda i: len(texts.ids[i]))[:: max(1, len(texts.of(roles.test)) // 8)]
     [(_, golden)] = batches([texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
@@ -290,7 +330,7 @@ def _export(
     else:
         raw = log_odds(fitted.scorer, [texts.ids[i] for i in short[:GOLDEN_ROWS]], GOLDEN_ROWS)
         expected = {name: platt.probability(raw)[:, None].astype(np.float32) for name, platt in platts.items()}
-    return _Exported(graph, golden, expected, probability, tuple(notes))
+    return _Exported(graph, golden, expected, probability, tuple(notes), "int8" if int8 else "float32")
 
 
 def _probability(
@@ -305,28 +345,24 @@ def _probability(
     return by_moment
 
 
-def _loss_of_int8(
-    name: str, data: TextData, roles: Roles, whole: NDArray[np.float64], int8: NDArray[np.float64]
-) -> str:
+def _loss_of_int8(data: TextData, roles: Roles, whole: NDArray[np.float64], int8: NDArray[np.float64]) -> Interval:
+    """Returns what the AUROC of the test rows gains by int8 weights."""
     table = data.table.rows(roles.test)
-    gain = auroc_gain(
+    return auroc_gain(
         table, Judged("int8", "learned", int8, int8, 1.0), Judged("float32", "learned", whole, whole, 1.0)
-    )
-    return (
-        f"int8 weights against float32, {name}, on the test rows: AUROC {gain.estimate:+.4f} "
-        f"[{gain.low:+.4f}, {gain.high:+.4f}], mean difference in probability {np.abs(int8 - whole).mean():.4f}"
     )
 
 
 def _measure(data: TextData, roles: Roles, probability: Mapping[When, NDArray[np.float64]]) -> dict[str, Interval]:
-    """Figures of the test rows, beside the mean log-probability, which needs no selection."""
-    table = data.table.rows(roles.test)
-    mean = np.array([np.mean(values) for values in table.logprobs])
+    """Figures of the test rows, beside the mean log-probability, which needs no selection, where there is one."""
+    table, beside = data.table.rows(roles.test), None
+    if table.measured:
+        mean = np.array([np.mean(values) for values in table.logprobs])
+        beside = Judged("mean log-probability", "log-probability", np.exp(mean), mean, 1.0)
     metrics: dict[str, Interval] = {}
     for name, values in probability.items():
         prefix = "" if len(probability) == 1 else f"{name}."
         judged = Judged(probe_name(name), "learned", values, values, 1.0)
-        beside = Judged("mean log-probability", "log-probability", np.exp(mean), mean, 1.0)
         metrics |= {f"{prefix}{figure}": value for figure, value in figures_of(table, judged, beside).items()}
     return metrics
 

@@ -174,7 +174,7 @@ def train_panel(data: str | Path | Panels, options: PanelOptions) -> Checkpoint:
         panels = data
     else:
         options.on_step(f"reading {Path(data).name}")
-        panels = panels_at(Path(data), stage=options.sampled, same=options.same)
+        panels = panels_at(Path(data), stage=options.sampled, same=options.same, score_by=options.score_by)
     if len(set(panels.groups)) < FEWEST:
         raise RecordError(
             f"{len(panels)} questions in {len(set(panels.groups))} groups; a panel needs at least {FEWEST} groups"
@@ -351,6 +351,7 @@ def _export(
             "columns": list(class_columns(fitted.agents)),
             "exclusive": fitted.exclusive,
             "same": data.same,
+            **({"score_by": data.score_by} if data.score_by else {}),
             "pick": way,
             "most_answers": K,
             "stops": [list(astuple(one)) for one in upper_hull(settings)] if settings else [],

@@ -51,6 +51,7 @@ from metaprobe.training.heads import (
     fit_level,
     fit_probability,
     on_columns,
+    outputs_of,
     trees_graph,
 )
 from metaprobe.training.ladder import ALL_TERMS, WHOLE, WITH_TREES, Ladder, LadderColumns, scales_between
@@ -401,7 +402,7 @@ def write_quality(
             graph=graph,
             input_name=INPUT,
             inputs=X,
-            expected={name: head.value(X) for name, head in heads.fitted.items()},
+            expected=outputs_of(heads.fitted, X),
             contract={
                 "schema": read,
                 "features": list(used),

@@ -1,21 +1,24 @@
-"""The recipe of a text reader: words, then hidden states read over the text, each only where it beats what is below."""
+"""The recipe of a text reader: words, hidden states read over the text, an adapter, each only where it beats what is
+below."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints import Checkpoint
-from metaprobe.eval.compare import auroc_gain
+from metaprobe.checkpoints import Checkpoint, check_target
+from metaprobe.eval.compare import Judged, auroc_gain
 from metaprobe.eval.controls import ANSWER
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.metrics.ranked import Value, check_weights
 from metaprobe.eval.results import Family
+from metaprobe.probes.quality_contract import AT_LEAST
 from metaprobe.probes.text import BUCKETS, COUNTS, KIND, SHAPE, SHAPES, TERMS, text_rows
 from metaprobe.records.activations import Activations
 from metaprobe.records.extras import require
@@ -31,11 +34,14 @@ from metaprobe.training.heads import INVERTED
 from metaprobe.training.joined import blend_weights
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.methods import Fitted
-from metaprobe.training.options import TextOptions, WrongOptions, question_texts
+from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit
 from metaprobe.training.texts import TextData, load_texts
 from metaprobe.training.thresholds import NO_FLAGS, ScoredAnswers, flagging_of
+
+if TYPE_CHECKING:
+    from metaprobe.training.recipes.adapter import MadeAdapter
 
 PENALTIES = (0.3, 1.0, 3.0, 10.0)
 """1 / penalty of the words' weights, of which selection rows choose one."""
@@ -44,7 +50,7 @@ FEWEST = 2
 ASKED, SHAPED = 0.5, 0.3
 """Weight of the question's words and of the shape beside the answer's words, chosen on one set (TruthfulQA)."""
 TINY = 1e-12
-WORDS, STATES, BOTH = "words", "states", "words and states"
+WORDS, STATES, BOTH, ADAPTER = "words", "states", "words and states", "adapter"
 POSITIONS = ("answer_last", "answer_mean")
 RESAMPLES = 400
 
@@ -256,22 +262,42 @@ def read_states(texts: TextData, model: str, layers: str) -> tuple[InMemory, dic
     return InMemory(Activations(named, values, numbers, POSITIONS)), {"model": model, "revision": reader.llm.revision}
 
 
+def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> tuple["MadeAdapter", Rung]:
+    """Returns an adapter of the texts, and what it gains over the rung that was reached, fitted in the same roles."""
+    own = {name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")}
+    asked = AdapterOptions(**own, llm=options.adapter, when="after", command=options.recorded("train_text"))
+    made = require("metaprobe.training.recipes.adapter", "train,adapter").make_adapter(texts, asked, int8_if_held=True)
+    roles = require("metaprobe.training.recipes.lora", "train,adapter").adapter_roles(texts.table, seed=options.seed)
+    below = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
+    scores = [(ADAPTER, made.probability["after"]), (reached.name, below)]
+    own_scores, other = (Judged(name, "learned", values, values, 1.0) for name, values in scores)
+    return made, Rung(ADAPTER, reached.name, auroc_gain(texts.table.rows(roles.test), own_scores, other))
+
+
 @writes(KIND)
 def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     """Returns the reader's checkpoint, fitted on the labelled texts of these files of lines and run stores.
 
-    Raises `RecordError` where the texts do not suffice, `MissingExtra` without the extra `fit`, or `train` where states
-    are asked for.
+    With `options.adapter` that is an adapter's where one beats the other rungs.
+
+    Raises `RecordError` where the texts do not suffice, `MissingExtra` without the extra `fit`, or the extras that
+    states and an adapter need.
     """
     require("sklearn", "fit")
+    if options.adapter:
+        require("peft", "train,adapter")
+        check_target(options.out, ADAPTER)  # before hours of training: it may be of either kind
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise WrongOptions("adapter: several processes train together; expected one, or `metaprobe train adapter`")
     target, say = options.target, options.on_step
     if target in INVERTED:
         raise WrongOptions(f"target {target}: a reader gives the probability of what is good; label its opposite")
     texts = load_texts(data, target=target, stage=options.stage, agent=options.agent)
-    if texts.steps and options.flags:
-        raise WrongOptions(
-            f"{next(iter(options.flags))} is for labels of 0 and 1, and {target} has levels: leave it out"
-        )
+    asked = [*options.flags, *(["adapter"] if options.adapter else [])]
+    if texts.steps and asked:
+        raise WrongOptions(f"{asked[0]} is for labels of 0 and 1, and {target} has levels: leave it out")
+    if options.flags and options.adapter:
+        raise WrongOptions(f"{asked[0]} sets a threshold, and an adapter has none: leave out adapter or {asked[0]}")
     evidence, table = texts.evidence, texts.table
     rows = TextRows.of(texts.prompts, texts.answers)
     rungs = [TextMethod(WORDS, rows)]
@@ -286,8 +312,15 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     methods = [*controls, *rungs, *([TextMethod(STATES, rows, states)] if states else [])]
     fits = crossfit(evidence, methods, folds=options.folds, seed=options.seed, on_step=say)
     method, gained = climb(evidence, fits, rungs)
+    if options.adapter:
+        made, rung = adapter_rung(texts, method, options)
+        gained.append(rung)
+        if not rung.taken:
+            made.leave()
     for line in map(str, gained):
         options.on_line(line)
+    if options.adapter and gained[-1].taken:
+        return made.write(*map(str, gained))
     say("audit and export")
     roles = final_roles(table.groups.tolist(), table.y, seed=options.seed)
     head = _fit_head(texts, method, roles, seed=options.seed)
@@ -311,7 +344,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
             ),
             graph=head.graph(target),
             inputs=inputs,
-            expected={target: head.value[golden]},
+            expected={name: values[golden] for name, values in head.outputs(target).items()},
             contract={
                 "target": target,
                 "buckets": BUCKETS,
@@ -350,11 +383,24 @@ class TextHead:
     base: float
     """0 for a probability; else the lowest level and the shares of the steps that nothing was fitted to."""
     scale: list[float]
+    levels: tuple[int, ...] = ()
+    """The level that each step reaches; empty for a probability."""
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Level -> its share of the rows seen, where nothing was fitted to the step."""
 
     @property
     def value(self) -> Scores:
         """(n,) of all rows."""
         return np.asarray(self.base + sum(s.calibrator.probability(s.scores) for s in self.steps), dtype=np.float64)
+
+    def outputs(self, target: str) -> dict[str, Scores]:
+        """Returns the value, and the probability of at least each level, by the outputs' names, (n,) of all rows."""
+        outputs = {target: self.value}
+        for level, step in zip(self.levels, self.steps if self.levels else (), strict=True):
+            outputs[f"{target}{AT_LEAST}{level}"] = step.calibrator.probability(step.scores)
+        for level, share in self.shares.items():
+            outputs[f"{target}{AT_LEAST}{level}"] = np.full(len(self.value), share)
+        return outputs
 
     @property
     def raw(self) -> tuple[Scores, Calibrator]:
@@ -369,13 +415,20 @@ class TextHead:
     def graph(self, target: str) -> bytes:
         """Returns the head for ONNX."""
         graph = GraphBuilder()
-        parts = [step.calibrator.add_to(graph, step.model.add_to(graph)) for step in self.steps]
+        names = [f"{target}{AT_LEAST}{level}" for level in self.levels] or [""]
+        parts = [
+            step.calibrator.add_to(graph, step.model.add_to(graph), name)
+            for name, step in zip(names, self.steps, strict=True)
+        ]
         graph.add("Sum", graph.number([[self.base]]), *parts, name=target)
+        for level, share in self.shares.items():
+            nothing = graph.add("Mul", parts[0], graph.number(0.0))
+            graph.add("Add", nothing, graph.number(share), name=f"{target}{AT_LEAST}{level}")
         inputs: dict[str, tuple[Any, int | None]] = {TERMS: (np.int64, None), COUNTS: (np.float32, None)}
         inputs[SHAPE] = (np.float32, len(SHAPES))
         if (probe := self.steps[0].model.probe) is not None:
             inputs[HIDDEN] = (np.float32, len(probe.weights))
-        return graph.whole(inputs, [target])
+        return graph.whole(inputs, list(self.outputs(target)))
 
 
 def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -> TextHead:
@@ -392,10 +445,10 @@ def _fit_head(texts: TextData, method: TextMethod, roles: Roles, *, seed: int) -
         fitted.append(FittedStep(model, calibrator, scores))
     if not texts.steps:
         return TextHead(tuple(fitted), 0.0, [0.0, 1.0])
-    levels = np.unique(grades)
-    rest = [level for level in levels[1:] if int(level) not in texts.steps]
-    base = float(levels[0] + sum((grades[roles.seen] >= level).mean() for level in rest))
-    return TextHead(tuple(fitted), base, [float(levels[0]), float(levels[-1])])
+    low, high = int(grades.min()), int(grades.max())
+    rest = [level for level in range(low + 1, high + 1) if level not in texts.steps]
+    shares = {level: float((grades[roles.seen] >= level).mean()) for level in rest}
+    return TextHead(tuple(fitted), low + sum(shares.values()), [float(low), float(high)], texts.steps, shares)
 
 
 def _only(states: States | None, probe: LinearProbe | None) -> States | None:
