@@ -6,6 +6,7 @@ vLLM has an environment of its own (docs/engines.md): METAPROBE_VLLM_PYTHON name
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ from metaprobe.cli import main
 from metaprobe.llms.local import LocalLLM
 from metaprobe.llms.readings import StateReplay
 from metaprobe.llms.weights import resolve
+from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.quality import QualityPredictor
+from metaprobe.probes.score_store import quality_lines
+from metaprobe.records.store import RunStore
 from metaprobe.routing.gate import StreamingGate
+from metaprobe.train import train_blend
 from research.engines import vllm_server
 from research.engines.vllm_worker import LONG, MODEL, STATES, requests
 
@@ -34,7 +39,8 @@ pytestmark = [
 ]
 
 
-def run(part: str, out: Path) -> Path:
+def module(python: str, *arguments: str) -> None:
+    """Run a module by an interpreter, as vLLM on a CPU wants it."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
@@ -43,9 +49,13 @@ def run(part: str, out: Path) -> Path:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    command = [PYTHON, "-m", "research.engines.vllm_worker", part, str(out)]
+    command = [python, "-m", *arguments]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def run(part: str, out: Path) -> Path:
+    module(PYTHON, "research.engines.vllm_worker", part, str(out))
     return out
 
 
@@ -169,3 +179,18 @@ def test_hidden_states_are_of_the_layer_and_the_token_that_they_are_named_for(tm
         differences.extend(np.abs(said - found[f"said{i}"]))
     # bfloat16 by other kernels, over some forty tokens; a shifted token is 1 and more off.
     assert np.mean(differences) < 0.1, differences
+
+
+def test_a_blend_scores_states_that_the_engine_extracted_as_it_scores_those_of_transformers(tmp_path: Path) -> None:
+    runs = sorted(RunStore(ROOT / "recorded" / "smollm2-135m-places").runs(), key=lambda run: run.id)[:120]
+    scores = []
+    for via, python in (("transformers", sys.executable), ("vllm", PYTHON)):
+        RunStore(tmp_path / via).append(runs)
+        extract = ["extract", str(tmp_path / via), "--llm", MODEL, "--stage", "answer", "--layers", "20"]
+        module(python, "metaprobe.cli", *extract, "--via", via)
+        if via == "transformers":
+            train_blend(tmp_path / via, stage="answer", folds=2, out=tmp_path / "blend")
+        lines = quality_lines(BlendPredictor.load(tmp_path / "blend"), tmp_path / via, stage="answer")
+        scores.append([line["score"] for line in lines if "without hidden states" not in line["reason"]])
+    assert len(scores[0]) == len(scores[1]) == 120
+    assert np.corrcoef(*scores)[0, 1] > 0.999

@@ -31,9 +31,12 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.base_rates import SEPARATOR, name_of_run
+from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.hidden import HiddenProbe
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.quality_contract import MAIN_HEADS
+from metaprobe.probes.score_file import predict_of
+from metaprobe.probes.score_store import StoredStates
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run
@@ -43,7 +46,11 @@ from metaprobe.training.states import Wanted, load_states
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
 Reader = QualityPredictor | HiddenProbe
-READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {"quality": QualityPredictor, "hidden": HiddenProbe}
+READERS: dict[str, type[QualityPredictor] | type[HiddenProbe]] = {
+    "quality": QualityPredictor,
+    "blend": BlendPredictor,
+    "hidden": HiddenProbe,
+}
 Floats = NDArray[np.float64]
 Statistic = Callable[[NDArray[np.integer]], Floats]
 
@@ -56,6 +63,7 @@ FEWEST_OF_A_KIND = 10
 MOST_LABELS = 1_000_000
 """Labels beyond which none are asked for: the change lies on the margin itself."""
 WITHIN = "auroc_within_runs"
+_WITHOUT_STATES = "{} of {} answers have no stored hidden states: run `metaprobe extract`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +141,26 @@ def check_unseen(runs: Sequence[Run], readers: Sequence[Reader]) -> None:
 
 
 def probabilities(
-    reader: Reader, target: str, calls: Sequence[Call], stores: Sequence[str | os.PathLike[str]]
+    reader: Reader, target: str, answers: Sequence[tuple[Run, Call]], stores: Sequence[str | os.PathLike[str]]
 ) -> Floats:
-    """P(target) of each call, (n,). `stores` hold the states that a probe reads."""
+    """P(target) of each call, (n,). `stores` hold the states that a probe or a blend reads, `answers` what was stated.
+
+    Raises `RecordError` where an answer lacks the states.
+    """
     manifest = reader.checkpoint.manifest
     heads = [output.name for output in manifest.outputs]
     if target not in heads or target in manifest.contract.get("scales", {}):
         raise ContractMismatch(f"{reader.checkpoint.path} gives no probability of {target!r}; its heads are {heads}")
+    opened = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
+    if isinstance(reader, BlendPredictor):
+        return _by_blend(reader, target, answers, opened)
+    calls = [call for _, call in answers]
     if isinstance(reader, QualityPredictor):
         return np.array([verdict.heads[target] for verdict in reader.predict_many(calls)])
     wanted = Wanted(",".join(map(str, reader.layers)), (reader.position,), reader.reader)
-    opened = [RunStore(Path(store)) for store in stores if Path(store).is_dir()]
     states, without = load_states(opened, [call.id for call in calls], wanted=wanted)
     if states is None:
-        raise RecordError(f"{without} of {len(calls)} answers have no stored hidden states: run `metaprobe extract`")
+        raise RecordError(_WITHOUT_STATES.format(without, len(calls)))
     if states.model and not reader.reader:
         raise RecordError(
             f"the stored hidden states are those of {states.model}, and {reader.checkpoint.path} reads the answering "
@@ -154,6 +168,21 @@ def probabilities(
         )
     read: NDArray[Any] = np.stack([states.read(layer, reader.position) for layer in reader.layers], axis=1)
     return reader.probability(read).astype(np.float64)
+
+
+def _by_blend(
+    reader: BlendPredictor, target: str, answers: Sequence[tuple[Run, Call]], stores: Sequence[RunStore]
+) -> Floats:
+    """The same by a blend, of answers that all have the states that it reads: without them it is another judge."""
+    held = [StoredStates(store, reader) for store in stores]
+    states = [next((one.of(call.id) for one in held if call.id in one.held), None) for _, call in answers]
+    if reader.states and (without := sum(hidden is None for hidden in states)):
+        raise RecordError(_WITHOUT_STATES.format(without, len(answers)))
+    judged = (
+        predict_of(reader, run, call)(replace(call, hidden=hidden))
+        for (run, call), hidden in zip(answers, states, strict=True)
+    )
+    return np.array([verdict.heads[target] for verdict in judged])
 
 
 def check(
@@ -464,34 +493,34 @@ def _scored(
     runs = read_labelled_runs([Path(path) for path in paths])
     check_unseen(runs, (reader,))
     table = join_table(answer_table(runs, target=target, stage=stage, agent=agent))[0]
-    by_id = {call.id: call for one in runs for call in one.calls}
-    calls = [by_id[call_id] for call_id in table.call_ids.tolist()]
+    by_id = {call.id: (one, call) for one in runs for call in one.calls}
+    answers = [by_id[call_id] for call_id in table.call_ids.tolist()]
     questions = np.array(["/".join(one) for one in zip(table.tasks, table.items, table.variants, strict=True)])
     names = np.array([name_of_run(*one) for one in zip(table.models, table.tasks, table.variants, strict=True)])
-    scores, notes = _scores_by_run(reader, target, calls, names, paths, run)
+    scores, notes = _scores_by_run(reader, target, answers, names, paths, run)
     return CheckedAnswers(table.y, scores, table.groups, names, questions), [
         *notes,
-        *_differences(reader, table, calls),
+        *_differences(reader, table, [call for _, call in answers]),
     ]
 
 
 def _scores_by_run(
     reader: Reader,
     target: str,
-    calls: Sequence[Call],
+    answers: Sequence[tuple[Run, Call]],
     names: NDArray[np.str_],
     paths: Sequence[str | os.PathLike[str]],
     run: str | None,
 ) -> tuple[Floats, list[str]]:
     """Returns the scores (n,) by the base rate of each answer's run before the change."""
     if not isinstance(reader, QualityPredictor) or not reader.runs:
-        return probabilities(reader, target, calls, paths), []
-    scores, unknown = np.full(len(calls), np.nan), 0
+        return probabilities(reader, target, answers, paths), []
+    scores, unknown = np.full(len(answers), np.nan), 0
     for name in np.unique(names).tolist():
         rows = np.flatnonzero(names == name)
         known = run or run_before(name, reader.runs)
         unknown += 0 if known else len(rows)
-        scores[rows] = probabilities(reader.of_run(known or name), target, [calls[i] for i in rows.tolist()], paths)
+        scores[rows] = probabilities(reader.of_run(known or name), target, [answers[i] for i in rows.tolist()], paths)
     if not unknown:
         return scores, []
     return scores, [

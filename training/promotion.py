@@ -99,9 +99,9 @@ def promote(
     runs = load_runs([Path(store) for store in stores])
     check_unseen(runs, (new, running))
     table = answer_table(runs, target=target, stage=stage, agent=agent)
-    by_id = {call.id: call for run in runs for call in run.calls}
-    calls = [by_id[call_id] for call_id in table.call_ids.tolist()]
-    scores = [probabilities(reader, target, calls, stores) for reader in (new, running)]
+    by_id = {call.id: (run, call) for run in runs for call in run.calls}
+    answers = [by_id[call_id] for call_id in table.call_ids.tolist()]
+    scores = [probabilities(reader, target, answers, stores) for reader in (new, running)]
     order = -margin if not_worse else 0.0
     scored = CheckedAnswers(table.y, scores[0], table.groups)
     return _decide(new, running, target, scored, scores[1], order=order, brier_above=-margin, seed=seed)

@@ -45,6 +45,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.labelled import LabelledScores, thin
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
+from metaprobe.probes.blend import KIND as BLEND
 from metaprobe.probes.contract import Readers
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
@@ -254,6 +255,17 @@ def _contract(
     return contract | {"adapted_from": predictor.checkpoint.digest, LEARNED_UNTIL: until}
 
 
+def _check_rescalable(checkpoint: Checkpoint) -> None:
+    """Raises `ContractMismatch` for a checkpoint of another kind than a predictor's, and says what to do with a blend."""
+    kind = checkpoint.manifest.kind
+    if kind == BLEND:
+        raise ContractMismatch(
+            f"{checkpoint.path} is a checkpoint of kind {kind!r}; expected {KIND!r}: a blend is calibrated for each set "
+            "of its inputs, so train one on the labelled runs and their hidden states with `metaprobe train blend`"
+        )
+    check_kind(checkpoint.path, kind, KIND)
+
+
 def _known(predictor: QualityPredictor) -> BaseRates | None:
     return BaseRates.from_contract(predictor.checkpoint.manifest.contract, _heads_of(predictor))
 
@@ -297,7 +309,7 @@ def adapt_predictor(
     command: str = "",
 ) -> Checkpoint:
     """Adapts to runs in memory. Raises `CheckpointExists` where `out` is the predictor's own folder."""
-    check_kind(predictor.checkpoint.path, predictor.checkpoint.manifest.kind, KIND)
+    _check_rescalable(predictor.checkpoint)
     if Path(out).resolve() == Path(predictor.checkpoint.path).resolve():
         raise CheckpointExists(
             f"{out} is the checkpoint that is adapted, and may be in service; give another folder, so that it can be "
@@ -492,7 +504,7 @@ def recalibrate_quality(
     require("onnx", "fit")
     predictor = QualityPredictor.load(checkpoint, sha256=sha256)
     base = predictor.checkpoint
-    check_kind(base.path, base.manifest.kind, KIND)
+    _check_rescalable(base)
     if Path(out).resolve() == Path(base.path).resolve():
         raise CheckpointExists(f"{out} is the checkpoint itself, which may be in service; give another path")
     with writing.replacing():
