@@ -137,7 +137,8 @@ def _features(g: _Nodes, schema: Schema) -> str:
     """float32 (n, d), in the schema's order."""
     tokens = g.add("Shape", LOGPROBS, start=1, end=2)
     lengths = g.clip(LENGTHS, g.constant([1]), tokens)  # (n,); of a row that is not readable, something is read
-    seen = g.add("ReduceMax", g.add("Concat", lengths, g.constant([1]), axis=0), axes=[0], keepdims=1)
+    # All that is padded is computed and left out again: a size must not depend on what is read (`graph_sizes`).
+    seen = g.add("Max", tokens, g.constant([1]))
     if schema.limit is not None:
         seen = g.add("Min", seen, g.constant([schema.limit]))
     if not schema.windows:
