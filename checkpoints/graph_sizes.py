@@ -1,13 +1,17 @@
 """Refuses graphs that would take too much memory or time, before they run: by the sizes of everything they make.
 
-What is known of a value before the graph runs: the least and the greatest of each length, and bounds of its integers,
-element by element while it is small, for shapes are made of these. Each operator has a rule that bounds its outputs.
-What no rule can bound is refused.
+A graph is walked for inputs of given shapes. Each operator has a rule for the lengths of its outputs. Shapes are made
+of small integers (`Shape`, `Concat`, `Mul`, ...), so these are computed as well, as far as they do not depend on what
+is read. A size that depends on what is read is refused: no exporter of ours writes one.
+
+Lengths must be exact, wherever the runtime does not stop with an error: a length that is too large here would make a
+difference of two lengths too small, and of such a difference the next shape may be made.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -28,31 +32,21 @@ from metaprobe.checkpoints.onnx_wire import (
     read_tensor,
 )
 
-Bounds = NDArray[np.float64]
-LARGEST = 2.0**52
-"""A bound beyond this is none: it is no longer exact as a double, and the integer may have overflowed."""
-FREE = (-math.inf, math.inf)
 Lengths = tuple[int, ...]
+LARGEST = 2**52
+"""Largest bound of a `Range`: beyond it, the runtime's difference of two bounds may leave the range of integers."""
+WHOLE = {INT64: np.int64, INT32: np.int32, BOOL: np.bool_}
+"""Element types whose values are followed -> the type of NumPy that computes with them as the runtime does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A value of the graph: its type, how much it can hold, and of integers what they can be."""
+    """A value of the graph: its type, its lengths, and its numbers where they are few, whole and certain."""
 
     elem: int
     shape: Lengths
-    """Lengths, at most."""
-    least: Lengths
-    """Lengths, at least."""
-    low: Bounds | None = None
-    high: Bounds | None = None
-    """Bounds of the integers: in the shape of the value while it is small and exact, else one number for all elements.
-    None for a value of another type."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether the lengths are certain."""
-        return self.least == self.shape
+    known: NDArray[Any] | None = None
+    """Integers or truths, in the shape of the value; None where they are not known."""
 
     @property
     def count(self) -> int:
@@ -62,65 +56,22 @@ class Sized:
     def bytes(self) -> int:
         return self.count * ELEMENT_BYTES[self.elem]
 
-    @property
-    def span(self) -> tuple[float, float]:
-        """Least and greatest integer of all."""
-        if self.low is None or self.high is None or not self.low.size:
-            return FREE if self.low is None else (0.0, 0.0)
-        return float(self.low.min()), float(self.high.max())
-
-    @property
-    def each(self) -> tuple[Bounds, Bounds] | None:
-        """Bounds element by element, where they are known so."""
-        if self.low is None or self.high is None or self.low.shape != self.shape or not self.exact:
-            return None
-        return self.low, self.high
-
-    @property
-    def known(self) -> NDArray[np.int64] | None:
-        """The integers where each is certain, as a list, else None."""
-        if (each := self.each) is None or not (np.isfinite(each[0]) & (each[0] == each[1])).all():
-            return None
-        return each[0].astype(np.int64).ravel()
-
 
 class Unbounded(UnsafeModel):
     """No rule can say how large something gets."""
 
 
-def integers(
-    shape: Lengths, lowest: Any, highest: Any, *, elem: int = INT64, least: Sequence[int] | None = None
-) -> Sized:
-    """An integer value within bounds, an element or all together. `least`: lengths, by default certain."""
-    fewest = shape if least is None else tuple(least)
-    low, high = np.asarray(lowest, np.float64), np.asarray(highest, np.float64)
-    most = LARGEST if elem == INT64 else 2.0**31 - 1
-    low = np.where(np.isnan(low) | (low < -most), -np.inf, np.minimum(low, most))
-    high = np.where(np.isnan(high) | (high > most), np.inf, np.maximum(high, -most))
-    small = fewest == shape and math.prod(shape) <= KNOWN_VALUES
-    if not small or low.shape not in (shape, ()) or high.shape not in (shape, ()):
-        some = bool(low.size and high.size)
-        low, high = np.asarray(low.min() if some else 0.0), np.asarray(high.max() if some else 0.0)
-    if small:
-        low, high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
-    return Sized(elem, shape, fewest, low, high)
-
-
-def plain(
-    elem: int, shape: Sequence[int], least: Sequence[int] | None = None, span: tuple[float, float] = FREE
-) -> Sized:
-    """A value of any type; integers within `span`. `least`: lengths, by default certain."""
-    if elem in (INT64, INT32):
-        return integers(tuple(shape), *span, elem=elem, least=least)
-    return Sized(elem, tuple(shape), tuple(shape if least is None else least))
+def sized(elem: int, shape: Iterable[int], known: NDArray[Any] | None = None) -> Sized:
+    """A value, whose numbers are kept only while they are few."""
+    small = known is not None and known.size <= KNOWN_VALUES
+    return Sized(elem, tuple(shape), known if small else None)
 
 
 def stored(elem: int, shape: Lengths, values: tuple[int, ...] | None) -> Sized:
     """A tensor of the file."""
-    if values is not None and math.prod(shape) == len(values):
-        each = np.array(values, np.float64).reshape(shape)
-        return integers(shape, each, each, elem=elem)
-    return plain(elem, shape)
+    if values is None or elem not in WHOLE or math.prod(shape) != len(values):
+        return Sized(elem, shape)
+    return sized(elem, shape, np.array(values, WHOLE[elem]).reshape(shape))
 
 
 def needed(node: Node, inputs: Sequence[Sized | None], place: int) -> Sized:
@@ -138,10 +89,15 @@ def certain(node: Node, inputs: Sequence[Sized | None], place: int, attribute: s
         return [int(one) for one in given]
     if place >= len(inputs) or inputs[place] is None:
         return None
-    numbers = needed(node, inputs, place).known
-    if numbers is None:
-        raise Unbounded(f"{node.kind}: its {attribute} depend on what is read; expected constants")
-    return [int(one) for one in numbers]
+    return _integers(node, inputs, place, attribute)
+
+
+def _integers(node: Node, inputs: Sequence[Sized | None], place: int, what: str) -> list[int]:
+    """The integers of an input. Raises `Unbounded` where they depend on what is read."""
+    value = needed(node, inputs, place)
+    if value.known is None or value.elem == BOOL:
+        raise Unbounded(f"{node.kind}: its {what} depend on what is read; expected what shapes and constants give")
+    return [int(one) for one in value.known.ravel()]
 
 
 def axis_of(node: Node, axis: int, rank: int) -> int:
@@ -151,33 +107,17 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
 
 
 def broadcast(*shapes: Lengths) -> Lengths:
-    """Returns the largest length of each axis: an upper bound also where lengths are bounds."""
-    return tuple(max(dims) for dims in _aligned(shapes))
-
-
-def broadcast_least(*shapes: Lengths) -> Lengths:
-    """Returns the least length of each axis: 0 goes before 1."""
-    return tuple(0 if 0 in dims else max(dims) for dims in _aligned(shapes))
-
-
-def _aligned(shapes: Sequence[Lengths]) -> Iterable[Lengths]:
-    """Returns the lengths of all shapes axis by axis, aligned at their last axes."""
+    """Returns the length of each axis, of shapes that are aligned at their last axes: 0 goes before 1."""
     rank = max(map(len, shapes), default=0)
-    return zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)
+    return tuple(
+        0 if 0 in dims else max(dims) for dims in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)
+    )
 
 
-def length_of(node: Node, count: float) -> int:
-    """A bound as a length. Raises `Unbounded` where there is none."""
-    if not math.isfinite(count):
-        raise Unbounded(f"{node.kind}: the size depends on what is read, without a bound")
-    return math.ceil(count)
-
-
-def _reshaped(one: Sized, shape: Sequence[int], least: Sequence[int]) -> Sized:
-    """The same elements in another shape of the same number of elements."""
-    if (each := one.each) and tuple(shape) == tuple(least) and math.prod(shape) == one.count:
-        return integers(tuple(shape), each[0].reshape(shape), each[1].reshape(shape), elem=one.elem)
-    return plain(one.elem, shape, least, one.span)
+def _reshaped(one: Sized, shape: Sequence[int]) -> list[Sized]:
+    """The same elements in another shape."""
+    fits = one.known is not None and one.known.size == math.prod(shape)
+    return [sized(one.elem, shape, one.known.reshape(shape) if fits and one.known is not None else None)]
 
 
 def unsqueeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -187,126 +127,76 @@ def unsqueeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     places = {axis_of(node, axis, rank) for axis in axes}
     if len(places) != len(axes):
         raise UnsafeModel("Unsqueeze names an axis twice")
-    rest = iter(zip(one.shape, one.least, strict=True))
-    pairs = [(1, 1) if place in places else next(rest) for place in range(rank)]
-    return [_reshaped(one, [most for most, _ in pairs], [fewest for _, fewest in pairs])]
+    rest = iter(one.shape)
+    return _reshaped(one, [1 if place in places else next(rest) for place in range(rank)])
 
 
 def squeeze_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one = needed(node, inputs, 0)
     axes = certain(node, inputs, 1, "axes")
-    if axes is None and not one.exact:
-        raise Unbounded("Squeeze without axes of a value whose lengths are not certain")
     ones = [place for place, length in enumerate(one.shape) if length == 1]
     gone = {axis_of(node, axis, len(one.shape)) for axis in (ones if axes is None else axes)}
-    shape, least = ([n for place, n in enumerate(of) if place not in gone] for of in (one.shape, one.least))
-    return [_reshaped(one, shape, least)]
+    return _reshaped(one, [length for place, length in enumerate(one.shape) if place not in gone])
 
 
 def reshape_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, wanted = needed(node, inputs, 0), needed(node, inputs, 1)
-    if len(wanted.shape) != 1 or (each := wanted.each) is None:
-        raise Unbounded("Reshape to a shape of unknown rank")
-    shape: list[int] = []
-    least: list[int] = []
-    free = []
-    for place, (low, high) in enumerate(zip(each[0].tolist(), each[1].tolist(), strict=True)):
-        if low == high == 0:
-            copied = place < len(one.shape) and not node.integer("allowzero", 0)
-            shape.append(one.shape[place] if copied else 0)
-            least.append(one.least[place] if copied else 0)
-        elif low == high and low > 0:
-            shape.append(int(low))
-            least.append(int(low))
-        else:  # what is left over, or one of many: no length exceeds the number of elements
-            if low == high:
-                free.append(place)
-            shape.append(max(one.count, 1))
-            least.append(0)
+    one, shape = needed(node, inputs, 0), _integers(node, inputs, 1, "lengths")
+    if not node.integer("allowzero", 0):
+        shape = [one.shape[at] if n == 0 and at < len(one.shape) else n for at, n in enumerate(shape)]
+    free = [at for at, length in enumerate(shape) if length < 0]
     if len(free) > 1:
         raise UnsafeModel("Reshape with two lengths left open")
-    if free:
-        (open_,) = free
-        rest = math.prod(n for place, n in enumerate(least) if place != open_)
-        shape[open_] = -(-one.count // rest) if rest else one.count
-        if one.exact and shape[:open_] + shape[open_ + 1 :] == least[:open_] + least[open_ + 1 :]:
-            least[open_] = shape[open_]
-    return [_reshaped(one, shape, least)]
+    for at in free:
+        shape[at] = one.count // max(math.prod(n for place, n in enumerate(shape) if place != at), 1)
+    if math.prod(shape) != one.count:
+        raise UnsafeModel(f"Reshape of {one.count} elements to {shape}")
+    return _reshaped(one, shape)
 
 
 def expand_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, wanted = needed(node, inputs, 0), needed(node, inputs, 1)
-    asked = _asked(node, wanted)
-    least = broadcast_least(one.least, asked if wanted.known is not None else (0,) * len(asked))
-    return [plain(one.elem, broadcast(one.shape, asked), least, one.span)]
+    one, asked = needed(node, inputs, 0), _asked(node, inputs, 1)
+    shape = broadcast(one.shape, asked)
+    few = one.known is not None and math.prod(shape) <= KNOWN_VALUES
+    return [sized(one.elem, shape, np.broadcast_to(one.known, shape) if few and one.known is not None else None)]
 
 
 def filled_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    wanted = needed(node, inputs, 0)
-    elem, span = FLOAT, FREE
-    if node.has("value"):
-        tensor = read_tensor(node.attributes["value"].fields["t"][0])
-        elem = tensor.elem
-        if tensor.values:
-            span = (float(min(tensor.values)), float(max(tensor.values)))
+    tensor = read_tensor(node.attributes["value"].fields["t"][0]) if node.has("value") else None
+    elem, shape = FLOAT if tensor is None else tensor.elem, _asked(node, inputs, 0)
     if elem not in ELEMENT_BYTES:
         raise UnsafeModel(f"ConstantOfShape of element type {elem}; expected a number")
-    shape = _asked(node, wanted)
-    return [plain(elem, shape, shape if wanted.known is not None else (0,) * len(shape), span)]
+    whole = tensor is not None and elem in WHOLE and math.prod(shape) <= KNOWN_VALUES
+    numbers = tensor.values if tensor is not None and whole else None
+    return [sized(elem, shape, np.full(shape, numbers[0], WHOLE[elem]) if numbers else None)]
 
 
-def _asked(node: Node, wanted: Sized) -> Lengths:
-    """The largest shape that a value can ask for."""
-    if len(wanted.shape) != 1 or (each := wanted.each) is None:
-        raise Unbounded(f"{node.kind} to a shape of unknown rank")
-    return tuple(max(length_of(node, high), 0) for high in each[1].tolist())
+def _asked(node: Node, inputs: Sequence[Sized | None], place: int) -> Lengths:
+    return tuple(max(length, 0) for length in _integers(node, inputs, place, "lengths"))
 
 
 def slice_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, starts, ends = (needed(node, inputs, place) for place in range(3))
-    rank = len(one.shape)
-    first, last = starts.each, ends.each
-    if first is None or last is None:  # looked at first: their number may be any
-        raise Unbounded("Slice by starts or ends of unknown number")
-    axes = certain(node, inputs, 3, "axes") or list(range(starts.count))
+    one = needed(node, inputs, 0)
+    starts, ends = (_integers(node, inputs, place, "places") for place in (1, 2))
+    axes = certain(node, inputs, 3, "axes") or list(range(len(starts)))
     steps = certain(node, inputs, 4, "steps") or [1] * len(axes)
-    if not len(axes) == len(steps) == len(first[0]) == len(last[0]):
-        raise Unbounded("Slice by starts or ends of unknown number")
-    shape, least, cuts = list(one.shape), list(one.least), [slice(None)] * rank
-    for place, (axis, step) in enumerate(zip(axes, steps, strict=True)):
-        at = axis_of(node, axis, rank)
-        low, high, end, most = (float(bound[place]) for bound in (*first, *last))
-        if low == high and end == most and step and shape[at] == least[at]:
-            stop = None if step < 0 and end < -shape[at] else int(end)
-            cuts[at] = slice(int(low), stop, step)
-            shape[at] = least[at] = len(range(*cuts[at].indices(shape[at])))
-            continue
-        # The axis has an uncertain length, or the cut an uncertain place: at most the whole axis is left.
-        forwards = low >= 0 and end >= 0 and step == 1
-        fewest = min(least[at], end) - high if forwards and math.isfinite(high) else 0
-        shape[at] = int(max(0.0, min(shape[at], most - low))) if forwards else shape[at]
-        least[at] = int(min(max(0.0, fewest), shape[at]))
-    if (each := one.each) and shape == least:
-        return [integers(tuple(shape), each[0][tuple(cuts)], each[1][tuple(cuts)], elem=one.elem)]
-    return [plain(one.elem, shape, least, one.span)]
+    if not len(axes) == len(steps) == len(starts) == len(ends) or min(steps, default=1) < 1:
+        raise UnsafeModel(f"Slice of {len(axes)} axes by {len(starts)} starts, {len(ends)} ends and steps {steps}")
+    shape, cuts = list(one.shape), [slice(None)] * len(one.shape)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        at = axis_of(node, axis, len(shape))
+        cuts[at] = slice(start, end, step)
+        shape[at] = len(range(*cuts[at].indices(one.shape[at])))
+    return [sized(one.elem, shape, None if one.known is None else one.known[tuple(cuts)])]
 
 
 def split_rule(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one, many = needed(node, inputs, 0), len(node.outputs)
     axis = axis_of(node, node.integer("axis", 0), len(one.shape))
     sizes = certain(node, inputs, 1, "split")
-    if sizes is not None and (len(sizes) != many or any(size < 0 for size in sizes)):
-        raise UnsafeModel(f"Split into {len(sizes)} parts and {many} outputs")
-    parts = [(-(-one.shape[axis] // many), 0)] * many if sizes is None else [(size, size) for size in sizes]
-    return [
-        plain(
-            one.elem,
-            (*one.shape[:axis], most, *one.shape[axis + 1 :]),
-            (*one.least[:axis], fewest, *one.least[axis + 1 :]),
-            one.span,
-        )
-        for most, fewest in parts
-    ]
+    parts = [one.shape[axis] // many] * many if sizes is None else sizes
+    if len(parts) != many or sum(parts) != one.shape[axis] or min(parts, default=0) < 0:
+        raise UnsafeModel(f"Split of {one.shape[axis]} into {parts[:8]} and {many} outputs")
+    return [sized(one.elem, (*one.shape[:axis], part, *one.shape[axis + 1 :])) for part in parts]
 
 
 HEAVY, SORTED = 4, 10
@@ -316,82 +206,30 @@ Rule = Callable[[Node, list[Sized | None]], list[Sized]]
 
 
 def _same(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    return [needed(node, inputs, 0)] * max(1, len(node.outputs))
+    return [needed(node, inputs, 0)]
 
 
-def _number(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """Elementwise, of one value; integers become anything."""
-    one = needed(node, inputs, 0)
-    if node.kind == "Neg" and one.low is not None and one.high is not None:
-        return [integers(one.shape, *_not_wrapped(-one.high, -one.low), elem=one.elem, least=one.least)]
-    return [plain(one.elem, one.shape, one.least)]
-
-
-def _truth(node: Node, inputs: list[Sized | None]) -> list[Sized]:
+def _elementwise(node: Node, inputs: list[Sized | None]) -> list[Sized]:
+    """One value, or several that are broadcast."""
     given = [one for one in inputs if one is not None]
-    return [Sized(BOOL, broadcast(*(one.shape for one in given)), broadcast_least(*(one.least for one in given)))]
-
-
-def _together(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    """Elementwise, of several values that are broadcast; bounds of integers by the operator."""
-    given = [one for one in inputs if one is not None]
-    shape, least = broadcast(*(one.shape for one in given)), broadcast_least(*(one.least for one in given))
     first = needed(node, inputs, int(node.kind == "Where"))
-    given = given[int(node.kind == "Where") :]
-    if first.low is None or node.kind == "Pow":
-        return [plain(first.elem, shape, least)]
-    if node.kind == "Clip":
-        lows, highs = zip(*(one.span for one in given), strict=True)
-        return [integers(shape, min(lows), max(highs), elem=first.elem, least=least)]
-    if node.kind == "Div" and not needed(node, inputs, 1).span[0] >= 1:
-        raise UnsafeModel("Div of integers by what may be 0 or below, which ends the process; expected 1 or more")
-    fits = least == shape and math.prod(shape) <= KNOWN_VALUES
-    parts = [one.each if fits and one.each else tuple(map(np.asarray, one.span)) for one in given]
-    low, high = parts[0]
-    with np.errstate(all="ignore"):
-        for other, top in parts[1:]:
-            low, high = _combined(node.kind, (low, high), (other, top))
-    return [integers(shape, low, high, elem=first.elem, least=least)]
-
-
-def _combined(kind: str, a: tuple[Bounds, Bounds], b: tuple[Bounds, Bounds]) -> tuple[Bounds, Bounds]:
-    """Bounds of integers that an operator makes of two within bounds."""
-    match kind:
-        case "Add" | "Sum":
-            return _not_wrapped(a[0] + b[0], a[1] + b[1])
-        case "Sub":
-            return _not_wrapped(a[0] - b[1], a[1] - b[0])
-        case "Min":
-            return np.minimum(a[0], b[0]), np.minimum(a[1], b[1])
-        case "Max":
-            return np.maximum(a[0], b[0]), np.maximum(a[1], b[1])
-        case "Where":
-            return np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
-        case "Mul":
-            corners = np.stack(np.broadcast_arrays(*(x * y for x in a for y in b)))
-            return _not_wrapped(corners.min(axis=0), corners.max(axis=0))  # NaN where any corner is
-        case "Div":
-            corners = np.stack(np.broadcast_arrays(*(np.trunc(x / y) for x in a for y in b)))
-            return corners.min(axis=0), corners.max(axis=0)
-        case _:
-            return np.asarray(-np.inf), np.asarray(np.inf)
-
-
-def _not_wrapped(low: Bounds, high: Bounds) -> tuple[Bounds, Bounds]:
-    """The bounds, or none where a sum or product may leave the range of integers and begin again at its other end."""
-    sure = (low >= -LARGEST) & (high <= LARGEST)
-    return np.where(sure, low, -np.inf), np.where(sure, high, np.inf)
+    if node.kind == "Div" and first.elem in WHOLE:
+        divisor = needed(node, inputs, 1).known
+        if divisor is None or not (divisor >= 1).all():
+            raise UnsafeModel("Div of integers by what may be 0 or below, which ends the process; expected 1 or more")
+    shape, compute = broadcast(*(one.shape for one in given)), COMPUTED.get(node.kind)
+    numbers = [one.known for one in given if one.known is not None]
+    few = len(numbers) == len(given) and math.prod(shape) <= KNOWN_VALUES
+    with np.errstate(all="ignore"):  # it wraps as the runtime's integers do
+        known = np.asarray(compute(*numbers)) if compute is not None and few else None
+    return [sized(BOOL if node.kind in TRUTHS else first.elem, shape, known)]
 
 
 def _cast(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one, to = needed(node, inputs, 0), node.integer("to", 0)
     if to not in ELEMENT_BYTES:
         raise UnsafeModel(f"Cast to element type {to}; expected a number")
-    if to in (INT64, INT32) and one.low is not None and one.high is not None:
-        limit = 2.0**31 - 1
-        fits = to == INT64 or (-limit <= one.span[0] and one.span[1] <= limit)  # else it wraps
-        return [integers(one.shape, *((one.low, one.high) if fits else FREE), elem=to, least=one.least)]
-    return [plain(to, one.shape, one.least, (0.0, 1.0) if one.elem == BOOL else FREE)]
+    return [sized(to, one.shape, one.known.astype(WHOLE[to]) if one.known is not None and to in WHOLE else None)]
 
 
 def _shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -399,19 +237,17 @@ def _shape(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     rank = len(one.shape)
     start, end = (node.integer(name, otherwise) for name, otherwise in (("start", 0), ("end", rank)))
     start, end = (min(max(at + rank if at < 0 else at, 0), rank) for at in (start, end))
-    return [integers((max(end - start, 0),), one.least[start:end], one.shape[start:end])]
+    lengths = one.shape[start:end]
+    return [sized(INT64, (len(lengths),), np.array(lengths, np.int64))]
 
 
 def _range(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    start, limit, step = (needed(node, inputs, place) for place in range(3))
-    if start.low is None:
-        raise Unbounded("Range of numbers that are no integers; expected integers")
-    (low, _), (_, high), (least, _) = start.span, limit.span, step.span
-    if least < 1:
-        raise Unbounded("Range with a step that may be below 1")
-    length = length_of(node, max(0.0, (high - low) / least))
-    sure = all(one.known is not None for one in (start, limit, step))
-    return [integers((length,), low, max(high, low), elem=start.elem, least=(length if sure else 0,))]
+    start, limit, step = (_integers(node, inputs, place, "bounds")[0] for place in range(3))
+    if step < 1 or max(abs(start), abs(limit)) > LARGEST:
+        raise Unbounded(f"Range from {start} to {limit} by {step}; expected a step of at least 1")
+    length, elem = max(0, -((start - limit) // step)), needed(node, inputs, 0).elem
+    few = length <= KNOWN_VALUES
+    return [sized(elem, (length,), start + step * np.arange(length, dtype=WHOLE[elem]) if few else None)]
 
 
 def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -421,40 +257,24 @@ def _concat(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     if any(len(one.shape) != rank for one in given) or not node.has("axis") or not rank:
         raise UnsafeModel("Concat of values with different numbers of axes, or without an axis")
     axis = axis_of(node, node.integer("axis", 0), rank)
-    shape, least = ([max(dims) for dims in zip(*of, strict=True)] for of in _lengths(given))
-    shape[axis], least[axis] = (sum(lengths[axis] for lengths in of) for of in _lengths(given))
-    if first.low is None:
-        return [plain(first.elem, shape, least)]
-    bounds = [one.each for one in given]
-    if rank == 1 and all(bounds):
-        low, high = (np.concatenate(parts) for parts in zip(*filter(None, bounds), strict=True))
-        return [integers(tuple(shape), low, high, elem=first.elem)]
-    spans = [one.span for one in given if one.count] or [(0.0, 0.0)]
-    return [plain(first.elem, shape, least, (min(s[0] for s in spans), max(s[1] for s in spans)))]
-
-
-def _lengths(given: Sequence[Sized]) -> tuple[list[Lengths], list[Lengths]]:
-    return [one.shape for one in given], [one.least for one in given]
+    shape = list(first.shape)
+    shape[axis] = sum(one.shape[axis] for one in given)
+    if any(one.shape[:axis] + one.shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :] for one in given):
+        raise UnsafeModel("Concat of values whose other lengths differ")
+    numbers = [one.known for one in given if one.known is not None]
+    few = len(numbers) == len(given) and math.prod(shape) <= KNOWN_VALUES
+    return [sized(first.elem, shape, np.concatenate(numbers, axis) if few else None)]
 
 
 def _gather(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     one, at = needed(node, inputs, 0), needed(node, inputs, 1)
     axis = axis_of(node, node.integer("axis", 0), len(one.shape))
-    each, places = one.each, at.known
-    if each and places is not None and len(one.shape) == 1:
-        if not all(-len(each[0]) <= place < len(each[0]) for place in places):
-            raise UnsafeModel(f"Gather of {places.tolist()} from {len(each[0])} values")
-        low, high = (bound[places].reshape(at.shape) for bound in each)
-        return [integers(at.shape, low, high, elem=one.elem)]
-    shape, least = (
-        (*whole[:axis], *chosen, *whole[axis + 1 :]) for whole, chosen in ((one.shape, at.shape), (one.least, at.least))
-    )
-    return [plain(one.elem, shape, least, one.span)]
+    known = np.take(one.known, at.known, axis) if one.known is not None and at.known is not None else None
+    return [sized(one.elem, (*one.shape[:axis], *at.shape, *one.shape[axis + 1 :]), known)]
 
 
 def _gather_elements(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, at = needed(node, inputs, 0), needed(node, inputs, 1)
-    return [plain(one.elem, at.shape, at.least, one.span)]
+    return [sized(needed(node, inputs, 0).elem, needed(node, inputs, 1).shape)]
 
 
 def _reduce(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -464,41 +284,25 @@ def _reduce(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     if not axes and node.integer("noop_with_empty_axes", 0):
         return [one]
     gone = {axis_of(node, axis, rank) for axis in axes} if axes else set(range(rank))
-    shape, least = (
-        [1 if place in gone else length for place, length in enumerate(of) if kept or place not in gone]
-        for of in (one.shape, one.least)
-    )
-    low, high = one.span
-    if node.kind == "ReduceSum":
-        times = math.prod(one.shape[place] for place in gone)
-        low, high = min(low * times, 0.0), max(high * times, 0.0)
-        low, high = (low, high) if low >= -LARGEST and high <= LARGEST else FREE
-    elif node.kind == "ReduceMean":
-        low, high = FREE
-    return [plain(one.elem, shape, least, (low, high))]
+    lengths = [1 if place in gone else length for place, length in enumerate(one.shape) if kept or place not in gone]
+    return [sized(one.elem, lengths)]
 
 
 def _top(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    one, wanted = needed(node, inputs, 0), needed(node, inputs, 1)
-    axis = axis_of(node, node.integer("axis", -1), len(one.shape))
-    if not one.shape:
-        raise UnsafeModel("TopK of a single number")
-    length, shape, least = one.shape[axis], list(one.shape), list(one.least)
-    shape[axis] = int(max(0.0, min(length, wanted.span[1])))
-    least[axis] = min(shape[axis], least[axis]) if wanted.known is not None else 0
-    return [plain(one.elem, shape, least, one.span), plain(INT64, shape, least, (0, length))]
+    one, wanted = needed(node, inputs, 0), _integers(node, inputs, 1, "number")
+    if not one.shape or len(wanted) != 1:
+        raise UnsafeModel("TopK of a single number, or of several numbers of them")
+    axis, shape = axis_of(node, node.integer("axis", -1), len(one.shape)), list(one.shape)
+    shape[axis] = max(min(shape[axis], wanted[0]), 0)
+    return [sized(one.elem, shape), sized(INT64, shape)]
 
 
 def _product(node: Node, inputs: list[Sized | None]) -> list[Sized]:
-    a, b = needed(node, inputs, 0), needed(node, inputs, 1)
-    if not a.shape or not b.shape:
+    a, b = needed(node, inputs, 0).shape, needed(node, inputs, 1).shape
+    if not a or not b:
         raise UnsafeModel("MatMul of a single number")
-    made = []
-    for one, other, widest in ((a.shape, b.shape, broadcast), (a.least, b.least, broadcast_least)):
-        left, right = (1, *one) if len(one) == 1 else one, (*other, 1) if len(other) == 1 else other
-        ends = left[-2:-1] * (len(one) > 1) + right[-1:] * (len(other) > 1)
-        made.append((*widest(left[:-2], right[:-2]), *ends))
-    return [plain(a.elem, made[0], made[1])]
+    ends = a[-2:-1] + (b[-1:] if len(b) > 1 else ())
+    return [sized(needed(node, inputs, 0).elem, (*broadcast(a[:-2], b[:-2]), *ends))]
 
 
 def _gemm(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -506,7 +310,7 @@ def _gemm(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise UnsafeModel("Gemm of values that are no matrices")
     row, column = int(node.integer("transA", 0) != 0), int(node.integer("transB", 0) == 0)
-    return [plain(a.elem, (a.shape[row], b.shape[column]), (a.least[row], b.least[column]))]
+    return [sized(a.elem, (a.shape[row], b.shape[column]))]
 
 
 def _constant(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -519,14 +323,13 @@ def _constant(node: Node, inputs: list[Sized | None]) -> list[Sized]:
 def _linear(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     """`LinearClassifier`: as many weights as columns times classes."""
     rows, many = needed(node, inputs, 0), node.count("intercepts")
-    columns = rows.shape[1] if len(rows.shape) == 2 and rows.least[1] == rows.shape[1] else -1
+    columns = rows.shape[1] if len(rows.shape) == 2 else -1
     if many < 1 or node.count("coefficients") != many * columns:
         raise UnsafeModel(f"{node.kind} has {node.count('coefficients')} weights of {many} for rows {list(rows.shape)}")
     labels = len(node.integers("classlabels_ints"))
     if labels != max(many, 2):
         raise UnsafeModel(f"{node.kind} has {labels} labels for {many} classes")
-    scores = plain(FLOAT, (rows.shape[0], labels), (rows.least[0], labels))
-    return [plain(INT64, rows.shape[:1], rows.least[:1]), scores]
+    return [sized(INT64, rows.shape[:1]), sized(FLOAT, (rows.shape[0], labels))]
 
 
 def _scaled(node: Node, inputs: list[Sized | None]) -> list[Sized]:
@@ -537,7 +340,7 @@ def _scaled(node: Node, inputs: list[Sized | None]) -> list[Sized]:
             raise UnsafeModel(f"{node.kind}: {node.count(name)} of {name} for rows {list(one.shape)}")
     if one.elem != FLOAT and node.kind.endswith("Imputer"):
         raise UnsafeModel(f"{node.kind} of element type {one.elem}; expected float32")
-    return [Sized(FLOAT, one.shape, one.least)]
+    return [Sized(FLOAT, one.shape)]
 
 
 def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]) -> int:
@@ -553,13 +356,32 @@ def work_of(node: Node, inputs: Sequence[Sized | None], outputs: Sequence[Sized]
 
 
 HEAVY_KINDS = frozenset("Exp Log Pow Sigmoid Softplus Tanh Erf Sin Cos Sqrt Softmax Div Gelu Cast".split())
-_ONE = "Cos Erf Exp Gelu Log Neg Reciprocal Sigmoid Sin Softmax Softplus Sqrt Tanh".split()
-_MANY = "Add Clip Div Max Min Mul Pow Sub Sum Where".split()
-_TRUTHS = "And Equal Greater GreaterOrEqual IsNaN Less LessOrEqual Not Or".split()
+_NUMBERS = (
+    "Add Clip Cos Div Erf Exp Gelu Log Max Min Mul Neg Pow Reciprocal Sigmoid Sin Softmax Softplus Sqrt Sub Sum Tanh"
+)
+TRUTHS = frozenset("And Equal Greater GreaterOrEqual IsNaN Less LessOrEqual Not Or".split())
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sum": lambda *numbers: reduce(np.add, numbers),
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": lambda a, b: a // b + ((a < 0) & (a % b != 0)),  # towards zero
+    "Min": lambda *numbers: reduce(np.minimum, numbers),
+    "Max": lambda *numbers: reduce(np.maximum, numbers),
+    "Neg": np.negative,
+    "Where": np.where,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Not": np.logical_not,
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+}
+"""Operator -> the function that computes its integers or truths."""
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_ONE, _number),
-    **dict.fromkeys(_MANY, _together),
-    **dict.fromkeys(_TRUTHS, _truth),
+    **dict.fromkeys((*_NUMBERS.split(), "Where", *TRUTHS), _elementwise),
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduce),
     "Cast": _cast,
     "Concat": _concat,
@@ -705,12 +527,12 @@ def _steps(
 def ensemble_sizes(node: Node, ensemble: Ensemble, inputs: list[Sized | None]) -> list[Sized]:
     """Sizes of what an ensemble gives for these rows."""
     rows = needed(node, inputs, 0)
-    if len(rows.shape) != 2 or rows.least[1] < ensemble.features:
+    if len(rows.shape) != 2 or rows.shape[1] < ensemble.features:
         raise UnsafeModel(
             f"{node.kind} reads {ensemble.features} features of rows of shape {list(rows.shape)}; expected as many"
         )
-    numbers = plain(FLOAT, (rows.shape[0], ensemble.targets), (rows.least[0], ensemble.targets))
-    return [numbers] if node.kind.endswith("Regressor") else [plain(INT64, rows.shape[:1], rows.least[:1]), numbers]
+    numbers = sized(FLOAT, (rows.shape[0], ensemble.targets))
+    return [numbers] if node.kind.endswith("Regressor") else [sized(INT64, rows.shape[:1]), numbers]
 
 
 MEMORY = 256 << 20
@@ -724,8 +546,8 @@ SUMS = 4
 """Sums more for each byte of the file and row, of a language model each token up to `TOKENS` of them."""
 TOKENS = 1 << 14
 MOST_ELEMENTS = 1 << 60
-"""Elements of a value whose bound is still a number to reckon with. Bounds beyond it multiply to integers of Python
-that themselves fill the memory; what the checks below let through stays under 2**55 bytes."""
+"""Most elements of a value. Numbers beyond it multiply to integers of Python that themselves fill the memory; what the
+checks below let through stays under 2**55 bytes."""
 FEW, MANY = 2**4, 2**20
 """Rows for which memory is compared: it may grow as they do, and no faster."""
 SHORT, LONG = 2**6, 2**14
@@ -791,7 +613,7 @@ def sizes_of(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
     if ranks := [len(one.shape) for one in values.values() if len(one.shape) > DEEPEST_RANK]:
         raise UnsafeModel(f"a weight has {ranks[0]} axes; at most {DEEPEST_RANK}")
     for name, tensor in graph.inputs.items():
-        values[name] = plain(tensor.elem, shapes[name])
+        values[name] = Sized(tensor.elem, shapes[name])
     memory = work = 0
     for place, node in enumerate(graph.nodes):
         inputs = [values[name] if name else None for name in node.inputs]
@@ -817,5 +639,5 @@ def _made(node: Node, inputs: list[Sized | None], ensemble: Ensemble | None) -> 
         return RULES[node.kind](node, inputs) if ensemble is None else ensemble_sizes(node, ensemble, inputs)
     except UnsafeModel:
         raise
-    except (IndexError, ValueError, OverflowError) as error:
+    except (IndexError, TypeError, ValueError, OverflowError) as error:
         raise UnsafeModel(f"operator {node.kind}: its inputs do not fit together ({error})") from error

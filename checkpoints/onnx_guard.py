@@ -16,10 +16,15 @@ from numpy.typing import NDArray
 
 from metaprobe.checkpoints.errors import UnsafeModel
 from metaprobe.checkpoints.onnx_wire import (
+    BOOL,
     DOUBLE,
     ELEMENT_BYTES,
     FLOAT,
     FLOAT16,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
     Graph,
     Node,
     WireMessage,
@@ -122,31 +127,22 @@ _REFUSED_FIELDS = {
     "TypeProto": {"opaque_type": "opaque types"},
 }
 
-# Numbers of TensorProto.DataType. Integers and strings are always finite. Complex numbers and 8-bit floats are refused.
-_BFLOAT16 = 16
-_FINITE_BY_NATURE = frozenset({2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 21, 22})
-_DATA = {
-    "float_data": {FLOAT},
-    "double_data": {DOUBLE},
-    "int32_data": {2, 3, 4, 5, 6, 9, 21, 22},
-    "int64_data": {7},
-    "uint64_data": {12, 13},
-    "string_data": {8},
+_PLACES = {
+    FLOAT: "float_data",
+    DOUBLE: "double_data",
+    INT64: "int64_data",
+    **dict.fromkeys((UINT8, INT8, INT32, BOOL), "int32_data"),
 }
-"""Where the numbers of which element types may stand, other than in raw_data; half floats nowhere else."""
-_STORED_BYTES = {**ELEMENT_BYTES, 4: 2, 5: 2, 12: 4, 13: 8, _BFLOAT16: 2}
-_HALF_BYTES = frozenset({21, 22})
-_RAW_DTYPES = {FLOAT: "<f4", FLOAT16: "<f2", DOUBLE: "<f8", _BFLOAT16: "<u2"}
+"""Element type -> the field that may hold the numbers in place of raw_data; half floats stand in raw_data only."""
+_DATA = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data")
+_FLOATS = {FLOAT: "<f4", FLOAT16: "<f2", DOUBLE: "<f8"}
 
 _MAY_BE_INFINITE = {
-    # A split at infinity asks only whether the value is missing, and NaN delimits sets of members.
-    # The leaves' weights stay checked.
-    "TreeEnsemble": {"nodes_splits", "membership_values"},
-    "TreeEnsembleRegressor": {"nodes_values", "nodes_values_as_tensor"},
-    "TreeEnsembleClassifier": {"nodes_values", "nodes_values_as_tensor"},
-    # NaN is what these look for.
+    # A split at infinity asks only whether the value is missing. The leaves' weights stay checked.
+    "TreeEnsembleRegressor": {"nodes_values"},
+    "TreeEnsembleClassifier": {"nodes_values"},
+    # NaN is what it looks for.
     "Imputer": {"replaced_value_float"},
-    "LabelEncoder": {"keys_floats", "keys_tensor"},
 }
 """Attributes of ai.onnx.ml operators in which NaN and infinities mean something."""
 
@@ -228,37 +224,31 @@ def _check_tensor(tensor: WireMessage, *, finite: bool) -> None:
         raise UnsafeModel("the model has data outside the file; save the model with its weights inside")
     _check_size(tensor, tensor.integers("dims"))
     data_type = next(iter(tensor.integers("data_type")), 0)
-    if data_type not in _FINITE_BY_NATURE and data_type not in _RAW_DTYPES:
-        raise UnsafeModel(f"tensor {_format(tensor, 'name')} has element type {data_type}, which cannot be checked")
+    if data_type not in ELEMENT_BYTES:
+        raise UnsafeModel(f"tensor {_format(tensor, 'name')} has element type {data_type}; expected numbers")
     _check_count(tensor, data_type)
-    if finite and data_type in _RAW_DTYPES:
-        _check_finite(tensor, "float_data", tensor.array("float_data", "<f4"))
-        _check_finite(tensor, "double_data", tensor.array("double_data", "<f8"))
-        _check_finite(
-            tensor, "raw_data", tensor.array("raw_data", _RAW_DTYPES[data_type]), bfloat=data_type == _BFLOAT16
-        )
+    if finite and data_type in _FLOATS:
+        for field, dtype in (("float_data", "<f4"), ("double_data", "<f8"), ("raw_data", _FLOATS[data_type])):
+            _check_finite(tensor, field, tensor.array(field, dtype))
 
 
 def _check_count(tensor: WireMessage, data_type: int) -> None:
     """Raises `UnsafeModel` where a tensor holds another number of elements than its shape says."""
-    stated = math.prod(tensor.integers("dims"))
-    held = stored = (stated + 1) // 2 if data_type in _HALF_BYTES else stated
-    if tensor.chunks("raw_data"):
-        start, end, _ = tensor.chunks("raw_data")[0]
-        held, stored = end - start, stored * _STORED_BYTES.get(data_type, 1)
+    stated = wanted = math.prod(tensor.integers("dims"))
+    others = {name: count for name in _DATA if (count := tensor.count(name))}
+    if raw := tensor.chunks("raw_data"):
+        held, wanted = raw[0].end - raw[0].start, stated * ELEMENT_BYTES[data_type]
     else:
-        held = sum(tensor.count(name) for name, types in _DATA.items() if data_type in types)
-    misplaced = [name for name, types in _DATA.items() if data_type not in types and tensor.count(name)]
-    both = tensor.chunks("raw_data") and any(tensor.count(name) for name in _DATA)
-    if held != stored or misplaced or both:
+        held = others.pop(_PLACES.get(data_type, ""), 0)
+    if held != wanted or others:
         raise UnsafeModel(
-            f"tensor {_format(tensor, 'name')} of {stated} elements holds {held} values or bytes where {stored} belong"
+            f"tensor {_format(tensor, 'name')} of {stated} elements holds {held} values or bytes where {wanted} belong"
         )
 
 
-def _check_finite(message: WireMessage, field: str, arrays: Iterable[NDArray[Any]], *, bfloat: bool = False) -> None:
+def _check_finite(message: WireMessage, field: str, arrays: Iterable[NDArray[Any]]) -> None:
     for values in arrays:
-        good = (values & 0x7F80) != 0x7F80 if bfloat else np.isfinite(values)  # all exponent bits set: NaN or infinity
+        good = np.isfinite(values)
         if not good.all():
             at = int(np.argmin(good))
             raise UnsafeModel(f"{message.kind} {_format(message, 'name')}: value {at} of {field} is NaN or infinite")
@@ -290,9 +280,8 @@ def check_operators(graph: Graph, kind: str | None) -> None:
         )
     for node in graph.nodes:
         _check_node(node, listed)
-    used = {name for node in graph.nodes for name in node.inputs} | {*graph.inputs, *graph.outputs}
-    for name, tensor in {**graph.weights, **graph.inputs}.items():
-        if name in used and tensor.elem not in ELEMENT_BYTES:
+    for name, tensor in graph.inputs.items():
+        if tensor.elem not in ELEMENT_BYTES:
             raise UnsafeModel(f"{name[:80]!r} has element type {tensor.elem}; expected numbers")
 
 

@@ -250,6 +250,63 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
+BILLION = np.array([10**9])
+
+
+def grown(*nodes: onnx.NodeProto, weights: dict[str, np.ndarray]) -> bytes:
+    """A graph that makes `less`, and a value of (three - less) * 1e9 elements: none, where `less` is taken for 3."""
+    more = [
+        node("Sub", ["three", "less"], ["d"]),
+        node("Mul", ["d", "billion"], ["s"]),
+        node("Expand", ["w", "s"], ["y"]),
+    ]
+    return model([*nodes, *more], {"w": ones(1), "three": np.array([3]), "billion": BILLION, **weights})
+
+
+# A size that is only an upper bound, or computed otherwise than the runtime does, would make the difference 0.
+HOSTILE |= {
+    "the shorter part of an uneven split": lambda: grown(
+        node("Split", ["five"], ["a", "b"], axis=0), node("Shape", ["b"], ["less"]), weights={"five": ones(5)}
+    ),
+    "a second output of another shape": lambda: grown(
+        node("LayerNormalization", ["three_wide", "scale"], ["a", "mean"]),
+        node("Shape", ["mean"], ["less"]),
+        weights={"three_wide": ones(3), "scale": ones(3)},
+    ),
+    "a broadcast to nothing": lambda: grown(
+        node("Add", ["none", "scale"], ["a"]),
+        node("Shape", ["a"], ["zero_or_one"]),
+        node("Add", ["zero_or_one", "two"], ["less"]),
+        weights={"none": ones(0), "scale": ones(1), "two": np.array([2])},
+    ),
+    "a slice backwards from before the beginning": lambda: grown(
+        node("Slice", ["five", "before", "first", "axis", "step"], ["a"]),
+        node("Shape", ["a"], ["none_or_one"]),
+        node("Sub", ["three", "none_or_one"], ["less"]),
+        weights={
+            "five": ones(5),
+            "before": np.array([-9]),
+            "first": np.array([-9]),
+            "axis": np.array([0]),
+            "step": np.array([-1]),
+        },
+    ),
+    "a quotient of the least integer": lambda: grown(
+        node("Div", ["least", "large"], ["minus_two"]),
+        node("Add", ["minus_two", "one"], ["less"]),
+        weights={"least": np.array([-(2**63)]), "large": np.array([2**62]), "one": np.array([1])},
+    ),
+    "a difference of truths": lambda: model(
+        [node("Equal", ["one", "one"], ["yes"]), node("Sub", ["yes", "yes"], ["s"]), node("Expand", ["w", "s"], ["y"])],
+        {"w": ones(1), **LIMITS},
+    ),
+    "a range whose difference wraps": lambda: model(
+        [node("Range", ["high", "low", "step"], ["y"])],
+        {"high": np.int64(2**62 + 2**61), "low": np.int64(-(2**62) - 2**61 + 10**10), "step": np.int64(1)},
+    ),
+}
+
+
 def edited(change: Callable[[onnx.ModelProto], object]) -> bytes:
     """A graph that joins its input to itself, changed."""
     made = onnx.load_from_string(model([node("Concat", ["x", "x"], ["y"], axis=1)]))

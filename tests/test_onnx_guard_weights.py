@@ -1,7 +1,5 @@
 """Weights that are not finite, of absurd size, or of other numbers than their shape says are refused."""
 
-import struct
-
 import numpy as np
 import onnx
 import pytest
@@ -23,7 +21,6 @@ def test_weights_that_are_not_finite_are_refused_in_every_other_place():
     tensors = [
         helper.make_tensor("t", TensorProto.FLOAT, [2], [1.0, nan]),
         helper.make_tensor("t", TensorProto.DOUBLE, [2], [1.0, nan]),
-        helper.make_tensor("t", TensorProto.BFLOAT16, [2], struct.pack("<HH", 0x3F80, 0x7F80), raw=True),
     ]
     nodes = [helper.make_node("Constant", [], ["c"], value=t) for t in tensors]
     nodes += [helper.make_node("Selu", ["y"], ["c"], alpha=nan)]
@@ -52,9 +49,10 @@ def test_infinite_thresholds_of_trees_and_nan_for_the_imputer_pass():
 
 def test_tensors_of_absurd_size_or_of_a_type_that_cannot_be_checked_are_refused():
     model = linear_model()
-    model.graph.initializer[0].data_type = TensorProto.COMPLEX64
-    with pytest.raises(UnsafeModel, match="element type 14"):
-        check_model(model.SerializeToString())
+    for kind in (TensorProto.COMPLEX64, TensorProto.STRING, TensorProto.BFLOAT16, TensorProto.INT4, TensorProto.INT16):
+        model.graph.initializer[0].data_type = kind
+        with pytest.raises(UnsafeModel, match=f"element type {kind}; expected numbers"):
+            check_model(model.SerializeToString())
     for dims in ([10**5, 10**5], [2**62, 2**62], [-1]):
         model = linear_model()
         del model.graph.initializer[0].dims[:]
@@ -75,21 +73,17 @@ def test_sparse_weights_are_refused_as_they_become_dense_ones():
             check_model(model.SerializeToString())
 
 
-ELEMENT_TYPES = [np.float32, np.float64, np.float16, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
-ELEMENT_TYPES += [np.int64, np.uint64, bool]
+ELEMENT_TYPES = [np.float32, np.float64, np.float16, np.int8, np.uint8, np.int32, np.int64, bool]
 
 
 def tensor(dtype, *, raw):
-    """Six numbers, or strings."""
-    if dtype is bytes:
-        return helper.make_tensor("w", TensorProto.STRING, [6], [b"a", b""] * 3)
     values = np.array([0, 1, 100, 1, 0, 1], np.float64).astype(dtype)
     if raw:
         return numpy_helper.from_array(values, "w")
     return helper.make_tensor("w", helper.np_dtype_to_tensor_dtype(values.dtype), [6], values.tolist())
 
 
-@pytest.mark.parametrize("dtype", [*ELEMENT_TYPES, bytes])
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
 @pytest.mark.parametrize("raw", [True, False])
 def test_tensors_hold_exactly_as_many_numbers_as_their_shape_says(dtype, raw):
     whole = tensor(dtype, raw=raw or dtype == np.float16)  # half floats are read from raw_data only
@@ -106,27 +100,21 @@ def test_tensors_hold_exactly_as_many_numbers_as_their_shape_says(dtype, raw):
             check_model(model.SerializeToString())
 
 
-def test_half_a_byte_an_element_is_rounded_up_and_numbers_stand_in_one_place():
-    four_bits = TensorProto.DataType.Value("INT4")
+def test_numbers_stand_in_one_place():
     model = linear_model()
     tensor = model.graph.initializer.add()
-    tensor.data_type, tensor.name = four_bits, "w"
-    tensor.dims.append(3)
-    tensor.raw_data = bytes(2)
+    tensor.data_type, tensor.name = TensorProto.INT32, "w"
+    tensor.dims.append(2)
+    tensor.raw_data = bytes(8)
     check_model(model.SerializeToString())
-    for spoil in (bytes(1), bytes(3)):
-        tensor.raw_data = spoil
-        with pytest.raises(UnsafeModel, match=r"'w' of 3 elements holds . values or bytes where 2 belong"):
-            check_model(model.SerializeToString())
-    tensor.raw_data = bytes(2)
     tensor.int32_data.extend([0, 0])
-    with pytest.raises(UnsafeModel, match="'w' of 3 elements"):
+    with pytest.raises(UnsafeModel, match="'w' of 2 elements"):
         check_model(model.SerializeToString())
     tensor.ClearField("raw_data")
     check_model(model.SerializeToString())
     tensor.ClearField("int32_data")
     tensor.float_data.extend([0, 0])
-    with pytest.raises(UnsafeModel, match="'w' of 3 elements holds 0"):
+    with pytest.raises(UnsafeModel, match="'w' of 2 elements holds 0"):
         check_model(model.SerializeToString())
 
 

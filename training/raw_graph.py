@@ -133,7 +133,8 @@ def _features(g: _Nodes, schema: Schema) -> str:
     """float32 (n, d), in the schema's order."""
     tokens = g.add("Shape", LOGPROBS, start=1, end=2)
     lengths = g.clip(LENGTHS, g.constant([1]), tokens)  # (n,); of a row that is not readable, something is read
-    seen = g.add("ReduceMax", g.add("Concat", lengths, g.constant([1]), axis=0), axes=[0], keepdims=1)
+    # All that is padded is computed and left out again: a size must not depend on what is read (`graph_sizes`).
+    seen = g.add("Max", tokens, g.constant([1]))
     if not schema.windows:
         return g.cast(_terms(g, lengths, seen), np.float32)
     logprobs = g.add("Min", g.first(LOGPROBS, seen, 1), g.constant(0, np.float32))

@@ -256,12 +256,12 @@ def _contract(
 
 
 def _check_rescalable(checkpoint: Checkpoint) -> None:
-    """Raises `ContractMismatch` for a checkpoint of another kind than a predictor's, and says what to do with a blend."""
+    """Raises `ContractMismatch` for a checkpoint that is no predictor, and says what to do with a blend."""
     kind = checkpoint.manifest.kind
     if kind == BLEND:
         raise ContractMismatch(
-            f"{checkpoint.path} is a checkpoint of kind {kind!r}; expected {KIND!r}: a blend is calibrated for each set "
-            "of its inputs, so train one on the labelled runs and their hidden states with `metaprobe train blend`"
+            f"{checkpoint.path} is a checkpoint of kind {kind!r}; expected {KIND!r}: a blend is calibrated for each "
+            "set of its inputs, so train one on the labelled runs and their hidden states with `metaprobe train blend`"
         )
     check_kind(checkpoint.path, kind, KIND)
 
