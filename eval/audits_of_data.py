@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Severity
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.agreement import quadratic_weighted_kappa
 from metaprobe.eval.metrics.bootstrap import cluster_weights, interval
 from metaprobe.eval.results import Finding
@@ -261,7 +262,7 @@ def label_noise(
             continue
         kappa = interval(quadratic_weighted_kappa, a, b, cluster_weights(groups[both].tolist(), 1000, seed))
         agreement = float(np.mean(a == b))
-        detail = f"kappa {kappa.estimate:.2f} [{kappa.low:.2f}, {kappa.high:.2f}], {agreement:.0%} of {len(a)} agree"
+        detail = f"kappa {format_interval(kappa)}, {agreement:.0%} of {len(a)} agree"
         for source, given in ((first, a), (second, b)):
             if 0 < given.mean() < 1:
                 detail += f"; against {source} no more than AUROC {auroc_ceiling(agreement, float(given.mean())):.2f}"

@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from metaprobe.checkpoints.table import number, percent
 from metaprobe.eval.controls import P_TRUE, STATED
 from metaprobe.eval.metrics.bootstrap import (
     Interval,
@@ -167,17 +166,6 @@ def auroc_gain(table: AnswerTable, method: Judged, other: Judged, *, seed: int =
     """AUROC of one method minus that of another, paired, by a bootstrap over groups."""
     weights = cluster_weights(list(table.groups), RESAMPLES, seed)
     return paired_difference(auroc, table.y, method.ranking, other.ranking, weights)
-
-
-def calibration_words(stated: MethodResult) -> list[str]:
-    """Whether the model's own numbers come true, as stated and recalibrated; nothing where it gave none."""
-    own = stated.stated
-    if own is None:
-        return []
-    return [
-        f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are right: "
-        f"expected calibration error {number(own.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated."
-    ]
 
 
 def add_details(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.compare import RESAMPLES, Judged
 from metaprobe.eval.controls import P_TRUE, STATED
 from metaprobe.eval.metrics.bootstrap import (
@@ -278,10 +279,7 @@ def _refusal(bins: int, d_prime: Interval) -> str:
     if bins < 2:
         return "all scores are equal"
     if not d_prime.low > 0:
-        return (
-            f"the answers are not clearly better than guessing: d' {d_prime.estimate:.2f} "
-            f"[{d_prime.low:.2f}, {d_prime.high:.2f}]"
-        )
+        return f"the answers are not clearly better than guessing: d' {format_interval(d_prime)}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What another policy would have earned, estimated from decisions that were logged with their propensities.
+"""The mean reward that another policy would have had, from decisions that were logged with their propensities.
 
 One decision a question; needs scipy (`metaprobe[train]`). Letters: n questions, A actions; x a question, a the action
 taken, r its reward, p(b|x) the probability with which the logging policy took action b, q(b|x) that of the evaluated
@@ -77,12 +77,8 @@ class PolicyValue:
     """Kish's (sum w)^2 / sum w^2 over groups: so many groups, had the evaluated policy itself decided there, would tell
     as much. Judge an interval by it: see `reliable`."""
     largest_weight: float
-    """Before clipping."""
-    clipped: int
-    """Questions whose weight was cut down to `clip`; their part of the truth is lost, so that IPS errs towards 0 (for
-    rewards of at least 0) and the doubly robust estimate towards its model."""
     mean_weight: Interval
-    """Before clipping. Holds 1 where the propensities are true; where it does not, they are not."""
+    """Holds 1 where the propensities are true; where it does not, they are not."""
 
     @property
     def reliable(self) -> bool:
@@ -90,36 +86,34 @@ class PolicyValue:
         return self.effective_sample_size >= ENOUGH
 
 
-def ips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> PolicyValue:
+def ips(logged: Logged, policy: Floats, *, level: float = 0.95) -> PolicyValue:
     """Inverse propensity scoring: the mean of w r, w = q(a|x) / p(a|x). Unbiased. Horvitz and Thompson 1952.
 
     `policy` (n, A): q(b|x). Raises `NoSupport` where it does what the logging policy never did.
     """
-    weight, raw = _weights(logged, policy, clip)
-    return _estimate(weight * logged.reward, np.ones_like(weight), weight, raw, logged, level)
+    weight = _weights(logged, policy)
+    return _estimate(weight * logged.reward, np.ones_like(weight), weight, logged, level)
 
 
-def snips(logged: Logged, policy: Floats, *, clip: float | None = None, level: float = 0.95) -> PolicyValue:
+def snips(logged: Logged, policy: Floats, *, level: float = 0.95) -> PolicyValue:
     """Self-normalised: sum of w r over sum of w. Never outside the rewards; its bias vanishes as 1 / n.
 
     Swaminathan and Joachims 2015 (The self-normalized estimator for counterfactual learning, NeurIPS).
     """
-    weight, raw = _weights(logged, policy, clip)
-    return _estimate(weight * logged.reward, weight, weight, raw, logged, level)
+    weight = _weights(logged, policy)
+    return _estimate(weight * logged.reward, weight, weight, logged, level)
 
 
-def doubly_robust(
-    logged: Logged, policy: Floats, predicted: Floats, *, clip: float | None = None, level: float = 0.95
-) -> PolicyValue:
+def doubly_robust(logged: Logged, policy: Floats, predicted: Floats, *, level: float = 0.95) -> PolicyValue:
     """The mean of sum over b of q(b|x) m(x, b), plus w (r - m(x, a)). Dudik, Langford and Li 2011, arXiv:1103.4601.
 
     Right where either the propensities or the model are. With true propensities it is unbiased for any `predicted`
     (n, A), and the narrower the nearer m is to the rewards. m must not have seen the group that it predicts (fit it out
     of fold), or the interval is too narrow.
     """
-    weight, raw = _weights(logged, policy, clip)
+    weight = _weights(logged, policy)
     part = _doubly_robust(logged, policy, predicted, weight)
-    return _estimate(part, np.ones_like(weight), weight, raw, logged, level)
+    return _estimate(part, np.ones_like(weight), weight, logged, level)
 
 
 def doubly_robust_gain(
@@ -128,22 +122,18 @@ def doubly_robust_gain(
     running: Floats,
     predicted: Floats,
     *,
-    clip: float | None = None,
     level: float = 0.95,
 ) -> Interval:
     """Mean reward of `policy` minus that of `running`, paired question by question. Both need support."""
     member = _members(logged)
-    weights = [_weights(logged, target, clip)[0] for target in (policy, running)]
+    weights = [_weights(logged, target) for target in (policy, running)]
     new, old = (_doubly_robust(logged, q, predicted, w) for q, w in zip((policy, running), weights, strict=True))
     size = min(_effective(weight, member) for weight in weights)
     return _interval(new - old, np.ones_like(new), size, member, level)[0]
 
 
-def _weights(logged: Logged, policy: Floats, clip: float | None) -> tuple[Floats, Floats]:
-    """(n,) after and before clipping."""
+def _weights(logged: Logged, policy: Floats) -> Floats:
     _distributions("policy", policy, logged.propensity.shape)
-    if clip is not None and not clip > 0:
-        raise RecordError(f"clip is {clip}; expected the largest weight allowed, a number above 0")
     outside = (policy > 0) & (logged.propensity <= 0)
     rows: NDArray[np.bool_] = np.any(outside, axis=1)
     if rows.any():
@@ -154,10 +144,12 @@ def _weights(logged: Logged, policy: Floats, clip: float | None) -> tuple[Floats
             f"question {row}, action {action}, with probability {policy[row, action]:g}); on {certain} of them one "
             "action had propensity 1. Log with exploration: every legal action needs a propensity above 0 and below 1"
         )
-    raw: Floats = logged.taken(policy) / logged.taken(logged.propensity)
-    if not raw.any():
-        raise NoOverlap(f"none of the {len(raw)} logged actions is one the policy would take: nothing to estimate from")
-    return (raw if clip is None else np.minimum(raw, clip)), raw
+    weight: Floats = logged.taken(policy) / logged.taken(logged.propensity)
+    if not weight.any():
+        raise NoOverlap(
+            f"none of the {len(weight)} logged actions is one the policy would take: nothing to estimate from"
+        )
+    return weight
 
 
 def _doubly_robust(logged: Logged, policy: Floats, predicted: Floats, weight: Floats) -> Floats:
@@ -169,7 +161,7 @@ def _doubly_robust(logged: Logged, policy: Floats, predicted: Floats, weight: Fl
     return model + weight * (logged.reward - logged.taken(predicted))
 
 
-def _estimate(above: Floats, below: Floats, weight: Floats, raw: Floats, logged: Logged, level: float) -> PolicyValue:
+def _estimate(above: Floats, below: Floats, weight: Floats, logged: Logged, level: float) -> PolicyValue:
     member = _members(logged)
     size = _effective(weight, member)
     value, error = _interval(above, below, size, member, level)
@@ -177,9 +169,8 @@ def _estimate(above: Floats, below: Floats, weight: Floats, raw: Floats, logged:
         value=value,
         standard_error=error,
         effective_sample_size=size,
-        largest_weight=float(raw.max()),
-        clipped=int(np.count_nonzero(weight < raw)),
-        mean_weight=_interval(raw, np.ones_like(raw), _effective(raw, member), member, level)[0],
+        largest_weight=float(weight.max()),
+        mean_weight=_interval(weight, np.ones_like(weight), size, member, level)[0],
     )
 
 
@@ -196,7 +187,7 @@ def _effective(weight: Floats, member: NDArray[np.intp]) -> float:
 def _interval(
     above: Floats, below: Floats, size: float, member: NDArray[np.intp], level: float
 ) -> tuple[Interval, float]:
-    """Of sum above / sum below, and its standard error by the jackknife that leaves out one of G groups at a time:
+    """Returns the interval of sum above / sum below, and its standard error by leaving out one of G groups at a time:
 
     error^2 = (G - 1) / G sum over groups of (value without the group - value)^2.
 

@@ -33,7 +33,7 @@ Of a log, a score, a flag and a threshold mean something for one checkpoint only
 are never put together, not even where labels alone are used: what a version's users got is what is asked.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from statistics import NormalDist
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from metaprobe.monitoring.log_columns import LogColumns
 
 Floats = NDArray[np.float64]
-Estimator = Callable[..., tuple["Estimate", "Estimate", "Estimate"]]
 
 LEVEL = 0.95
 ADDED = 2
@@ -139,19 +138,6 @@ def estimate_accuracy(
         _from_labels(labelled, level, POWERED),
         _from_labels(labelled, level, LABELLED),
     )
-
-
-def estimate_wrong(
-    score: ArrayLike,
-    label: ArrayLike,
-    propensity: ArrayLike | None = None,
-    *,
-    group: Sequence[str] | NDArray[Any] | None = None,
-    level: float = LEVEL,
-) -> tuple[Estimate, Estimate, Estimate]:
-    """Returns the share of wrong answers in the same three ways; of accepted answers that is the risk."""
-    right = estimate_accuracy(score, label, propensity, group=group, level=level)
-    return right[0].complement(), right[1].complement(), right[2].complement()
 
 
 def estimate_share(flags: ArrayLike, *, level: float = LEVEL) -> Estimate:
@@ -354,10 +340,11 @@ def estimate_log(
 def _of_rows(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[tuple[str, Estimate]]:
     flagged = columns.flagged[rows]
     known = np.isfinite(flagged)
-    estimates = [("accuracy", one) for one in _of_part(columns, rows, estimate_accuracy, group)]
+    estimates = [("accuracy", one) for one in _of_part(columns, rows, group)]
     if known.any():
         estimates.append(("flagged", estimate_share(flagged[known])))
-        estimates += [("risk", one) for one in _of_part(columns, rows & (columns.flagged == 0), estimate_wrong, group)]
+        accepted = _of_part(columns, rows & (columns.flagged == 0), group)
+        estimates += [("risk", one.complement()) for one in accepted]
     return estimates
 
 
@@ -377,14 +364,12 @@ def groups_of_log(log: "ScoreLog", columns: "LogColumns", by: str) -> NDArray[An
     return groups
 
 
-def _of_part(
-    columns: "LogColumns", rows: NDArray[np.bool_], estimate: Estimator, group: NDArray[Any] | None
-) -> list[Estimate]:
-    """Returns the estimates of these answers, from labels only of those that were there when the last one was drawn."""
+def _of_part(columns: "LogColumns", rows: NDArray[np.bool_], group: NDArray[Any] | None) -> list[Estimate]:
+    """Returns the shares of right answers, from labels only of those that were there when the last one was drawn."""
     drawn = rows & np.isfinite(columns.propensity) & np.isfinite(columns.label)
     early = rows & (columns.time <= columns.time[drawn].max()) if drawn.any() else rows
     whole, reached = (
-        estimate(
+        estimate_accuracy(
             columns.score[some],
             columns.label[some],
             columns.propensity[some],

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metaprobe.eval.metrics.bootstrap import wilson
 from metaprobe.eval.results import plain
-from metaprobe.monitoring.estimates import SCORES, estimate_accuracy, estimate_wrong
+from metaprobe.monitoring.estimates import SCORES, estimate_accuracy
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.log_columns import LogColumns, chosen_contexts, conditions
 from metaprobe.monitoring.rows import BINS, DAY, HOUR, NO_SCORE
@@ -206,7 +207,7 @@ def _estimates(bins: Sequence[Bin], labelled: LogColumns, most: int) -> dict[str
         kept = np.concatenate((accepted, labelled.flagged != 1))
         for of, ways in (
             ("accuracy", estimate_accuracy(*joined)),
-            ("risk", estimate_wrong(*(column[kept] for column in joined))),
+            ("risk", [one.complement() for one in estimate_accuracy(*(column[kept] for column in joined))]),
         ):
             estimates[of] |= {one.method: asdict(one) for one in ways if some is not bins or one.method == SCORES}
     return estimates
@@ -295,10 +296,9 @@ def _reliability(labelled: LogColumns) -> list[dict[str, float]]:
     for part in np.array_split(np.argsort(score, kind="stable"), min(RELIABILITY_BINS, max(len(score) // 10, 1))):
         w = weight[part]
         share, n = float(w @ label[part] / w.sum()), float(w.sum() ** 2 / (w @ w))  # as many labels of equal weight
-        middle = (share + 1.92 / n) / (1 + 3.84 / n)
-        half = 1.96 * math.sqrt(share * (1 - share) / n + 0.96 / n**2) / (1 + 3.84 / n)
+        low, high = wilson(share, n)
         mean = float(w @ score[part] / w.sum())
-        shown.append({"score": mean, "right": share, "low": middle - half, "high": middle + half, "labels": len(part)})
+        shown.append({"score": mean, "right": share, "low": low, "high": high, "labels": len(part)})
     return shown
 
 

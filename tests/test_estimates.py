@@ -16,7 +16,6 @@ from metaprobe.monitoring.estimates import (
     SCORES,
     estimate_accuracy,
     estimate_log,
-    estimate_wrong,
     name_weeks,
 )
 from metaprobe.monitoring.log import FeedbackLabel, ScoreLog
@@ -88,8 +87,7 @@ def test_answers_without_a_group_stand_for_themselves_and_what_is_no_group_is_re
     assert "groups of answers are independent" in alone[1].assumption
     assert alone[1].next_halving is None
     assert "depends on how they fall on groups" in alone[1].reason
-    wrong = estimate_wrong(p, label, group=["g"] * 200 + [""] * 200)
-    assert wrong[2].value == pytest.approx(1 - plain[2].value)
+    assert alone[2].complement().value == pytest.approx(1 - plain[2].value)
     with pytest.raises(RecordError, match=r"groups have the shape \(3,\); expected one name for each of 400"):
         estimate_accuracy(p, label, group=["a"] * 3)
 
@@ -200,7 +198,7 @@ def test_risk_is_of_the_accepted_alone() -> None:
     rng = np.random.default_rng(8)
     p, y = answers(rng, 20_000)
     label, accepted = np.where(rng.random(20_000) < 0.1, y, np.nan), p > 0.8
-    found = estimate_wrong(p[accepted], label[accepted])
+    found = [one.complement() for one in estimate_accuracy(p[accepted], label[accepted])]
     assert [one.method for one in found] == [SCORES, POWERED, LABELLED]
     truth = 1 - y[accepted].mean()
     assert all(one.low < truth < one.high for one in found)

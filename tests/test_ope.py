@@ -39,7 +39,6 @@ def test_ips_snips_and_doubly_robust_of_three_decisions_are_the_sums_worked_out_
     half = t.ppf(0.975, 1) * found.standard_error
     assert found.value.high - found.value.estimate == pytest.approx(half)
     assert found.largest_weight == 2
-    assert found.clipped == 0
     assert found.mean_weight.estimate == pytest.approx(1.2)
 
 
@@ -53,14 +52,6 @@ def test_the_standard_error_of_snips_is_that_of_leaving_out_one_group_at_a_time(
     whole = snips(HAND, POLICY)
     spread = np.square(np.array(values) - whole.value.estimate).sum()
     assert whole.standard_error == pytest.approx((2 / 3 * spread) ** 0.5)
-
-
-def test_clipping_is_counted_and_lowers_what_it_cuts():
-    found = ips(HAND, POLICY, clip=1.5)
-    assert found.value.estimate == pytest.approx(1.5 / 3)
-    assert found.clipped == 2
-    assert found.largest_weight == 2
-    assert found.mean_weight.estimate == pytest.approx(1.2)
 
 
 def test_a_group_of_copies_counts_as_one_question():
@@ -139,8 +130,6 @@ def test_logs_that_contradict_themselves_are_refused():
         ips(HAND, even)
     with pytest.raises(RecordError, match=r"predicted has shape \(3,\); expected a reward for each of \(3, 2\)"):
         doubly_robust(HAND, POLICY, HAND.reward)
-    with pytest.raises(RecordError, match="clip is 0"):
-        ips(HAND, POLICY, clip=0)
 
 
 @given(st.integers(0, 10_000))

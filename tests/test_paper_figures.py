@@ -12,8 +12,8 @@ from metaprobe.eval.metrics.selective import AccuracyAtCoverage, ErrorFall
 from metaprobe.eval.report.write import report_files
 from metaprobe.training.comparison import comparison
 from metaprobe.training.folds import outer_folds, with_fewer
-from metaprobe.training.learning_curve import learning_curve
 from metaprobe.training.methods import LADDER
+from metaprobe.training.recipes.recommended import learning_curve
 from metaprobe.training.study import Study, study
 
 MODELS = {"big-1.5b": (260, 0.6), "small-135m": (260, 0.4)}

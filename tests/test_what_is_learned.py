@@ -152,7 +152,7 @@ def difficulty() -> dict[str, Any]:
     roles = final_roles(evidence.table.groups[items.rows].tolist(), (items.ease > 0.5).astype(np.int64), seed=SEED)
     return {
         "orders": {
-            one.name: [list(dataclasses.astuple(part))[:3] for part in (one.spearman, one.kendall, one.gain) if part]
+            one.name: [list(dataclasses.astuple(part))[:3] for part in (one.spearman, one.gain) if part]
             for one in found
         },
         "probe": told(fit_difficulty(evidence, items, roles, seed=SEED)),

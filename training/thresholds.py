@@ -135,8 +135,7 @@ def _one_a_group(
         raise RecordError(f"a threshold needs one group a label, got {len(groups)} and {len(y)}")
     names = np.asarray(groups)
     rows = rows[np.lexsort((y[rows], probability[rows], names[rows]))]  # so that the order of the rows plays no part
-    shuffled = np.random.default_rng(seed).permutation(rows)
-    return shuffled[np.unique(names[shuffled], return_index=True)[1]]
+    return one_a_group(rows, names, seed=seed)
 
 
 # Where a checkpoint's number is reached as often as the stated one reached the paper's threshold.

@@ -249,19 +249,21 @@ def selective(comparison: Comparison) -> Table:
     )
 
 
-def learning(curve: LearningCurve) -> Table:
-    def auroc(at: int, method: SeenMethod) -> Column:
-        return Column(
-            f"auroc_{at + 1}", method.name, "interval", "higher", cell=lambda row: estimate(method.auroc[row])
-        )
+def _auroc_at(number: int, method: SeenMethod) -> Column:
+    """A column of the method's AUROC, by the place of each row."""
+    return Column(
+        f"auroc_{number + 1}", method.name, "interval", "higher", cell=lambda row: estimate(method.auroc[row])
+    )
 
+
+def learning(curve: LearningCurve) -> Table:
     return Table.made(
         "learning",
         "AUROC on the same test answers by the number of labels that each fold learns from, calibration included; one "
         "draw of groups a size.",
         range(len(curve.labels)),
         Column("labels", "Labels", cell=lambda row: count(curve.labels[row])),
-        *(auroc(at, method) for at, method in enumerate(curve.methods)),
+        *map(_auroc_at, range(len(curve.methods)), curve.methods),
     )
 
 
@@ -282,18 +284,13 @@ def by_model(comparison: Comparison) -> Table:
 
 
 def seen(by_tokens: SeenTokens) -> Table:
-    def auroc(at: int, method: SeenMethod) -> Column:
-        return Column(
-            f"auroc_{at + 1}", method.name, "interval", "higher", cell=lambda row: estimate(method.auroc[row])
-        )
-
     return Table.made(
         "seen",
         "AUROC on the same answers after k tokens, with 95 % intervals; and how many answers end there.",
         range(len(by_tokens.tokens)),
         Column("tokens", "Tokens", cell=lambda row: count(by_tokens.tokens[row])),
         Column("finished", "Ended", cell=lambda row: share(by_tokens.finished[row])),
-        *(auroc(at, method) for at, method in enumerate(by_tokens.methods)),
+        *map(_auroc_at, range(len(by_tokens.methods)), by_tokens.methods),
     )
 
 

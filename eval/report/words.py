@@ -9,7 +9,6 @@ import numpy as np
 
 from metaprobe.checkpoints import Severity
 from metaprobe.checkpoints.table import format_interval, number, percent, verdict
-from metaprobe.eval.compare import calibration_words
 from metaprobe.eval.controls import control_named
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.metrics.strongest_control import ControlComparison
@@ -110,64 +109,17 @@ def brief(comparison: Comparison) -> Brief:
     )
 
 
-def verdict_words(comparison: Comparison) -> tuple[str, ...]:
-    """Returns the result in one to three sentences that follow the paired intervals; empty without methods."""
-    failed = disqualifying_audits(comparison.audits)
-    learned = headline(comparison)
-    stated = next((method for method in comparison.methods if method.family == "explicit"), None)
-    words = []
-    if "" in failed and comparison.methods:
-        words.append(f"Do not act on these numbers before the audits that failed are settled: {', '.join(failed[''])}.")
-    if learned is not None and learned.name in failed:
-        words.append(
-            f"Do not act on the numbers of {learned.name} before the audits that it failed are settled: "
-            f"{', '.join(failed[learned.name])}."
-        )
-    if learned is not None:
-        words.append(_against_controls(learned))
-        # A pooled gain never stands alone.
-        words += _caution_within_runs(learned) if learned.controls is not None and learned.controls.beaten else []
-    if stated is not None:
-        words.append(_of_stated(stated))
-    return tuple(words)
-
-
-def _against_controls(learned: MethodResult) -> str:
-    """Whether what was learned beats what is free."""
-    name, over = f"The learned method ({learned.name}, AUROC {format_interval(learned.auroc)})", learned.controls
-    if over is None:
-        return f"{name} has no control to be compared with."
-    first = over.strongest
-    gain = f"{format_interval(first.difference, signed=True)} AUROC"
-    control = control_named(first.name)
-    if over.beaten:
-        return f"{name} beats every one of {len(over.controls)} controls, the strongest, {control}, by {gain}."
-    if first.beaten:
-        others = ", ".join(control_named(other.name) for other in over.standing)
-        return f"{name} beats the strongest control, {control}, by {gain}, but is not shown to beat {others}."
-    if verdict(first.difference) == "worse":
-        return f"{name} does worse than {control} ({gain}): use that instead."
-    return f"{name} is not shown to beat {control} ({gain}), which may be all that is needed."
-
-
-def _of_stated(stated: MethodResult) -> str:
-    above = {"better": "is better than", "worse": "is worse than", "unclear": "is not shown to be better than"}
-    auroc = stated.auroc
-    guessing = "better" if auroc.low > 0.5 else "worse" if auroc.high < 0.5 else "unclear"
-    own = stated.stated
-    sure = f"; it is {percent(own.mean)} sure on average, and {percent(own.accuracy)} are right" if own else ""
-    return (
-        f"What the model says of itself ({stated.name}) {above[guessing]} guessing, "
-        f"AUROC {format_interval(auroc)}{sure}."
-    )
-
-
 def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
     sentences = []
     if stated is not None:
         given = f"{stated.name}, given for {percent(stated.coverage)} of the answers"
         sentences.append(f"What the model says ({given}): {_describe_auroc(stated)}.")
-        sentences += calibration_words(stated)
+        if (own := stated.stated) is not None:
+            sentences.append(
+                f"As stated, it is {percent(own.mean)} sure on average of answers of which {percent(own.accuracy)} are "
+                f"right: expected calibration error {number(own.ece.estimate)} as stated, "
+                f"{number(stated.ece.estimate)} recalibrated."
+            )
     control = comparison.controls[0] if comparison.controls else None
     if control is not None:
         sentences.append(

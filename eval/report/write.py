@@ -14,7 +14,7 @@ from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.report import figures, tables
 from metaprobe.eval.report.figures import Figure, draw, slug
 from metaprobe.eval.report.tables import Records
-from metaprobe.eval.report.words import brief, control_words, headline, main_methods, verdict_words
+from metaprobe.eval.report.words import brief, control_words, headline, main_methods
 from metaprobe.eval.results import Comparison, TwoChoice
 from metaprobe.records.extras import require
 
@@ -141,21 +141,17 @@ def _asked(comparison: Comparison) -> Section:
 
 
 def _glance(comparison: Comparison) -> Section:
-    """The verdict in words, and what the model says beside what was learned; without stated numbers what is free."""
+    """Advice, and what the model says beside what was learned; without stated numbers what is free."""
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     first = stated or next(iter(comparison.controls), None)
     titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}
     known = [method for method in comparison.methods if not isnan(method.auroc.estimate)]
     told = brief(comparison)
-    parts = (
-        ("found", "What was found", told.found),
-        ("sure", "How sure this is", told.sure),
-        ("do", "What to do", told.do),
-    )
+    parts = ("found", "What was found", told.found), ("sure", "How sure this is", told.sure)
     return Section(
         ident="glance",
         title="At a glance",
-        intro=[" ".join(verdict_words(comparison))] if comparison.methods else (),
+        intro=[" ".join(told.do)] if told.do else (),
         figures=(
             *(
                 figures.reliability(ident, method, title=titles[ident])

@@ -63,7 +63,7 @@ LEVELS_UNKNOWN = "the checkpoint gives the expected level alone, in metaprobe.ve
 
 @dataclass(slots=True)
 class Subject:
-    """What a request asks about."""
+    """Subject of a request."""
 
     messages: list[Message] = field(default_factory=list)
     unread: str = ""

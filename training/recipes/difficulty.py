@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint, Training
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.audits import AuditReport
 from metaprobe.eval.audits_of_data import (
     FEW_SHARED,
@@ -23,7 +24,7 @@ from metaprobe.eval.audits_of_data import (
     repeated_questions,
 )
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
-from metaprobe.eval.metrics.ordinal import kendall, spearman
+from metaprobe.eval.metrics.ordinal import spearman
 from metaprobe.eval.table import AnswerTable
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
@@ -73,7 +74,6 @@ class RankedDifficulty:
 
     name: str
     spearman: Interval
-    kendall: Interval
     gain: Interval | None
     """Spearman's correlation of the probe minus that of this method, on the same resamples."""
 
@@ -159,7 +159,6 @@ def evaluate_difficulty(
         RankedDifficulty(
             name,
             interval(spearman, items.ease, score, weights),
-            interval(kendall, items.ease, score, weights[:100]),
             None if name == "probe" else paired_difference(spearman, items.ease, scores["probe"], score, weights),
         )
         for name, score in scores.items()
@@ -206,7 +205,7 @@ def train_difficulty(
         generator=evidence.generator,
         training=Training(evidence.fingerprint, len(items), len(set(groups)), seed, command, evidence.regrouped),
         calibration="none: cross-entropy to the rate",
-        metrics={"spearman": ranked[0].spearman, "kendall": ranked[0].kendall},
+        metrics={"spearman": ranked[0].spearman},
         audits=[*report.audits, *_order_audits(ranked)],
         not_audited=report.skipped,
         packages=("onnx",),
@@ -244,7 +243,7 @@ def _order_audits(ranked: Sequence[RankedDifficulty]) -> list[tuple[str, bool, s
         (
             f"probe orders better than {r.name}",
             r.gain.low > 0,
-            f"Spearman {_format(r.spearman)}, gain {_format(r.gain)}",
+            f"Spearman {format_interval(r.spearman, 3)}, gain {format_interval(r.gain, 3)}",
         )
         for r in ranked
         if r.gain is not None
@@ -287,7 +286,3 @@ def _tfidf(questions: NDArray[np.str_], ease: Floats, roles: Roles) -> Floats:
 def _levels(items: Items, roles: Roles) -> Floats:
     known, overall = smooth_means(items.ease[roles.learning], items.cells[roles.learning], PRIOR)
     return np.array([known.get(cell, overall) for cell in items.cells[roles.test]])
-
-
-def _format(interval: Interval) -> str:
-    return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

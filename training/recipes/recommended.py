@@ -1,21 +1,32 @@
 """The comparison as a command: the report, and the checkpoint of the method that the report is about."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from metaprobe.checkpoints import Checkpoint, CheckpointExists
 from metaprobe.eval.compare import BEST_BASELINE
-from metaprobe.eval.results import Comparison
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
+from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.eval.results import Comparison, LearningCurve, SeenMethod
 from metaprobe.records.errors import RecordError
 from metaprobe.training.comparison import EXPORTED, own_methods, require_report, write_comparison
 from metaprobe.training.evidence import Evidence, load_runs, read_decisions
-from metaprobe.training.learning_curve import learning_curve
-from metaprobe.training.methods import BEFORE, BLEND, DECISION_LADDER, DECISIONS, LADDER, GivenScore
-from metaprobe.training.options import CompareOptions
+from metaprobe.training.methods import (
+    AFTER,
+    BEFORE,
+    BLEND,
+    DECISION_LADDER,
+    DECISIONS,
+    LADDER,
+    MEAN_LOGPROB,
+    GivenScore,
+)
+from metaprobe.training.options import CompareOptions, OnStep, quiet
 from metaprobe.training.recipes.blend import write_blend
 from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.study import Study, study, study_of
+from metaprobe.training.study import CrossFit, Study, crossfit, study, study_of
 
 
 def compare(stores: Sequence[str | Path], options: CompareOptions) -> Comparison:
@@ -70,3 +81,42 @@ def write_method(path: str | Path, of: Study, name: str, *, command: str) -> Che
         decided = study_of(read_decisions(of.evidence), seed=of.seed, ladder=DECISION_LADDER)
         return write_quality(path, {of.target: decided}, command=command)
     return write_hidden(path, of, when="before" if name == BEFORE else "after", target=of.target, command=command)
+
+
+# How good the methods become with more labels: the folds are fitted again, each on fewer of them.
+
+SIZES = (100, 300, 1000, 3000)
+"""Labels that a fold learns from, as papers on probes show them."""
+SHOWN = (MEAN_LOGPROB, LADDER, BEFORE, AFTER, BLEND)
+
+
+def learning_curve(study: Study, *, on_step: OnStep = quiet) -> LearningCurve | None:
+    """Returns the AUROC of the learned methods and of the mean log-probability by the number of labels.
+
+    Each size is one draw of groups, the same for all methods. Sizes beyond the folds' labels, and those whose groups
+    do not suffice for the folds, are left out; None where only the whole is left.
+    """
+    table, whole = study.evidence.table, min(len(roles.seen) for roles in study.fits.roles)
+    methods = [method for method in study.methods if method.name in SHOWN]
+    shown = [method.name for method in methods]
+    weights = cluster_weights(table.groups.tolist(), seed=study.seed)
+
+    def measured(fits: CrossFit) -> dict[str, Interval]:
+        return {name: interval(auroc, table.y, fits[name].ranking, weights) for name in shown}
+
+    points: dict[int, dict[str, Interval]] = {}
+    for labels in (size for size in SIZES if size < whole):
+        on_step(f"learning curve: {labels} labels")
+        with suppress(RecordError):
+            fits = crossfit(study.evidence, methods, folds=len(study.fits.roles), seed=study.seed, labels=labels)
+            points[labels] = measured(fits)
+    if not points or not shown:
+        return None
+    points[whole] = measured(study.fits)
+    family = {judged.name: judged.family for judged in study.fits.methods}
+    return LearningCurve(
+        labels=tuple(points),
+        methods=tuple(
+            SeenMethod(name, family[name], tuple(point[name] for point in points.values())) for name in shown
+        ),
+    )

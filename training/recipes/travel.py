@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Checkpoint
+from metaprobe.checkpoints.table import format_interval
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Finding
@@ -199,7 +200,8 @@ def train_travel(stores: Sequence[str | Path], options: TravelOptions) -> Checkp
     options.on_step("tasks left out")
     left_out = judge_held_out(evidence, states)
     gain = left_out.gains(BLEND, MEAN)
-    options.on_line(f"tasks left out: blend {_shown(left_out, BLEND)}, mean log-probability {_shown(left_out, MEAN)}")
+    blend, mean = (format_interval(left_out.auroc(name), 3) for name in (BLEND, MEAN))
+    options.on_line(f"tasks left out: blend {blend}, mean log-probability {mean}")
     if gain.estimate <= 0:
         raise RecordError(
             f"on tasks left out the blend is not above the mean log-probability ({gain.estimate:+.3f} AUROC within "
@@ -273,11 +275,6 @@ def _audits(left_out: TasksLeftOut) -> list[Finding]:
         detail = f"gain in AUROC within runs on tasks left out {gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
         audits.append(Finding(f"blend is above the {name} on tasks left out", gain.low > 0, detail, "weak"))
     return audits
-
-
-def _shown(left_out: TasksLeftOut, name: str) -> str:
-    reached = left_out.auroc(name)
-    return f"{reached.estimate:.3f} [{reached.low:.3f}, {reached.high:.3f}]"
 
 
 def _summary(layer: int, left_out: TasksLeftOut) -> str:
