@@ -1,6 +1,6 @@
 """Says which signals of answer quality a log can support, how many labels it has, and which command comes next.
 
-docs/which-signal.md has a row for each of `SIGNALS`, with what the signal costs and what it was worth here.
+docs/choose.md has a row for each of `SIGNALS`, with what the signal costs and what it was worth here.
 """
 
 from collections import Counter, defaultdict
@@ -228,7 +228,7 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     if it.judged:
         yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *label))
     else:
-        yield Advice("decisions", False, "no answer was judged by one: ask it, if you have one (docs/decisions.md)", ())
+        yield Advice("decisions", False, "no answer was judged by one: ask it, if you have one (docs/text.md)", ())
 
 
 def _lacking(it: Contents) -> str:

@@ -321,6 +321,6 @@ def _check_items(system: System, items: Sequence[Item], task: str) -> None:
         if missing := [name for name in system.fields if name not in item.fields]:
             raise RecordError(
                 f"item {item.id!r} of {task} has no field {', '.join(missing)}, which {system.name} asks about: give a "
-                f"task that has them (see docs/tasks.md), or items with "
+                f"task that has them (see docs/own.md), or items with "
                 f'"fields": {{{", ".join(f"{name!r}: ..." for name in system.fields)}}}'
             )

@@ -1,7 +1,7 @@
 """How the pages of the docs are written: a block between two markers, a Markdown table, a number with its interval.
 
-A measured page has one table. Its further tables are blocks of the page of the same name in docs/research/tables/,
-which is kept with empty blocks: `make docs` fills them in its copy of the docs (scripts/site.py).
+A measured page has one table. Further tables of a page are blocks of the page of the same name in the folder tables/
+beside it, which is kept with empty blocks: `make docs` fills them in its copy of the docs (scripts/site.py).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Writes the table of docs/which-signal.md from docs/measured.
+"""Writes the table of docs/choose.md from docs/measured.
 
 python -m research.which_signal
 """
@@ -16,7 +16,7 @@ from metaprobe.training.rescale import FEWEST
 from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent
-MEASURED, PAGE = ROOT / "docs" / "measured", ROOT / "docs" / "which-signal.md"
+MEASURED, PAGE = ROOT / "docs" / "measured", ROOT / "docs" / "choose.md"
 UNKNOWN = "not measured"
 HEAD = ["you have", "use", "added latency", "price", "labels needed", "what it was worth here"]
 STATED = "stated confidence"
@@ -42,7 +42,7 @@ def worth(method: str) -> str:
 def log_probabilities() -> list[str]:
     verdict = read("predict")["rows"][0]
     return [
-        "the quality predictor ([score](production.md), [train](train.md))",
+        "the quality predictor ([score](score.md), [train](train.md))",
         f"{verdict['ours_us']:.0f} µs ({verdict['what']})",
         "nothing: they come with the answer",
         f"{FEWEST} to adapt the bundled one",
@@ -100,8 +100,8 @@ def text() -> list[str]:
     speeds = [one["tokens_per_s"] for one in eyes]
     words = [one["auroc"]["words"][0] for one in read("text_reader").values() if "words" in one.get("auroc", {})]
     return [
-        "its words ([a text reader](text-reader.md)), or a small model that reads the answer: its log-probabilities "
-        "([read again](extract.md)), or an adapter",
+        "its words ([a text reader](text.md)), or a small model that reads the answer: its log-probabilities "
+        "([read again](probes.md#read-recorded-calls-again)), or an adapter",
         f"words: {read('text_reader')['speed']['p50_ms']:.2f} ms; the small model reads {min(speeds):,.0f} to "
         f"{max(speeds):,.0f} tokens/s",
         "a small model of your own",
@@ -119,7 +119,7 @@ def decisions() -> list[str]:
     named = ("judge's own expectation", "calibrated judge", "constant", "rater's mean alone")
     errors = ", ".join(f"{name} {error[name][0]:.2f}" for name in named)
     return [
-        "its probabilities, calibrated on your labels ([decisions](decisions.md))",
+        "its probabilities, calibrated on your labels ([decisions](text.md#ask-a-judge))",
         UNKNOWN,
         UNKNOWN,
         f"{real['ratings']} here; fewer {UNKNOWN}",

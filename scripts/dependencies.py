@@ -1,4 +1,4 @@
-"""Writes docs/dependencies.md: everything that an installation brings, its licence, and why it is needed.
+"""Writes out/dependencies.md: everything that an installation brings, its licence, and why it is needed.
 
     python scripts/dependencies.py    # in an environment that holds all extras, such as that of `make check`
 
@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "dependencies.md"
+PAGE = ROOT / "out" / "dependencies.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("dev", "docs")]
 """What a user installs; the others are for who works on it."""
@@ -234,4 +234,5 @@ def asking(known: Groups) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")

@@ -1,8 +1,9 @@
-"""Fills a copy of the docs with the further tables of the measured pages, and builds the site from it.
+"""Fills a copy of the docs with their further tables, and builds the site from it.
 
     python scripts/site.py   # the copy in out/docs, then the site in out/site
 
-The pages of docs/research/tables/ are kept with empty blocks. The marker of a block names the command that writes it.
+The pages of docs/tables/ and docs/research/tables/ are kept with empty blocks; the marker of a block names the
+command that writes it.
 """
 
 import re
@@ -18,7 +19,7 @@ COMMAND = re.compile(r"^<!-- [\w-]+: written by \S+ \(python -m (.+)\) -->$", re
 
 def commands() -> list[str]:
     """Returns each command that a page of further tables names, once."""
-    pages = sorted((DOCS / "research" / "tables").glob("*.md"))
+    pages = sorted(DOCS.rglob("tables/*.md"))
     return list(dict.fromkeys(line for page in pages for line in COMMAND.findall(page.read_text(encoding="utf-8"))))
 
 

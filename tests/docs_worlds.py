@@ -254,7 +254,7 @@ def drift(folder: Path) -> Names:
     }
 
 
-def tasks(folder: Path) -> Names:
+def own(folder: Path) -> Names:
     data = ROOT.parent / "shared" / "data"
     if not (data / "creak").is_dir():
         pytest.skip("the data set CREAK is not here")
@@ -284,24 +284,17 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "api/metaprobe": front_door,
     "train": train,
     "compare": compare,
-    "production": production,
+    "score": production,
     "streams": production,
-    "server": production,
-    "monitoring": monitoring,
-    "reasoning": lambda folder: {},
-    "extract": lambda folder: {},
-    "decisions": lambda folder: {},
+    "serve": production,
+    "watch": lambda folder: {**monitoring(folder), **drift(folder)},
     "engines": lambda folder: {},
     "checkpoints": lambda folder: {},
     "probes": probes,
-    "routing": routing,
+    "route": lambda folder: {**routing(folder), **loop(folder)},
     "several-answers": several_answers,
-    "text-reader": text_reader,
-    "tasks": tasks,
-    "loop": loop,
-    "drift": drift,
-    "evening": lambda folder: {},
-    "own": lambda folder: {},
-    "logs": lambda folder: {},
+    "text": text_reader,
+    "own": own,
+    "import": lambda folder: {},
 }
 """Page -> what makes its world in the folder where its code runs, and gives the names that the page takes as known."""

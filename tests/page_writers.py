@@ -98,6 +98,7 @@ probes, routing = partial(number, "FIGURES", "probes"), partial(number, "KEPT", 
 hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
 live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
 PLACES = "smollm2-135m/places"
+EYES, PICTURES = "qwen-coder-0.5b|arithmetic|smollm2-135m", "research.pictures"
 WRITERS = (
     Writer(
         "research/hidden/adapter.py",
@@ -105,7 +106,7 @@ WRITERS = (
     ),
     Writer(
         "research/decisions/text.py",
-        {"docs/text-reader.md#text-ladder": number("MEASURED", "text_reader", "TruthfulQA, true", "auroc", "words", 0)},
+        {"docs/tables/text.md#text-ladder": number("MEASURED", "text_reader", "TruthfulQA, true", "auroc", "words", 0)},
     ),
     Writer(
         "research/decisions/rubric.py",
@@ -156,29 +157,38 @@ WRITERS = (
     Writer(
         "research/engines/vllm_page.py",
         {
-            "docs/engines.md#vllm-server": number("MEASURED", "vllm_server", "answers"),
-            "docs/engines.md#vllm-rates": number("MEASURED", "vllm_rates", "ratio"),
-            "docs/engines.md#vllm-async": number("MEASURED", "vllm_rates", "asynchronous", "ratios", 0, to=9.0),
-            "docs/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
-            "docs/many-machines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
-            "docs/logs.md#import-large": number("MEASURED", "import_large", "lines"),
+            "docs/tables/engines.md#vllm-server": number("MEASURED", "vllm_server", "answers"),
+            "docs/tables/engines.md#vllm-rates": number("MEASURED", "vllm_rates", "ratio"),
+            "docs/tables/engines.md#vllm-async": number("MEASURED", "vllm_rates", "asynchronous", "ratios", 0, to=9.0),
+            "docs/tables/engines.md#vllm-states": number("MEASURED", "vllm_states", "calls"),
+            "docs/tables/engines.md#many-machines": number("MEASURED", "many_machines", "tokens_per_call"),
+            "docs/tables/import.md#import-large": number("MEASURED", "import_large", "lines"),
             "docs/research/production.md#vllm-proxy": number("MEASURED", "vllm_proxy", "rounds"),
         },
         "main",
     ),
     Writer(
         "research/engines/changes.py",
-        {"docs/after-a-change.md#same-questions": number("MEASURED", "changes", "learned")},
+        {"docs/tables/adapt.md#same-questions": number("MEASURED", "changes", "learned")},
         "write_page",
     ),
     Writer(
+        "research/where_it_loses.py",
+        {"docs/where-it-loses.md#where-it-loses": number("MEASURED", "other_eyes", EYES, "gap", 0, owner=PICTURES)},
+        "main",
+    ),
+    Writer(
         "research/which_signal.py",
-        {"docs/which-signal.md#which-signal": number("MEASURED", "capture", "4 layers", "time")},
+        {"docs/choose.md#which-signal": number("MEASURED", "capture", "4 layers", "time")},
         "main",
     ),
     Writer(
         "research/engines/other_eyes.py",
-        {"docs/engines.md#other-eyes": number("MEASURED", "other_eyes", "qwen-coder-0.5b|places|smollm2-135m", "own")},
+        {
+            "docs/tables/engines.md#other-eyes": number(
+                "MEASURED", "other_eyes", "qwen-coder-0.5b|places|smollm2-135m", "own"
+            )
+        },
         "write_page",
     ),
     Writer(
@@ -284,7 +294,7 @@ WRITERS = (
     ),
     Writer(
         "benchmarks/fuzz_logs.py",
-        {"docs/logs.md#fuzz-logs": number("FIGURES", "fuzz_logs", "readers", 0, "refused")},
+        {"docs/tables/import.md#fuzz-logs": number("FIGURES", "fuzz_logs", "readers", 0, "refused")},
         "write_page",
     ),
     Writer(
@@ -320,7 +330,7 @@ WRITERS = (
         "research/routing/measure.py",
         {
             "README.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
-            "docs/routing.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
+            "docs/route.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/routing.md#answer": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/routing.md#areas": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/tables/routing.md#sets": routing("router_cascade9", "rows", 0, "accuracy", "panel", 0),
@@ -331,8 +341,8 @@ WRITERS = (
     Writer(
         "research/systems/page.py",
         {
-            "docs/system-options.md#systems": one_system_less,
-            "docs/system-options.md#options": one_system_less,
+            "docs/tables/systems.md#systems": one_system_less,
+            "docs/tables/systems.md#options": one_system_less,
             "docs/research/tables/systems.md#caelf": another_run,
         },
         "main",

@@ -25,6 +25,7 @@ from metaprobe.probes.source import SignalSource
 from metaprobe.records.store import RunStore
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.routing.panel import Panel
+from research.stores import bundle
 
 ROOT = Path(__file__).parent.parent
 CLASSES = {
@@ -66,13 +67,12 @@ def test_a_damaged_one_and_another_digest_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_lists_every_one_with_the_figure_of_its_manifest() -> None:
-    text = (ROOT / "docs" / "research" / "bundled.md").read_text(encoding="utf-8")
-    page = text.partition("<!-- bundled: ")[2].partition("<!-- /bundled -->")[0]
+    page = bundle.table({name: load_checkpoint(find_bundled(name)).manifest for name in bundled_names()})
     for name in bundled_names():
         metrics = load_checkpoint(find_bundled(name)).manifest.metrics
         first = "auroc" if "auroc" in metrics else next(iter(metrics))
         metric = metrics[first]
-        [line] = [line for line in page.splitlines() if line.startswith(f"| `{name}` | ")]
+        [line] = [line for line in page if line.startswith(f"| `{name}` | ")]
         assert f"{first} {metric.estimate:.3f} [{metric.low:.3f}, {metric.high:.3f}]" in line
 
 

@@ -68,7 +68,7 @@ def test_a_store_in_a_checkpoints_place_and_the_reverse_are_named(tmp_path: Path
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("loop")
-    WORLDS["loop"](folder)
+    WORLDS["route"](folder)
     return folder
 
 

@@ -289,7 +289,7 @@ def bash_blocks(page: Path) -> list[list[str]]:
     return [block.splitlines() for block in re.findall(r"```bash\n(.*?)```", text, re.S)]
 
 
-PAGE = Path(__file__).parent.parent / "docs" / "logs.md"
+PAGE = Path(__file__).parent.parent / "docs" / "import.md"
 
 
 def test_what_the_page_shows_of_advise_is_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

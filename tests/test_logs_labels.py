@@ -1,4 +1,4 @@
-"""What the readers of other programs' logs take for right and wrong, and what they leave out (docs/logs.md)."""
+"""What the readers of other programs' logs take for right and wrong, and what they leave out (docs/import.md)."""
 
 import json
 import zipfile

@@ -15,8 +15,8 @@ from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.routing.pacing import AskAtRate
 from metaprobe.routing.policy import State
 
-PAGE = Path(__file__).parent.parent / "docs" / "loop.md"
-LOOP, ASYNC, ROUTED, CASCADE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+PAGE = Path(__file__).parent.parent / "docs" / "route.md"
+_, LOOP, ASYNC, ROUTED, CASCADE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
 
 
 def lines_of(code: str) -> int:
@@ -27,7 +27,7 @@ def lines_of(code: str) -> int:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("loop")
-    return folder, WORLDS["loop"](folder)
+    return folder, WORLDS["route"](folder)
 
 
 @pytest.fixture

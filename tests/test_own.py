@@ -27,11 +27,12 @@ PAGE = Path(__file__).parent.parent / "docs" / "own.md"
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that Python looks into, with the two modules of the page; their names differ from test to test."""
+    """A folder that Python looks into, with the modules of the page; their names differ from test to test."""
     mark = re.sub(r"\W", "_", tmp_path.name)
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S):
         name = re.match(r"# (\w+)\.py\n", code)
-        assert name is not None
+        if name is None:  # how a task set is read
+            continue
         assert len(code.splitlines()) < 30
         (tmp_path / f"{name[1]}_{mark}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)

@@ -73,7 +73,7 @@ def test_repacking_keeps_what_is_executable(tmp_path: Path) -> None:
 def test_every_dependency_has_a_reason_and_a_line_on_the_page() -> None:
     asked = {name for requirements in dependencies.groups().values() for name in dependencies.direct(requirements)}
     assert asked - set(dependencies.FOR) == set()
-    page = dependencies.PAGE.read_text(encoding="utf-8")
+    page = dependencies.page()
     assert [name for name in sorted(asked) if f"\n| {name} | " not in page] == []
 
 

@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 from page_writers import ROOT, WRITERS, Change
 
-FOLDERS = ("benchmarks", "research", "scripts")
 MARKED = re.compile(
     r"(<!-- (?P<name>[\w-]+): written by (?P<script>[\w/]+\.py)\b[^\n]*-->\n)"
     r"(?P<lines>.*?)(<!-- /(?P=name) -->)",
     re.S,
 )
 NOT_COMPARED = {
-    "docs/dependencies.md": "holds the versions of what is installed, their licences and what they bring in turn; the "
-    "columns that are the same everywhere are compared below",
-    "docs/gallery.md#figures": "shows what matplotlib draws, other in each of its versions; test_figures.py holds the "
+    "docs/compare.md#figures": "shows what matplotlib draws, other in each of its versions; test_figures.py holds the "
     "page against the files",
 }
 """Block -> why no test can make it again."""
@@ -89,20 +86,3 @@ def test_every_block_of_every_page_has_a_writer_here() -> None:
         found |= {f"{path.relative_to(ROOT)}#{name}": script for name, script in blocks}
     counted = {block: script for block, script in found.items() if block not in NOT_COMPARED}
     assert counted == {block: writer.script for block, writer in WRITER_OF.items() if "#" in block}
-
-
-def test_every_script_that_writes_a_whole_page_is_here() -> None:
-    found = set()
-    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if "PAGE.write_text(" in text:
-            pages = re.findall(r'^PAGE = ROOT / "docs" / "(.+)"$', text, re.M)
-            found |= {f"docs/{page}".replace('" / "', "/") for page in pages}
-    assert found == {block for block in WRITER_OF.keys() | NOT_COMPARED.keys() if "#" not in block}
-
-
-def test_the_page_of_dependencies_has_what_is_declared_and_why() -> None:
-    script = importlib.import_module("dependencies")
-    rows = [line.strip("| ").split(" | ") for line in script.PAGE.read_text(encoding="utf-8").splitlines()]
-    shown = [(*row[:3], row[-1]) for row in rows if len(row) == 6][2:]  # name, extra, declared, for
-    assert shown == [(*row[:3], row[-1]) for row in script.asked_for(script.groups())]

@@ -36,7 +36,7 @@ from research.blocks import markdown, write
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "text_reader.json"
-PAGE = ROOT / "docs" / "text-reader.md"
+PAGE = ROOT / "docs" / "text.md"
 MODEL, LAYERS = "smollm2-135m", "12,16,20"
 READ = 600
 """Texts of a set that are read with the model, whole groups at a time: a core reads about ten a second."""
@@ -310,7 +310,7 @@ def _cell(value: list[float] | None, *, signed: bool = False) -> str:
 
 @main.command("page")
 def page_command() -> None:
-    """Writes the tables into docs/text-reader.md."""
+    """Writes the tables into docs/tables/text.md."""
     figures = json.loads(MEASURED.read_text(encoding="utf-8"))
     prompt, rows, read = PROMPT, [], []
     for name in (name for name in SETS if name in figures):

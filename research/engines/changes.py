@@ -1,7 +1,7 @@
-"""Checks a predictor of SmolLM2-135M after real changes of engine and number format; writes docs/after-a-change.md.
+"""Checks a predictor of SmolLM2-135M after real changes of engine and number format; writes docs/tables/adapt.md.
 
     python -m research.engines.changes measure     # recorded runs alone, no model; into docs/measured
-    python -m research.engines.changes write       # the block of docs/after-a-change.md
+    python -m research.engines.changes write       # the block of docs/tables/adapt.md
 
 The predictor learns from a third of the questions of recorded/breadth, answered by transformers in bfloat16 with the
 embedded weights (Q4_1). The other questions are the answers of before; after stand the same ones in recorded/quantised
@@ -30,7 +30,7 @@ from research.breadth.asking import DIRECT, WORKED
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDED, MEASURED = ROOT / "recorded", ROOT / "docs" / "measured" / "changes.json"
-PAGE = ROOT / "docs" / "after-a-change.md"
+PAGE = ROOT / "docs" / "adapt.md"
 BEFORE = RECORDED / "breadth" / "smollm2-135m"
 CHANGES = {
     "Q4_1 to Q4_0, transformers": (RECORDED / "quantised" / "smollm2-135m-q4_0", DIRECT),

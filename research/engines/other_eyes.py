@@ -1,7 +1,7 @@
 """Answers of one model judged by another's log-probabilities: AUROC beside that by the answering model's own.
 
     python -m research.engines.other_eyes measure --models MODELS   # MODELS/NAME/model.gguf; into docs/measured
-    python -m research.engines.other_eyes write                     # the block of docs/engines.md
+    python -m research.engines.other_eyes write                     # the block of docs/tables/engines.md
 
 The number that is compared is the total log-probability over the root of the length, which is free and needs no
 training: what another reader's numbers say, not what a training makes of them. Both together are the sum of the two,
@@ -105,7 +105,7 @@ def measure(models: Path, answers: int) -> None:
 
 @main.command("write")
 def write_page() -> None:
-    """Writes the block of docs/engines.md."""
+    """Writes the block of docs/tables/engines.md."""
     found = json.loads(MEASURED.read_text())
     rows = []
     for name, one in found.items():

@@ -1,4 +1,4 @@
-"""Blocks of docs/engines.md, docs/many-machines.md, docs/logs.md and docs/research/production.md, by what was found.
+"""Blocks of docs/tables/engines.md, docs/tables/import.md and docs/research/production.md, by what was found.
 
 python -m research.engines.vllm_page
 """
@@ -12,8 +12,8 @@ from research.blocks import markdown, write
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURED = ROOT / "docs" / "measured"
-PAGE, GUIDE = ROOT / "docs" / "engines.md", ROOT / "docs" / "many-machines.md"
-IMPORTS = ROOT / "docs" / "logs.md"
+PAGE = ROOT / "docs" / "engines.md"
+IMPORTS = ROOT / "docs" / "import.md"
 PRODUCTION = ROOT / "docs" / "research" / "production.md"
 
 FROM = {"vllm-async": "vllm-rates"}
@@ -143,7 +143,7 @@ def main() -> None:
         ("vllm-rates", PAGE, rates_lines),
         ("vllm-async", PAGE, async_lines),
         ("vllm-states", PAGE, states_lines),
-        ("many-machines", GUIDE, machines_lines),
+        ("many-machines", PAGE, machines_lines),
         ("import-large", IMPORTS, import_lines),
     ):
         name = f"{FROM.get(block, block).replace('-', '_')}.json"

@@ -1,4 +1,4 @@
-"""Writes docs/gallery.md: figures of the report, made from recorded runs, each with what it shows.
+"""Writes docs/compare.md: figures of the report, made from recorded runs, each with what it shows.
 
     python -m research.gallery.write
 
@@ -14,7 +14,7 @@ from metaprobe import compare
 from research.blocks import write
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE, FIGURES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "figures" / "gallery"
+PAGE, FIGURES = ROOT / "docs" / "compare.md", ROOT / "docs" / "figures" / "gallery"
 RUNS = ROOT / "recorded" / "smollm2-metacog-eval"
 
 
@@ -88,12 +88,12 @@ def taken(source: Path, target: Path) -> dict[str, Path]:
 
 
 def lines(found: dict[str, Path]) -> list[str]:
-    """A heading, a sentence and the picture for each figure; the picture's text is the sentence."""
+    """Returns a heading, a sentence and the picture for each figure."""
     parts: list[str] = []
     for shown in SHOWN:
         if path := found.get(shown.title):
-            picture = f"![{shown.title}. {shown.says}](figures/gallery/{path.name})"
-            parts += [f"## {shown.title}", "", shown.says, "", picture, ""]
+            picture = f"![{shown.title}, from recorded answers of one model](figures/gallery/{path.name})"
+            parts += [f"### {shown.title}", "", shown.says, "", picture, ""]
     return parts[:-1]
 
 

@@ -113,7 +113,7 @@ def metacrit_section(paper: dict[str, Any]) -> Section:
     figures = metacrit_tables(runs, paper) if runs else []
     dropped_in = recorded("creak-cot")
     figures += drop_ins(dropped_in, paper)
-    can = "The data sets are at hand (docs/tasks.md) and every system runs on them; no runs are recorded."
+    can = "The data sets are at hand (docs/own.md) and every system runs on them; no runs are recorded."
     missing = [
         Missing(
             "table 1, and 2 (raw critique): TruthfulQA, CIAR, BOLD, HONEST", f"{can} As printed, with GPT-3.5-Turbo."

@@ -31,7 +31,7 @@ from research.routing.data import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "routing.md"
-GUIDE, README = ROOT / "docs" / "routing.md", ROOT / "README.md"
+GUIDE, README = ROOT / "docs" / "route.md", ROOT / "README.md"
 KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
 SPLITS = 3

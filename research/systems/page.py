@@ -1,5 +1,5 @@
 """Writes the measured numbers into docs/research/systems.md, paper beside ours, from the stores in recorded/; and the
-tables of docs/system-options.md.
+tables of docs/tables/systems.md.
 
 python -m research.systems.page [SECTION ...]
 python -m research.systems.page --whole out/recorded/asap-debate essay-debate
@@ -29,7 +29,7 @@ from research.systems.loop_controls import SAME_PROMPT, loop_of, most_given, ove
 from research.systems.loop_controls import over as loop_over
 from research.systems.metacog_section import metacog
 
-REFERENCE = ROOT / "docs" / "system-options.md"
+REFERENCE = ROOT / "docs" / "systems.md"
 MGV, REFINE, VERIFY, CHAIN = "monitor-generate-verify", "self-refine", "self-verification", "zero-shot-cot"
 
 

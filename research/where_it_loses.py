@@ -1,0 +1,136 @@
+"""Writes the table of docs/where-it-loses.md from docs/measured: each thing offered beside the simple way, counted.
+
+python -m research.where_it_loses
+
+A case is ahead or behind where the whole 95 % interval of the difference is on that side of 0, and level otherwise.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from metaprobe.training.methods import TREES
+from research.blocks import DOCS, markdown, write
+from research.pictures import (
+    Ends,
+    bundled,
+    interval,
+    ladder,
+    panel,
+    points,
+    probes,
+    read,
+    systems,
+)
+
+MEASURED, PAGE = DOCS / "measured", DOCS / "where-it-loses.md"
+Case = tuple[str, Ends]
+HEAD = ["what is offered", "the simple way", "cases", "ahead", "level", "behind", "where it is worst"]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What is offered, the simple way beside it, its cases, and how a difference is shown."""
+
+    name: str
+    simple: str
+    cases: Callable[[], Iterable[Case]]
+    form: str = "{:+.3f}"
+
+
+def main() -> None:
+    """Writes the table."""
+    write(PAGE, "where-it-loses", [*markdown(HEAD, [row(offer) for offer in OFFERS]), ""])
+
+
+def row(offer: Offer) -> list[str]:
+    """Returns the counts of an offer and its worst case."""
+    cases = list(offer.cases())
+    ahead = sum(ends[1] > 0 for _, ends in cases)
+    behind = sum(ends[2] < 0 for _, ends in cases)
+    name, ends = min(cases, key=lambda case: case[1][0])
+    value, low, high = (offer.form.format(end) for end in ends[:3])
+    counts = [str(number) for number in (len(cases), ahead, len(cases) - ahead - behind, behind)]
+    return [offer.name, offer.simple, *counts, f"{name}: {value} [{low}, {high}]"]
+
+
+def of_rows(rows: Callable[[], Iterable[tuple[str, Ends, str]]]) -> Callable[[], Iterable[Case]]:
+    """Returns the cases of a picture's rows."""
+    return lambda: ((name, ends) for name, ends, _ in rows())
+
+
+def travel() -> Iterable[Case]:
+    return ((row["name"], row["over_best"]) for row in read("travel")["strangers"]["rows"])
+
+
+def labelled(way: str) -> Callable[[], Iterable[Case]]:
+    """Returns the cases of a way to use labels, a case a number of labels."""
+
+    def cases() -> Iterable[Case]:
+        for labels, ways in read("travel")["curve"]["counts"].items():
+            if way in ways:
+                yield f"{labels} labels", ways[way]["over_mean"]
+
+    return cases
+
+
+def trees() -> Iterable[Case]:
+    for name, found in read("quality")["sets"].items():
+        if "methods" in found:
+            yield name, found["methods"][TREES]["over_strongest"]["difference"]
+
+
+def gate() -> Iterable[Case]:
+    for name, found in read("gate").items():
+        for look in found["report"]["looks"]:
+            yield f"{name.split(', answers')[0]}, {look['look']} tokens", interval(look["gain"])
+
+
+def budgets() -> Iterable[Case]:
+    for name, one in read("routing").items():
+        for found in one.get("rows", ()):
+            yield f"{name}, {found['budget']:.3g} US dollars", points(found["over"][found["strongest"]][:3])
+
+
+def words() -> Iterable[Case]:
+    for name, found in read("text_reader").items():
+        if "gain" in found:
+            yield name, found["gain"]["words"]
+
+
+def judged() -> Iterable[Case]:
+    for kind in ("real", "synthetic"):
+        difference = read("rubric")[kind]["text"]["difference"]
+        value, low, high = difference["all questions and rater, ridge minus rater's mean alone"]
+        yield f"{kind} talks", [-value, -high, -low]
+
+
+def adapter() -> Iterable[Case]:
+    return ((name.replace("/", ", "), found["gain"]["after"]) for name, found in read("adapter").items())
+
+
+def eyes() -> Iterable[Case]:
+    for name, found in read("other_eyes").items():
+        answered, task, reader = name.split("|")
+        yield f"{answered} on {task}, read by {reader}", found["gap"]
+
+
+OFFERS = (
+    Offer("bundled:quality, AUROC within runs", "the free number that is best on these answers", travel),
+    Offer("bundled:quality, AUROC within runs, at home", "each control", of_rows(bundled)),
+    Offer("train quality, AUROC", "the free number that is best on these answers", of_rows(ladder)),
+    Offer("adapt, AUROC by number of labels", "the mean log-probability, without labels", labelled("adapted default")),
+    Offer("train quality, the same", "the same", labelled("trained")),
+    Offer("trees on log-probabilities, AUROC", "the control that is best on these answers", trees),
+    Offer("the streaming gate, AUROC at a look", "the mean log-probability of the same tokens", gate),
+    Offer("hidden states with log-probabilities, AUROC", "the strongest control", of_rows(probes), "{:+.2f}"),
+    Offer("an adapter, AUROC", "a linear probe on the answer", adapter, "{:+.2f}"),
+    Offer("another model's log-probabilities, AUROC", "the answering model's own", eyes),
+    Offer("a text reader, AUROC", "the words of the question alone", words),
+    Offer("the answer that a panel keeps, points", "majority, or the strongest simple way", of_rows(panel), "{:+.1f}"),
+    Offer("whom a panel asks, points at a budget", "the strongest simple way", budgets, "{:+.1f}"),
+    Offer("a judge's questions, error spared", "the rater's own mean", judged),
+    Offer("MetaCogAgent, points", "its best agent alone", of_rows(systems), "{:+.1f}"),
+)
+
+if __name__ == "__main__":
+    main()
