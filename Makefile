@@ -55,13 +55,13 @@ release-check: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## both, twice, compared; the
 lowest: $(VENV)/dev.stamp $(VENV)/uv.stamp  ## the quick suite with the lowest declared versions
 	$(BIN)/python scripts/release.py --check
 	$(BIN)/python scripts/matrix.py out/dist/*.whl --python 3.11 --resolution lowest-direct \
-		--extra dev --extra adapter --test tests
+		--extra dev --test tests
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml $(CONSTRAINTS)
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[train,report]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[train]"
 	$(MAKE) $(VENV)/weights.stamp
 	touch $@
 

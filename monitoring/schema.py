@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import sqlalchemy
     from sqlalchemy.dialects import postgresql
 else:
-    sqlalchemy = require("sqlalchemy", "monitor")
-    postgresql = require("sqlalchemy.dialects.postgresql", "monitor")
+    sqlalchemy = require("sqlalchemy", "serve")
+    postgresql = require("sqlalchemy.dialects.postgresql", "serve")
 
 sa = sqlalchemy
 """Other modules of this room take SQLAlchemy from here, so that a missing one is told with the extra to install."""

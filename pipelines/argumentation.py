@@ -9,6 +9,8 @@ from typing import Literal
 
 from metaprobe.records.extras import require
 
+CLINGO = "clingo>=5.8,<6"
+
 Semantics = Literal["grounded", "preferred", "stable"]
 
 _CONFLICT_FREE = """
@@ -45,7 +47,7 @@ def extensions(
     """
     if strangers := sorted({a for pair in attacks for a in pair} - set(range(arguments))):
         raise ValueError(f"attacks name the arguments {strangers}; expected numbers from 0 to {arguments - 1}")
-    clingo = require("clingo", "argumentation")
+    clingo = require("clingo", CLINGO)
     facts = [f"argument({i})." for i in range(arguments)] + [f"attack({i}, {k})." for i, k in attacks]
     control = clingo.Control(["--models=0", "--heuristic=Domain", "--enum-mode=domRec"])
     control.add("base", [], _PROGRAMS[semantics] + "".join(facts))

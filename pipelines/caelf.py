@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metaprobe.pipelines.argumentation import Semantics, extensions
+from metaprobe.pipelines.argumentation import CLINGO, Semantics, extensions
 from metaprobe.pipelines.feedback_rating import CRITERIA, RATING_TOKENS, rate_feedback
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.pipelines.session import Session, Setup
@@ -359,5 +359,5 @@ SYSTEM = System(
     calls=calls,
     constants=(REFLECTIONS,),
     without={"single": (REFLECTIONS.name,)},
-    needs=(Need("clingo", "argumentation", without=("single",)),),
+    needs=(Need("clingo", CLINGO, without=("single",)),),
 )

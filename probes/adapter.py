@@ -27,7 +27,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.types import Call, Message
 
 KIND = "adapter"
-EXTRA = "adapter"
+EXTRA = "tokenizers>=0.21"
 IDS, MASK = "input_ids", "attention_mask"
 BATCH_SIZE = 8
 """Texts that are read at once. More need more memory and save no time on one thread."""

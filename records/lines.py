@@ -1,6 +1,6 @@
 """Records of a file, one in memory at a time: JSON lines, rows of CSV, Parquet and Arrow; also of gzip and Zstandard.
 
-Standard library only, but for Zstandard (extra `zstd`) and for Parquet and Arrow (extra `fit`).
+Standard library only, but for Zstandard, Parquet and Arrow (extra `fit`).
 """
 
 import csv
@@ -112,7 +112,7 @@ class _Zstandard(io.RawIOBase):
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._library = require("zstandard", "zstd")
+        self._library = require("zstandard", "fit")
         self._frame: Any = None
         self._given, self._waiting = b"", b""
 

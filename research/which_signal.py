@@ -1,4 +1,4 @@
-"""Writes the table of docs/choose.md from docs/measured.
+"""Writes the tables of docs/choose.md and README.md from docs/measured.
 
 python -m research.which_signal
 """
@@ -12,14 +12,20 @@ from typing import Any
 import click
 
 from metaprobe.collecting.advise import SIGNALS
+from metaprobe.eval.results import plain
+from metaprobe.quickstart import quickstart
+from metaprobe.shown import quickstart_table
 from metaprobe.training.rescale import FEWEST
 from research.blocks import markdown, write
+from research.hero.figure import rows_of
+from research.hidden import headline
 
 ROOT = Path(__file__).parent.parent
 MEASURED, PAGE = ROOT / "docs" / "measured", ROOT / "docs" / "choose.md"
+README = ROOT / "README.md"
 UNKNOWN = "not measured"
 HEAD = ["you have", "use", "added latency", "price", "labels needed", "what it was worth here"]
-STATED = "stated confidence"
+STATED, RAW, BLEND = "stated confidence", "judge's own expectation", "blend"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -137,11 +143,82 @@ ROWS: dict[str, Callable[[], list[str]]] = {
 }
 
 
+SHORT = ["you have", "use", "you get", "proof, and when it does not help"]
+
+
+def in_short() -> list[list[str]]:
+    """Returns the rows of README: what each situation gives, its figure, and where a simple way is as good."""
+    pairs = rows_of(headline.read())
+    ahead = sum(pair.stands for pair in pairs)
+    told = []
+    for one in read("panel")["samples"].values():
+        most = max(one["sizes"], key=int)
+        kept = one["sizes"][most]["accuracy"]
+        vote = max(kept["majority"], kept["confident vote"])
+        told.append(f"one {one['accuracy_of_one']:.0%} right, {most} {kept['joint']:.0%}, by vote {vote:.0%}")
+    asked = [row["word"] for key, one in read("routing").items() if key != "labels" for row in one["rows"]]
+    looks = [one for task in read("gate").values() for one in task["report"]["looks"]]
+    better = sum(one["gain"]["low"] > 0 for one in looks)
+    error, eyes = read("rubric")["real"]["text"]["rmse"], read("other_eyes").values()
+    return [
+        [
+            "log-probabilities",
+            "[a predictor](docs/score.md)",
+            "P(right) and a flag, from 20 labels",
+            "below; [often a free number orders as well](docs/research/quality.md)",
+        ],
+        [
+            "several samples or agents",
+            "[a panel](docs/several-answers.md)",
+            "what to keep, whom to ask",
+            f"{'; '.join(told)} ([samples](docs/research/panel.md)). Agents: a simple way as good in "
+            f"{asked.count('tie')} of {len(asked)}, better in {asked.count('behind')} "
+            "([budgets](docs/research/routing.md))",
+        ],
+        [
+            "a stream",
+            "[a gate](docs/streams.md)",
+            "early stops, few false alarms",
+            f"ahead of the mean log-probability at {better} of {len(looks)} [looks](docs/research/production.md)",
+        ],
+        [
+            "weights",
+            "[a probe](docs/probes.md)",
+            "P(right), also before the answer",
+            f"AUROC {median(aurocs(BLEND)):.2f}; ahead of every control on {ahead} of "
+            f"{len(pairs)} [pairs](docs/research/probes.md)",
+        ],
+        [
+            "a decision API",
+            "[its probabilities](docs/text.md)",
+            "calibrated ratings",
+            f"[error](docs/research/rubric.md) {error['calibrated judge'][0]:.2f}; raw {error[RAW][0]:.2f}, a constant "
+            f"{error['constant'][0]:.2f}",
+        ],
+        [
+            "text only",
+            "[a reader](docs/text.md)",
+            "a score, by a small model",
+            f"AUROC {median(one['read'] for one in eyes):.2f} on {len(eyes)} [cases](docs/engines.md)",
+        ],
+    ]
+
+
+def first_verdicts() -> list[str]:
+    """Returns the middle of what `metaprobe quickstart` prints: three answers, and what the flag catches and costs."""
+    lines = list(quickstart_table(plain(quickstart())))
+    head = next(at for at, line in enumerate(lines) if line.startswith("verdict"))
+    told = next(at for at, line in enumerate(lines) if line.startswith("The flag catches"))
+    return ["```text", *lines[head : head + 6], "", lines[told], lines[told + 2], "```", ""]
+
+
 @click.command()
 def main() -> None:
-    """Writes the table."""
+    """Writes the tables."""
     rows = [[SIGNALS[name], *ROWS[name]()] for name in SIGNALS]
     write(PAGE, "which-signal", [*markdown(HEAD, rows), ""])
+    write(README, "situations", [*markdown(SHORT, in_short()), ""])
+    write(README, "quickstart", first_verdicts())
 
 
 if __name__ == "__main__":

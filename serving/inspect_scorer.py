@@ -12,7 +12,7 @@ from metaprobe.records.logs.inspect_log import response_of
 from metaprobe.records.logs.sample import NoAnswer
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
-inspect_scorer: Any = require("inspect_ai.scorer", "inspect")
+inspect_scorer: Any = require("inspect_ai.scorer", "inspect-ai>=0.3.285")
 
 
 @inspect_scorer.scorer(metrics=[inspect_scorer.mean(), inspect_scorer.stderr()])  # type: ignore[untyped-decorator]

@@ -13,7 +13,7 @@ from metaprobe.records.extras import require
 from metaprobe.records.reading import as_list, text
 from metaprobe.serving.scored import OnVerdict, Scored, score
 
-callbacks: Any = require("langchain_core.callbacks", "langchain")
+callbacks: Any = require("langchain_core.callbacks", "langchain-core>=1.7")
 
 METADATA_KEY = "metaprobe"
 

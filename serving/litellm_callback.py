@@ -16,7 +16,7 @@ from metaprobe.records.extras import require
 from metaprobe.serving.scored import OnVerdict, Scored, score
 from metaprobe.serving.watch_stream import watch
 
-custom_logger: Any = require("litellm.integrations.custom_logger", "litellm")
+custom_logger: Any = require("litellm.integrations.custom_logger", "litellm>=1.106")
 
 METADATA_KEY = "metaprobe"
 ANSWERS = frozenset({"completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses"})

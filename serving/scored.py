@@ -106,7 +106,7 @@ def evaluation_events(
     one.
     """
     if on_span:
-        trace = require("opentelemetry.trace", "otel")
+        trace = require("opentelemetry.trace", "serve")
 
         def add_to_span(scored: Scored) -> None:
             span = trace.get_current_span()
@@ -115,7 +115,7 @@ def evaluation_events(
 
         return add_to_span
 
-    logs = require("opentelemetry._logs", "otel")
+    logs = require("opentelemetry._logs", "serve")
     logger = logs.get_logger(SCOPE, logger_provider=logger_provider)
 
     def emit(scored: Scored) -> None:

@@ -58,7 +58,7 @@ def _hub_rows(task: Task, data: str, split: str) -> Iterator[Row]:
     if not name:
         raise RecordError(f"{data!r} names no data set; expected {HUB}OWNER/NAME or {HUB}OWNER/NAME:CONFIG")
     wanted = known_split if known_split and split == task.default_split and name == known.partition(":")[0] else split
-    datasets: Any = require("datasets", "tasks")
+    datasets: Any = require("datasets", "hub")
     try:
         table: Iterable[Record] = datasets.load_dataset(name, config or None, split=wanted)
     except (ValueError, OSError, RuntimeError) as error:

@@ -95,6 +95,14 @@ def another_checkpoint(patch: pytest.MonkeyPatch, script: ModuleType, folder: Pa
 
 
 probes, routing = partial(number, "FIGURES", "probes"), partial(number, "KEPT", "routing")
+
+
+def kept_right(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
+    """The quickstart finds another share of right answers among the kept ones."""
+    other = dataclasses.replace(script.quickstart(), right_among_kept=0.5)
+    patch.setattr(script, "quickstart", lambda: other)
+
+
 hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
 live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
 PLACES = "smollm2-135m/places"
@@ -179,7 +187,11 @@ WRITERS = (
     ),
     Writer(
         "research/which_signal.py",
-        {"docs/choose.md#which-signal": number("MEASURED", "capture", "4 layers", "time")},
+        {
+            "docs/choose.md#which-signal": number("MEASURED", "capture", "4 layers", "time"),
+            "README.md#situations": number("MEASURED", "rubric", "real", "text", "rmse", "constant", 0),
+            "README.md#quickstart": kept_right,
+        },
         "main",
     ),
     Writer(
@@ -329,7 +341,6 @@ WRITERS = (
     Writer(
         "research/routing/measure.py",
         {
-            "README.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/route.md#routing": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/routing.md#answer": routing("router_cascade9", "rows", 0, "word", to="behind"),
             "docs/research/routing.md#areas": routing("router_cascade9", "rows", 0, "word", to="behind"),

@@ -108,9 +108,9 @@ def test_a_file_that_was_cut_off_is_named_and_not_taken_for_whole(kind: str, tmp
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written_as("zst", [line(1)], tmp_path)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r"zstandard is needed here and not installed: .*metaprobe\[zstd\]"):
+    with pytest.raises(MissingExtra, match=r"zstandard is needed here and not installed: .*metaprobe\[fit\]"):
         told(path)
-    with pytest.raises(MissingExtra, match=r"metaprobe\[zstd\]"):
+    with pytest.raises(MissingExtra, match=r"metaprobe\[fit\]"):
         import_file(LOGS / "inspect" / "sums.eval", RunStore(tmp_path / "runs"))
 
 

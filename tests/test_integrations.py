@@ -41,25 +41,25 @@ def url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("integration", "library", "extra"),
+    ("integration", "library", "package"),
     [
-        ("litellm_callback", "litellm.integrations.custom_logger", "litellm"),
-        ("langchain_callback", "langchain_core.callbacks", "langchain"),
+        ("litellm_callback", "litellm.integrations.custom_logger", "litellm>="),
+        ("langchain_callback", "langchain_core.callbacks", "langchain-core>="),
     ],
 )
-def test_an_integration_without_its_library_says_which_extra_to_install(
-    integration: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+def test_an_integration_without_its_library_says_what_to_install(
+    integration: str, library: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, library.split(".")[0], None)
     monkeypatch.delitem(sys.modules, f"metaprobe.serving.{integration}", raising=False)
-    with pytest.raises(MissingExtra, match=rf"metaprobe\[{extra}\]"):
+    with pytest.raises(MissingExtra, match=f"pip install '{package}"):
         importlib.import_module(f"metaprobe.serving.{integration}")
 
 
 def test_events_without_opentelemetry_say_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry._logs", None)
-    with pytest.raises(MissingExtra, match=r"metaprobe\[otel\]"):
+    with pytest.raises(MissingExtra, match=r"metaprobe\[serve\]"):
         evaluation_events()
 
 

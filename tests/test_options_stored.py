@@ -94,7 +94,7 @@ def test_a_package_that_a_system_needs_is_missed_before_anything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "clingo", None)
-    with pytest.raises(MissingExtra, match=r"clingo .*metaprobe\[argumentation\]"):
+    with pytest.raises(MissingExtra, match=r"clingo .*pip install 'clingo>=5"):
         launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",)), tmp_path)
     with pytest.raises(RecordError, match="nowhere"):  # one model in one conversation argues about nothing
         launch(CollectionPlan(system="caelf", task="nowhere", llm=("nowhere",), variant=("single",)), tmp_path)

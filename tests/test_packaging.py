@@ -1,5 +1,6 @@
 """The wheel holds every source file, under the names that they are imported by."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from metaprobe.records.extras import EXTRAS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -49,6 +52,25 @@ def test_recorded_runs_and_tests_are_not_in_the_wheel(wheel: Path) -> None:
 def test_the_base_needs_numpy_onnxruntime_and_two_small_things() -> None:
     names = {requirement.split(">")[0] for requirement in PROJECT["project"]["dependencies"]}
     assert names == {"numpy", "onnxruntime", "click", "tqdm"}
+
+
+NAMED = re.compile(r"metaprobe\[([a-z,]+)\]|'\.\[([a-z,]+)\]'|extras? `(\w+)`(?: and `(\w+)`)?")
+
+
+def test_there_are_six_extras_and_code_pages_and_notebooks_name_no_other() -> None:
+    extras = PROJECT["project"]["optional-dependencies"].keys()
+    assert {*EXTRAS} == extras - {"dev", "docs"}
+    assert len(EXTRAS) == 6
+    files = [path for ending in ("py", "md", "ipynb", "toml") for path in ROOT.glob(f"**/*.{ending}")]
+    strange = {}
+    for path in files:
+        parts = path.relative_to(ROOT).parts
+        if parts[0] in ("out", "tests", "research", "build", "CHANGELOG.md") or parts[0].startswith("."):
+            continue
+        named = {one for found in NAMED.findall(path.read_text(encoding="utf-8")) for one in ",".join(found).split(",")}
+        if odd := named - extras - {""}:
+            strange[str(path.relative_to(ROOT))] = odd
+    assert strange == {}
 
 
 def test_recorded_files_are_small() -> None:

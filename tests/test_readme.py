@@ -25,8 +25,16 @@ def test_the_python_of_the_readme_prints_what_stands_below_it(
     assert capsys.readouterr().out == shown
 
 
-def test_the_readme_reaches_a_first_result_within_sixty_lines() -> None:
-    assert README[: README.index("```text")].count("\n") < 60
+def test_the_readme_is_short_and_reaches_a_verdict_within_sixty_lines() -> None:
+    assert len(README.split()) <= 600
+    verdicts = README[: README.index("The flag catches")]
+    assert verdicts.count("\n") < 60
+    assert "FLAG" in verdicts
+
+
+def test_the_picture_has_a_caption_of_forty_words() -> None:
+    [caption] = re.findall(r"<!-- hero:.*?\.svg\)\n\n(.*?)\n", README, flags=re.S)
+    assert len(re.sub(r"\]\([^)]*\)", "]", caption).split()) <= 40
 
 
 def test_the_import_line_of_the_guide_imports(tmp_path: Path) -> None:

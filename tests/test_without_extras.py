@@ -16,8 +16,8 @@ from metaprobe.records.extras import require
     ("line", "package", "extra"),
     [
         (["extract", "RUNS", "--llm", "smollm2-135m"], "torch", "train"),
-        (["train", "adapter", "RUNS", "--llm", "smollm2-135m", "--out", "OUT"], "torch", "train,adapter"),
-        (["train", "adapter", "RUNS", "--llm", "smollm2-135m", "--out", "OUT"], "peft", "train,adapter"),
+        (["train", "adapter", "RUNS", "--llm", "smollm2-135m", "--out", "OUT"], "torch", "train"),
+        (["train", "adapter", "RUNS", "--llm", "smollm2-135m", "--out", "OUT"], "peft", "train"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(
@@ -53,3 +53,26 @@ def test_what_runs_beside_an_engine_needs_no_database() -> None:
     modules = "metaprobe.serving.watch_stream, metaprobe.serving.http.middleware"
     without = f"import sys; sys.modules['sqlalchemy'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", without], check=True)
+
+
+WITHOUT_TORCH = """
+import sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NoTorch())
+from metaprobe.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "code"), [("creak-cot", 0), ("smollm2-metacog-eval", 1)])
+def test_comparing_needs_torch_only_where_hidden_states_were_kept(store: str, code: int, tmp_path: Path) -> None:
+    recorded = Path(__file__).parents[1] / "recorded" / store
+    command = [sys.executable, "-c", WITHOUT_TORCH, "compare", str(recorded), "--out", str(tmp_path), "--folds", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "report.html").exists() == (code == 0)
+    assert ("metaprobe[train]" in done.stderr) == (code == 1)

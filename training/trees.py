@@ -19,6 +19,8 @@ from metaprobe.training.calibration import fit_platt
 from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.graphs import TREE_ENSEMBLE_OPSET, GraphBuilder
 
+DASK = "dask[array,dataframe,distributed]>=2026.1"
+
 Floats = NDArray[np.float64]
 Parameters = dict[str, Any]
 
@@ -313,8 +315,8 @@ def on_cluster(scheduler: str | None) -> Iterator[None]:
         yield
         return
     for module in ("dask.array", "dask.dataframe"):  # LightGBM asks for both, and says less
-        require(module, "train,dask")
-    with require("distributed", "train,dask").Client(scheduler) as client:
+        require(module, DASK)
+    with require("distributed", DASK).Client(scheduler) as client:
         token = _CLIENT.set(client)
         try:
             yield
@@ -336,7 +338,7 @@ def _fit_on_workers(
     parameters: Parameters,
     rounds: int,
 ) -> Any:
-    array, interface = require("dask.array", "train,dask"), require("lightgbm.dask", "train,dask")
+    array, interface = require("dask.array", DASK), require("lightgbm.dask", DASK)
     kind = interface.DaskLGBMClassifier if parameters["objective"] == "binary" else interface.DaskLGBMRegressor
     # Each worker uses the threads it has.
     given = {name: value for name, value in parameters.items() if name not in ("num_threads", "seed")}
@@ -369,7 +371,7 @@ def _watched(client: Any) -> Iterator[None]:
         if there <= now:
             return False
         lost.update(there - now)
-        future = require("distributed", "dask").Future
+        future = require("distributed", DASK).Future
         waiting = [key for key in list(client.futures) if "_train_part" in str(key)]
         client.cancel([future(key, client) for key in waiting], force=True)
         if left := sorted(there & now):

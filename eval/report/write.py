@@ -79,7 +79,7 @@ def report_files(comparison: Comparison) -> dict[str, bytes]:
 
 def latex(table: Table) -> str:
     """A table as a `tabular` by pandas; it needs `\\usepackage{booktabs}`. Its caption is a comment."""
-    pandas: Any = require("pandas", "report")
+    pandas: Any = require("pandas", "fit")
     kept = [at for at, column in enumerate(table.heads) if column.key != "family"]  # a colour in the page
     heads = [table.heads[at] for at in kept]
     frame = pandas.DataFrame([[row[at].plain for at in kept] for row in table.shown])
@@ -90,7 +90,7 @@ def latex(table: Table) -> str:
 
 
 def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, Mapping[str, bytes]]) -> str:
-    jinja: Any = require("jinja2", "report")
+    jinja: Any = require("jinja2", "fit")
     environment = jinja.Environment(
         loader=jinja.FileSystemLoader(HERE),
         autoescape=True,

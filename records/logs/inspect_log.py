@@ -144,7 +144,7 @@ def _plain_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 def _zstandard_member(path: Path, info: zipfile.ZipInfo) -> bytes:
     """Python's zipfile reads Zstandard, which Inspect writes by default, from 3.14 on only."""
-    zstandard = require("zstandard", "zstd")
+    zstandard = require("zstandard", "fit")
     with path.open("rb") as file:
         file.seek(info.header_offset)
         local = file.read(30)

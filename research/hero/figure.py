@@ -73,36 +73,21 @@ def rows_of(probes: dict[str, Any]) -> list[Row]:
 
 def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
     """Returns the lines of the picture with its alternative text, and of what it shows."""
-    stated = figures["curves"]["stated"]
-    top = stated["bins"][-1]
+    top = figures["curves"]["stated"]["bins"][-1]
     stands = sum(row.stands for row in rows)
     over = sum(row.learned[1] > row.explicit[2] for row in rows)
-    off = {name: 100 * distance(curve["bins"]) for name, curve in figures["curves"].items()}
     says = (
-        f"Left: where these models state a confidence of about {top['mean']:.0%}, {top['right'][0]:.0%} of their "
-        f"answers are right ({top['n']:,} of {stated['n']:,} answers of two models to four tasks). In the mean over "
-        f"answers, stated confidence is {off['stated']:.0f} points from the share that is right, and a score learned "
-        f"from their log-probabilities, on other questions of these tasks, {off['learned']:.0f}. Labels bring nearly "
-        f"all of that: stated confidence calibrated on the same ones is {off['stated, calibrated']:.0f} off. What each "
-        "can distinguish is on the right."
-    )
-    shows = (
-        f"Right: the learned blend of log-probabilities and hidden states lies above stated confidence on {over} of "
-        f"{len(rows)} pairs of a model and a task, with intervals that do not overlap. It is shown to be ahead of the "
-        f"strongest simple control on {stands} only (filled dots); on the others a free number may do as well."
+        f"Left: where models state about {top['mean']:.0%} confidence, {top['right'][0]:.0%} of answers are right. "
+        f"Right: a blend of log-probabilities and hidden states beats stated confidence on {over} of {len(rows)} pairs "
+        f"of model and task, every control on {stands}."
     )
     # What the picture is; what it shows stands below it, where a screen reader reads it as well.
     alt = "Reliability of stated confidence and of a learned score, and AUROC by model and task"
     return [
         f"![{alt}]({folder}figures/hero.svg)",
         "",
-        f"{says} {shows} [Every row]({folder}research/probes.md).",
+        f"{says} [Every row]({folder}research/probes.md).",
     ]
-
-
-def distance(bins: list[dict[str, Any]]) -> float:
-    """How far the mean score of a bin is from its share of right answers, in the mean over all answers."""
-    return sum(one["n"] * abs(one["mean"] - one["right"][0]) for one in bins) / sum(one["n"] for one in bins)
 
 
 def svg(figures: dict[str, Any], rows: list[Row]) -> str:

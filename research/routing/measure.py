@@ -31,7 +31,7 @@ from research.routing.data import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "routing.md"
-GUIDE, README = ROOT / "docs" / "route.md", ROOT / "README.md"
+GUIDE = ROOT / "docs" / "route.md"
 KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
 SPLITS = 3
@@ -243,7 +243,6 @@ def page() -> None:
     write(PAGE, "answer", answer)
     write(PAGE, "areas", _areas(kept))
     write(GUIDE, "routing", answer)
-    write(README, "routing", _short(kept))
     write(PAGE, "labels", _labels(few))
     write(PAGE, "sets", [line for name, one in kept.items() for line in _set(name, one)])
 
@@ -279,16 +278,6 @@ def _areas(kept: dict[str, Any]) -> list[str]:
         body.append([name, f"{one['questions']:,}", str(len(one["agents"])), *counts, over])
     head = ["data set", "questions", "agents", "budgets ahead", "level", "behind", "area over the strongest, points"]
     return markdown(head, body)
-
-
-def _short(kept: dict[str, Any]) -> list[str]:
-    words = [row["word"] for one in kept.values() for row in one["rows"]]
-    return [
-        f"At equal budgets it is ahead of the strongest simple way on {words.count('ahead')} of {len(words)} rows of "
-        f"{len(kept)} data sets, level on {words.count('tie')} and behind on {words.count('behind')}: where a simple "
-        "way is as good, it takes that one.",
-        "",
-    ]
 
 
 def _set(name: str, one: dict[str, Any]) -> list[str]:

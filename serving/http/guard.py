@@ -26,8 +26,8 @@ class Spans:
     (`opentelemetry-instrument`)."""
 
     def __init__(self) -> None:
-        self._api = require("opentelemetry.trace", "otel")
-        tracecontext = require("opentelemetry.trace.propagation.tracecontext", "otel")
+        self._api = require("opentelemetry.trace", "serve")
+        tracecontext = require("opentelemetry.trace.propagation.tracecontext", "serve")
         self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = self._api.get_tracer("metaprobe")
 

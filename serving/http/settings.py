@@ -237,7 +237,7 @@ class Settings(FlagOptions):
     ] = "warn"
     log_format: Annotated[Literal["text", "json"], Option("How log lines look.")] = "text"
     otel: Annotated[bool, Option("Give OpenTelemetry a span a request, with its verdicts as events.")] = False
-    """Takes the extra `otel`."""
+    """Takes the extra `serve`."""
 
     def __post_init__(self) -> None:
         try:

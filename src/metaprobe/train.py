@@ -196,7 +196,7 @@ def train_adapter(runs: Stores, options: AdapterOptions) -> Checkpoint | None:
 
     `runs` is a run store or several. A training that was stopped continues when it is called again. Under `accelerate
     launch` the first process gets the checkpoint, and the others get None. Raises `RecordError` where the runs do not
-    suffice, `MissingExtra` without the extras `train` and `adapter`.
+    suffice, `MissingExtra` without the extra `train`.
 
         >>> checkpoint = train_adapter("runs", llm="smollm2-135m", out="out/adapter")  # doctest: +SKIP
     """
@@ -210,8 +210,8 @@ def compare(runs: Stores, options: CompareOptions) -> "Comparison":
     """Compares what the model says of itself with what its signals show, and returns every method's metrics.
 
     `runs` is a run store or several. Writes `report.html`, tables, drawings and a row for each answer and method into
-    the folder `out`. Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extras `train` and
-    `report`.
+    the folder `out`. Raises `RecordError` where the runs do not suffice, `MissingExtra` without the extra `fit`, or
+    `train` where hidden states were kept.
 
         >>> comparison = compare("runs", folds=2, out="out/report")
         >>> comparison.methods[0].name, comparison.to_dict()["answers"] == len(comparison.y)

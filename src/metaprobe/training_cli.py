@@ -158,8 +158,8 @@ def train_adapter_command(runs: Stores, options: AdapterOptions) -> None:
 
     Stopped at any moment and called again, it goes on from its last evaluation.
     """
-    require("torch", "train,adapter")
-    require("peft", "train,adapter")
+    require("torch", "train")
+    require("peft", "train")
     from metaprobe.training.recipes.adapter import train_adapter
 
     quiet_libraries()

@@ -150,8 +150,8 @@ def train_adapter(stores: Sequence[str | Path], options: AdapterOptions) -> Chec
 
     Under `accelerate launch` only the first process gets it, and the others get None.
     """
-    require("torch", "train,adapter")
-    require("peft", "train,adapter")
+    require("torch", "train")
+    require("peft", "train")
     return write_adapter(stores, options)
 
 
