@@ -207,4 +207,6 @@ def _outcome(one: _Answered, agent: str, signals: SignalSource, stated: bool) ->
         one.cost_usd,
         one.latency_ms,
         "" if signal is None else signal.source,
+        prompt_tokens=call.usage.prompt_tokens or None,
+        completion_tokens=call.usage.completion_tokens if call.usage.prompt_tokens else None,
     )

@@ -123,6 +123,7 @@ def function_code(text: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)  # one answer is held against several marks in turn
 def numbers(text: str) -> tuple[Fraction, ...]:
     """The numbers of a text in order: digits, thousands separators, decimals, proper fractions, words up to twenty."""
     text = re.sub(r"\b(?:minus|negative)\s+(?=\d)", "-", text, flags=re.I)

@@ -2,7 +2,8 @@
 
     {"id", "group", "question", "dimension",
      "agents": {name: {"answer", "correct": 0|1 or "score": 0..1, "confidence", "cost_usd", "latency_ms",
-                       "confidence_source"} or {"error", "cost_usd", "latency_ms"}},
+                       "prompt_tokens", "completion_tokens", "confidence_source"}
+              or {"error", "cost_usd", "latency_ms"}},
      "chosen", "propensities": {name: 0..1}}
 
 Only `id` and `agents` are required. An agent that was asked and failed has an `error`, or a cost and neither answer,
@@ -15,7 +16,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ class AgentOutcome:
     where both are joined. Empty where the line does not say."""
     error: str | None = None
     """Why the call failed; None where it did not. The score of a failed call is 0, and it has no confidence."""
+    prompt_tokens: float | None = None
+    completion_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,13 @@ def _agent(name: str, outcome: Any) -> AgentOutcome:
         cost_usd=_number(outcome, "cost_usd", where, 0, math.inf),
         latency_ms=_number(outcome, "latency_ms", where, 0, math.inf),
         confidence_source=_text(outcome, "confidence_source", where),
+        prompt_tokens=_number(outcome, "prompt_tokens", where, 0, math.inf),
+        completion_tokens=_number(outcome, "completion_tokens", where, 0, math.inf),
     )
     error = _error(outcome, known, where)
-    return known if error is None else AgentOutcome("", 0.0, None, known.cost_usd, known.latency_ms, "", error)
+    if error is None:
+        return known
+    return replace(known, answer="", score=0.0, confidence=None, confidence_source="", error=error)
 
 
 def _error(outcome: Mapping[str, Any], known: AgentOutcome, where: str) -> str | None:

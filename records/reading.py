@@ -132,7 +132,7 @@ def array(tensor: object) -> NDArray[Any]:
 def without_surrogates(value: Any) -> Any:
     """Half surrogate pairs as U+FFFD, in every string."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
         return {key: without_surrogates(entry) for key, entry in value.items()}
     return [without_surrogates(entry) for entry in value] if isinstance(value, (list, tuple)) else value

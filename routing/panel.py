@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
 from metaprobe.checkpoints.checkpoint import check_kind
 from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.llms.pricing import Price
 from metaprobe.probes.contract import mismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import without_surrogates
@@ -89,6 +90,8 @@ WORDS = "words.f32"
 ROUNDED = 1e-5
 """By how much a probability may leave [0, 1] through rounding."""
 MOST_OPTIONS = 128
+NEAR_PRICE = 0.01
+"""Part of its price by which an agent may be dearer or cheaper than in training, where the curves still hold."""
 MOST_SETTINGS = 1000
 """Ways to stop that a checkpoint may store; a trainer writes a few."""
 
@@ -99,7 +102,7 @@ class _Read:
 
     text: str
     form: Hashable | None
-    signals: Floats
+    signals: Sequence[float]
     agent: str
     note: str = ""
     """Why it counts against all others."""
@@ -111,32 +114,29 @@ class _Read:
 class _Looked:
     """What the models make of the answers to one question."""
 
+    read: Sequence[_Read]
+    named: Sequence[str]
+    """The agent of each answer."""
     answers: Answers
-    odds: Floats
-    """(1, k)"""
-    probability: Floats
-    """(1, c + 1): P(right) of each class and of none."""
+    odds: list[float]
+    """(k,)"""
+    probability: list[float]
+    """(c + 1,): P(right) of each class and of none."""
     kept: int
     """Class that is kept, -1 for none."""
     state: NDArray[np.float32]
     """(1, len(STATE))"""
+    members: Mapping[int, list[int]]
+    """Class -> places of its answers."""
 
-    @property
-    def members(self) -> dict[int, list[int]]:
-        """Class -> places of its answers."""
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(self.answers.form[0].tolist()):
-            if number >= 0:
-                places.setdefault(number, []).append(place)
-        return places
+    def surest(self, number: int) -> int:
+        """Returns the place of the surest answer of a class."""
+        return max(self.members[number], key=self.odds.__getitem__)
 
     @property
     def place(self) -> int | None:
-        """Place of the answer to keep, the surest of its class; None where none is kept."""
-        if self.kept < 0:
-            return None
-        members = self.members[self.kept]
-        return members[int(np.argmax(self.odds[0, members]))]
+        """The place of the answer to keep; None where none is kept."""
+        return self.surest(self.kept) if self.kept >= 0 else None
 
 
 class Panel(Pretrained):
@@ -184,6 +184,7 @@ class Panel(Pretrained):
             if GAIN_GRAPH not in checkpoint.extra and by_gain:
                 raise ValueError("something goes by a gain, and none is stored")
             columns = len(STATE) if one_agent else len(ASK_STATE)
+            self._models = {*self.agents.names, *(manifest.generator.models if manifest.generator else ())} - {""}
             self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
             self._gain = (
                 _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, columns, GAIN) if GAIN_GRAPH in checkpoint.extra else None
@@ -229,73 +230,82 @@ class Panel(Pretrained):
             agents = _texts("agents", agents, "one name for each answer")
             if len(agents) != len(given):
                 raise RecordError(f"{len(agents)} agents were named for {len(given)} answers; expected one for each")
-        [dimension] = _texts("dimension", [dimension], "a text")
-        [question] = _texts("question", [question], "a text")
-        if same is not None and not callable(same):
-            raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
-        item = self._item(question, choices)
-        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // len(given)) for one in given]
-        named = [one.agent for one in read] if agents is None else agents
-        looked = self._look(read, named, dimension, by_words=same is None and self.same == OVERLAP)
-        verdict = self._verdict(read, looked, named, dimension, question)
+        dimension, question = _text("dimension", dimension), _text("question", question)
+        looked = self._look(given, agents, dimension, self._item(question, choices, same), same)
+        verdict = self._verdict(looked, dimension, question)
         if len(question) <= MOST_TEXT:
             return verdict
         long = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
         return replace(verdict, reason="; ".join(filter(None, [verdict.reason, long])))
 
-    def _item(self, question: str, choices: Sequence[str] | None) -> Item:
+    def _item(self, question: str, choices: Sequence[str] | None, same: object = None) -> Item:
+        """Returns the question as answers are compared by it. Raises `RecordError` for choices or `same` of no use."""
+        if same is not None and not callable(same):
+            raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
         options = _texts("choices", () if choices is None else choices, "the texts of the options")
         if len(options) > MOST_OPTIONS or sum(map(len, options)) > MOST_TEXT:
             raise RecordError(f"{len(options)} choices came; expected at most {MOST_OPTIONS}, of few words each")
         check = self.same if self.same in CHECKS else "none"
         return Item("", question[-MOST_TEXT:], check=check, choices=options)  # type: ignore[arg-type]
 
-    def _look(self, read: Sequence[_Read], named: Sequence[str], dimension: str, *, by_words: bool) -> _Looked:
+    def _look(
+        self,
+        given: Sequence[object],
+        named: Sequence[str] | None,
+        dimension: str,
+        item: Item,
+        same: Callable[[str], Hashable | None] | None = None,
+    ) -> _Looked:
+        """Returns what the models make of at least one answer; `named`: the agents, by default those in the answers."""
+        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // len(given)) for one in given]
+        named = [one.agent for one in read] if named is None else named
         forms = [one.form for one in read]
+        by_words = same is None and self.same == OVERLAP
         numbers = overlapping(forms) if by_words else number_classes(forms)  # type: ignore[arg-type]
-        who = self._who(named)
-        raw = np.stack([one.signals for one in read])[None]
-        columns = np.array([[who[name] for name in named]])
+        members: dict[int, list[int]] = {}
+        for place, number in enumerate(numbers):
+            if number >= 0:
+                members.setdefault(number, []).append(place)
+        one_only = len(self.agents.names) == 1  # all answers are of it, whatever its name
+        columns = np.array([[0 if one_only else self.agents.agent(name) for name in named]])
         answers = Answers(
             form=np.array([numbers]),
             agent=columns,
             dimension=np.array([self.agents.dimension(dimension)]),
-            scaled=self.agents.scaled(raw, columns),
+            scaled=self.agents.scaled(np.array([[one.signals for one in read]]), columns),
             present=np.ones((1, len(read)), dtype=bool),
         )
         odds = self.odds(answers)
         table, p = self.classes(answers, odds)
         kept = pick(self.pick, answers, table, p, self.agents)
-        return _Looked(answers, odds, p, int(kept[0]), state_rows(table, p, kept))
+        state = state_rows(table, p, kept)
+        return _Looked(read, named, answers, odds[0].tolist(), p[0].tolist(), int(kept[0]), state, members)
 
-    def _verdict(
-        self, read: Sequence[_Read], looked: _Looked, named: Sequence[str], dimension: str, question: str
-    ) -> PanelVerdict:
-        odds, kept = looked.odds[0], looked.kept
+    def _verdict(self, looked: _Looked, dimension: str, question: str) -> PanelVerdict:
         classes = [
-            PanelClass(
-                answer=read[members[int(np.argmax(odds[members]))]].text,
-                probability=float(looked.probability[0, number]),
-                members=tuple(members),
-            )
+            PanelClass(looked.read[looked.surest(number)].text, looked.probability[number], tuple(members))
             for number, members in looked.members.items()
         ]
         worth = {}
         if self._gain is not None and len(self.agents.names) == 1:
             worth = {self.agents.names[0]: float(self.gain(looked.state)[0])}
         elif self.asks is not None and self._gain is not None:
-            known = self._known_of(looked, question, None)
-            gain = self.gain(ask_rows(looked.state, known)[0])
-            worth = {name: float(gain[at]) for at, name in enumerate(self.agents.names) if known.left[0, at]}
+            known = self._known_of(looked, question, {}, dimension)
+            worth = self._by_agent(known, self.gain(ask_rows(looked.state, known)[0]))
         return PanelVerdict(
             classes=tuple(sorted(classes, key=lambda one: -one.probability)),
-            none=float(looked.probability[0, -1]),
+            none=looked.probability[-1],
             kept=looked.place,
-            score=None if kept < 0 else float(looked.probability[0, kept]),
+            score=None if looked.kept < 0 else looked.probability[looked.kept],
             worth=worth,
             checkpoint=self.checkpoint.digest,
-            reason=self._reason(read, named, dimension, kept),
+            reason=self._reason(looked, dimension),
         )
+
+    def _by_agent(self, known: Asking, values: Floats) -> dict[str, float]:
+        """Returns agent -> value of (A,), of those that can be asked."""
+        left = zip(self.agents.names, values.tolist(), known.left[0].tolist(), strict=True)
+        return {name: value for name, value, can in left if can}
 
     def odds(self, answers: Answers) -> Floats:
         """Returns the log-odds (b, k) that each answer is right by itself."""
@@ -305,7 +315,7 @@ class Panel(Pretrained):
 
     def _known(self, values: Floats) -> Floats:
         """Returns what a graph gave. Raises `ContractMismatch` where it is no number."""
-        if not np.isfinite(values).all():
+        if not math.isfinite(values.sum()):
             raise ContractMismatch(f"{self.checkpoint.path} gives no number for an answer: take another one")
         return values
 
@@ -314,17 +324,13 @@ class Panel(Pretrained):
         table = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
         p = np.zeros(table.rows.shape[:2])
         for panel, there in enumerate(table.there):  # the classes of one panel share a softmax
-            if not there.any():
-                p[panel, -1] = 1.0
-                continue
-            legal = np.append(there, True)
-            rows = table.rows[panel][legal]
-            values = self.checkpoint.run({INPUT: rows})[PROBABILITY].ravel()
+            legal = np.append(np.flatnonzero(there), len(there))
+            values = self.checkpoint.run({INPUT: table.rows[panel, legal]})[PROBABILITY].ravel()
             total = float(values.sum()) if self.exclusive else 1.0
             if (
-                values.shape != (len(rows),)
+                values.shape != legal.shape
                 or not (values.min() >= -ROUNDED and values.max() <= 1 + ROUNDED)
-                or abs(total - 1) > ROUNDED * len(rows)
+                or abs(total - 1) > ROUNDED * len(legal)
             ):
                 raise ContractMismatch(f"{self.checkpoint.path} gives no probability for each answer: take another one")
             p[panel, legal] = values
@@ -341,13 +347,8 @@ class Panel(Pretrained):
             )
         return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel().astype(np.float64))
 
-    def _who(self, named: Sequence[str]) -> dict[str, int]:
-        """Returns the column of each agent; where all answers are of one, whatever its name, that of the only one."""
-        one_only = len(self.agents.names) == 1
-        return {name: 0 if one_only else self.agents.agent(name) for name in dict.fromkeys(named)}
-
     def _read(self, one: object, item: Item, same: Callable[[str], Hashable | None] | None, most: int) -> _Read:
-        unknown = np.full(len(self.agents.signals), np.nan)
+        unknown = [math.nan] * len(self.agents.signals)
         try:
             answer = whole(one if isinstance(one, PanelAnswer) else answer_of(one))
         except InvalidResponse as error:
@@ -366,29 +367,27 @@ class Panel(Pretrained):
         doubt = "; ".join(filter(None, [answer.note, other if answer.logprobs is not None else ""]))
         return _Read(answer.text, form, signals, answer.agent, note, doubt)
 
-    def _reason(self, read: Sequence[_Read], named: Sequence[str], dimension: str, kept: int) -> str:
-        n = len(read)
+    def _reason(self, looked: _Looked, dimension: str) -> str:
+        read, n = looked.read, len(looked.read)
         notes = []
-        if kept < 0:
+        if looked.kept < 0:
             notes.append("no answer can be read, so none is kept")
         elif n == 1:
             notes.append("one answer alone: nothing agrees or disagrees with it")
         if unread := [f"answer {place} {one.note}" for place, one in enumerate(read) if one.note]:
             more = f", and {len(unread) - 3} more" if len(unread) > 3 else ""
             notes.append(f"{len(unread)} of {n} answers count against all others: {'; '.join(unread[:3])}{more}")
-        readable = [one.signals for one in read if one.form is not None]
         doubts = [one.doubt for one in read if one.doubt and one.form is not None]
         notes += [f"of {doubts.count(doubt)} answers: {doubt}" for doubt in list(dict.fromkeys(doubts))[:3]]
-        missing = np.isnan(readable).sum(axis=0) if readable else np.zeros(0)
-        if missing.any():
-            name = self.agents.signals[int(missing.argmax())]
+        columns = zip(*(one.signals for one in read if one.form is not None), strict=True)
+        missing = [sum(map(math.isnan, column)) for column in columns]
+        if (most := max(missing, default=0)) > 0:
+            name = self.agents.signals[missing.index(most)]
             what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
-            notes.append(f"{missing.max()} answers have no {what}, which this checkpoint reads")
-        generator = self.checkpoint.manifest.generator
-        known = {*self.agents.names, *(generator.models if generator else ())} - {""}
+            notes.append(f"{most} answers have no {what}, which this checkpoint reads")
         unnamed = {""} if len(self.agents.names) == 1 else set()  # samples of the one agent need not name it
-        if known and (strange := sorted(set(named) - known - unnamed)):
-            learned = names_shown(sorted(known))
+        if self._models and (strange := sorted(set(looked.named) - self._models - unnamed)):
+            learned = names_shown(sorted(self._models))
             notes.append(f"nothing is known of {names_shown(strange)}: the checkpoint learned from {learned}")
         if dimension and self.agents.dimensions and dimension not in self.agents.dimensions:
             notes.append(f"the dimension {dimension[:MOST_TOLD]!r} was not learned from")
@@ -413,7 +412,7 @@ class Panel(Pretrained):
         dimension: str | None,
         answers: Sequence[PanelAnswer],
         price: float | None = None,
-        prices: Mapping[str, float] | None = None,
+        prices: Mapping[str, PriceOf] | None = None,
         request_id: str = "",
         *,
         budget: float | None = None,
@@ -424,55 +423,49 @@ class Panel(Pretrained):
 
         `answers`: one of each agent that was asked, by its name; one that failed is `cut`. `price`: accuracy that a US
         dollar for 1,000 questions must bring; or `budget`: mean US dollars for 1,000 questions. `prices`: dollars an
-        answer by agent, in place of the checkpoint's; an agent with an infinite price cannot be asked. The checkpoint's
-        curves do not hold at other prices: the expected gain then decides, at `price` or what a dollar brings there.
-        `request_id`, by default the question, decides between mixed settings. `choices`, `same` as for `judge`. Raises
-        `RecordError` as `ask_plan`, and for prices that are no numbers.
+        answer by agent, or a `Price` of its tokens, in place of the checkpoint's; an agent with an infinite price
+        cannot be asked. The checkpoint's curves do not hold at other prices: the expected gain then decides, at `price`
+        or what a dollar brings there. `request_id`, by default the question, decides between mixed settings. `choices`,
+        `same` as for `judge`. Raises `RecordError` as `ask_plan`, for prices that are no numbers, and for those of
+        tokens where the checkpoint does not know how many an agent takes.
         """
-        [dimension] = _texts("dimension", [dimension], "a text")
-        [question] = _texts("question", [question], "a text")
-        [request_id] = _texts("request_id", [request_id], "a text")
+        dimension, question = _text("dimension", dimension), _text("question", question)
+        request_id = _text("request_id", request_id)
         if isinstance(answers, PanelAnswer) or not isinstance(answers, Iterable):
             raise RecordError(f"answers came as {type(answers).__name__}; expected a list of PanelAnswer")
         if strange := [one for one in answers if not isinstance(one, PanelAnswer)]:
             raise RecordError(f"an answer came as {type(strange[0]).__name__}; expected PanelAnswer(text, agent)")
         named = _texts("agents", [one.agent for one in answers], "the name of each agent that was asked")
-        if same is not None and not callable(same):
-            raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
         setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id or f"{dimension}\n{question}"))
-        given = {name: _price(name, one) for name, one in (prices or {}).items()}
-        if self.asks and any(math.isfinite(one) for name, one in given.items() if name in self.agents.names):
+        given = {name: self._dollars(name, one, dimension) for name, one in (prices or {}).items()}
+        if self._otherwise(given, dimension):
+            assert self.asks is not None
             worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
             way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
             setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
-        item = self._item(question, choices)
-        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // max(len(answers), 1)) for one in answers]
-        looked = self._look(read, named, dimension, by_words=same is None and self.same == OVERLAP) if read else None
-        known = self._known_of(looked, question, prices, dimension)
-        gain = None
+        item = self._item(question, choices, same) if answers or choices or same is not None else None
+        looked = self._look(answers, named, dimension, item, same) if answers and item else None
+        known, gain = self._known_of(looked, question, given, dimension), None
+        worth = {}
         if setting.way == ASK_BY_GAIN:
             gain = self.gain(ask_rows(looked.state if looked else EMPTY_STATE, known)[0])[None]
+            worth = self._by_agent(known, (gain - setting.price * known.price)[0])
         column = int(next_agent(setting, known, gain)[0])
         names = self.agents.names
-        worth = {}
-        if gain is not None:
-            left = np.flatnonzero(known.left[0])
-            worth = {names[at]: float(gain[0, at] - setting.price * known.price[0, at]) for at in left}
-        doubts = self._reason(read, named, dimension, looked.kept) if looked else ""
-        if strangers := sorted(str(name) for name in given if name not in self.agents.names):
-            told_prices = f"nothing is known of {names_shown(strangers)}, whose price was given"
-            doubts = "; ".join(filter(None, [doubts, told_prices]))
+        doubts = [self._reason(looked, dimension)] if looked else []
+        if strangers := sorted(str(name) for name in given if name not in names):
+            doubts.append(f"nothing is known of {names_shown(strangers)}, whose price was given")
         if column >= 0:
-            reason = "; ".join(filter(None, [f"by {setting.way}", doubts]))
+            reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
             return PanelStep(names[column], worth, reason, float(known.chance[0, column]))
         keep = looked.place if looked else None
         if looked and setting.way == CASCADE and (last := int(last_in_chain(setting, known)[0])) >= 0:
-            keep = next(at for at, name in enumerate(named) if name == names[last] and read[at].form is not None)
+            keep = next(at for at, name in enumerate(named) if name == names[last] and looked.read[at].form is not None)
         expected = 0.0
         if looked is not None and keep is not None:
-            expected = float(looked.probability[0, looked.answers.form[0, keep]])
+            expected = looked.probability[int(looked.answers.form[0, keep])]
         why = f"by {setting.way}" if known.left.any() else "nobody is left to ask"
-        return PanelStep(None, worth, "; ".join(filter(None, [why, doubts])), expected, keep)
+        return PanelStep(None, worth, "; ".join(filter(None, [why, *doubts])), expected, keep)
 
     @property
     def always_stated(self) -> tuple[str, ...]:
@@ -489,9 +482,8 @@ class Panel(Pretrained):
         """
         self.ask_plan()
         named = [one.agent for one in answers]
-        read = [self._read(one, self._item(question, ()), None, MOST_TEXT) for one in answers]
-        looked = self._look(read, named, dimension, by_words=self.same == OVERLAP) if read else None
-        known = self._known_of(looked, question, None, dimension)
+        looked = self._look(answers, named, dimension, self._item(question, ())) if answers else None
+        known = self._known_of(looked, question, {}, dimension)
         p = np.where(known.answered, probability_of(known.odds), known.chance)[0]
         return dict(zip(self.agents.names, p.tolist(), strict=True))
 
@@ -509,6 +501,34 @@ class Panel(Pretrained):
             )
         return self.asks.curves.plan(price=price, budget=budget)
 
+    def _dollars(self, name: str, given: object, dimension: str) -> float:
+        """Returns a caller's price of an answer. Raises `RecordError` where it is no number of at least 0, or is of
+        tokens and the checkpoint does not know how many the agent takes."""
+        cost = given
+        if isinstance(given, Price):
+            if name not in self.agents.names:
+                return 0.0  # it is not asked
+            assert self.asks is not None
+            prompt, completion = self.asks.tokens[:, self.agents.agent(name), self.agents.dimension(dimension)].tolist()
+            if not math.isfinite(prompt + completion):
+                raise RecordError(
+                    f"the price of {name} is of tokens, and the checkpoint does not know how many it takes: give "
+                    "dollars an answer, or train it on outcomes with prompt_tokens and completion_tokens"
+                )
+            cost = (prompt * given.prompt + completion * given.completion) / 1e6
+        if isinstance(cost, bool) or not isinstance(cost, Real) or not float(cost) >= 0:
+            raise RecordError(f"the price of {name} is {given!r}; expected US dollars an answer, at least 0")
+        return float(cost)
+
+    def _otherwise(self, prices: Mapping[str, float], dimension: str) -> bool:
+        """Returns whether these dollars an answer differ from the checkpoint's: its curves do not hold there. An agent
+        that cannot be asked does not count."""
+        own = self.mean_prices(dimension) if prices else {}
+        return any(
+            math.isfinite(one) and name in own and abs(one - own[name]) > NEAR_PRICE * own[name]
+            for name, one in prices.items()
+        )
+
     def mean_prices(self, dimension: str = "") -> dict[str, float]:
         """Returns US dollars an answer by agent, as the checkpoint learned them; empty where it learned none."""
         if self.asks is None:
@@ -516,39 +536,32 @@ class Panel(Pretrained):
         at = self.agents.dimension(dimension)
         return dict(zip(self.agents.names, (self.asks.price[:, at] / 1000).tolist(), strict=True))
 
-    def _known_of(
-        self,
-        looked: "_Looked | None",
-        question: str,
-        prices: Mapping[str, float] | None,
-        dimension: str = "",
-    ) -> Asking:
+    def _known_of(self, looked: "_Looked | None", question: str, prices: Mapping[str, float], dimension: str) -> Asking:
         """Returns what is known of one question for whom to ask next, (1, A) each."""
         assert self.asks is not None
-        A = len(self.agents.names)
+        at, A = self.agents.dimension(dimension), len(self.agents.names)
         asked, answered, odds = np.zeros((1, A), dtype=bool), np.zeros((1, A), dtype=bool), np.zeros((1, A))
-        at = self.agents.dimension(dimension)
         if looked is not None:
-            at = int(looked.answers.dimension[0])
             for place, column in enumerate(looked.answers.agent[0].tolist()):
                 if column < A:
                     asked[0, column] = True
-                    if looked.answers.form[0, place] >= 0 and not answered[0, column]:
-                        answered[0, column], odds[0, column] = True, looked.odds[0, place]
-        price = self.asks.price[None, :, at].copy()
-        for name, given in (prices or {}).items():
-            if name in self.agents.names:
-                price[0, self.agents.names.index(name)] = 1000 * _price(name, given)
-        rate, rate_here = self.agents.rate[None, :, -1], self.agents.rate[None, :, at]
+                    if looked.read[place].form is not None and not answered[0, column]:
+                        answered[0, column], odds[0, column] = True, looked.odds[place]
+        price, legal = self.asks.price[None, :, at], np.ones((1, A), dtype=bool)
+        if prices:
+            price = np.array([[1000 * prices.get(name, own) for name, own in self.mean_prices(dimension).items()]])
+            legal = np.isfinite(price)
+            price = np.where(legal, price, 0.0)
+        rate_here = self.agents.rate[None, :, at]
         return Asking(
             asked=asked,
             answered=answered,
-            legal=np.isfinite(price),
+            legal=legal,
             odds=odds,
-            rate=rate,
+            rate=self.agents.rate[None, :, -1],
             rate_here=rate_here,
             chance=chance_of(rate_here, self.asks.words.shifts(question[-MOST_TEXT:])),
-            price=np.where(np.isfinite(price), price, 0.0),
+            price=price,
         )
 
     async def ask(
@@ -624,13 +637,6 @@ class Panel(Pretrained):
         return setting.stops(seen)
 
 
-def _price(name: str, given: object) -> float:
-    """Returns a caller's price. Raises `RecordError` where it is no number of at least 0."""
-    if isinstance(given, bool) or not isinstance(given, Real) or not float(given) >= 0:
-        raise RecordError(f"the price of {name} is {given!r}; expected US dollars an answer, at least 0")
-    return float(given)
-
-
 def _is_whole(setting: Setting) -> bool:
     """Returns whether a setting of a checkpoint is one that can be: a known way, and numbers in their ranges."""
     known = setting.way in STOPS and np.isfinite((setting.threshold, setting.samples, setting.accuracy)).all()
@@ -645,6 +651,13 @@ def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: st
     if inputs != [(given, "float32", (None, width))] or outputs != [(output, "float32", (1,))]:
         raise ValueError(f"{name} gives {outputs} for {inputs}")
     return session
+
+
+def _text(name: str, given: object) -> str:
+    """Returns a text; empty for None. Raises `RecordError` for anything else."""
+    if given is not None and not isinstance(given, str):
+        raise RecordError(f"{name} is a {type(given).__name__}; expected a text")
+    return given or ""
 
 
 def _texts(name: str, given: object, expected: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from metaprobe.records.reading import fields, without_surrogates
 from metaprobe.records.response import ParsedResponse, ParsedText, answer_logprobs, first_of
 from metaprobe.records.response import answer_of as cut_to_answer
 from metaprobe.records.types import Call, Item, LogprobsMode
-from metaprobe.routing.panel_rows import SCORE, STATED, Floats, signals_of
+from metaprobe.routing.panel_rows import SCORE, STATED, signals_of
 from metaprobe.routing.same_answers import OVERLAP
 
 MOST_TOGETHER = 1024
@@ -215,7 +215,7 @@ def whole(answer: PanelAnswer) -> PanelAnswer:
     if not isinstance(answer.agent, str | None):
         raise InvalidResponse(f"the agent is a {type(answer.agent).__name__}; expected a name")
     text, agent = (str(without_surrogates(str(one or ""))) for one in (answer.text, answer.agent))
-    return replace(answer, text=text, agent=agent, cut=bool(answer.cut))
+    return answer if (text, agent) == (answer.text, answer.agent) else replace(answer, text=text, agent=agent)
 
 
 def form_of(
@@ -247,7 +247,7 @@ def form_of(
     return form, "" if form is not None else "holds no answer"
 
 
-def signals_in(answer: PanelAnswer, names: Sequence[str]) -> Floats:
+def signals_in(answer: PanelAnswer, names: Sequence[str]) -> list[float]:
     """Returns the signals (S,) of an answer, NaN where one is missing. Raises `InvalidResponse` for log-probabilities,
     a stated confidence or a score that are no numbers."""
     numbers = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from metaprobe.checkpoints.display import explain_fields
 from metaprobe.llms.base import Request
 from metaprobe.llms.pricing import Price
-from metaprobe.records.errors import RecordError
+from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.reading import each, fields, get, usage, without_surrogates
 from metaprobe.records.types import Call, Message, Sampling
 from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelStep, PanelVerdict, answer_of, told
@@ -72,6 +72,8 @@ class _Loop:
     agents: list[str] = field(default_factory=list)
     """The agent of each response."""
     responses: list[Any] = field(default_factory=list)
+    read: list[PanelAnswer | InvalidResponse] = field(default_factory=list)
+    """The answer in each response."""
     failed: list[tuple[str, str]] = field(default_factory=list)
     """Agent, and what went wrong, of each request that failed."""
     pending: dict["asyncio.Task[Any]", str] = field(default_factory=dict)
@@ -102,6 +104,7 @@ class _Loop:
             else:
                 self.agents.append(agent)
                 self.responses.append(task.result())
+                self.read.append(_read(task.result()))
 
     async def cancel(self) -> None:
         """Cancels what is under way."""
@@ -111,18 +114,13 @@ class _Loop:
 
     def answers(self) -> list[PanelAnswer]:
         """Returns the answers as a panel reads them. A request that failed is an answer that cannot be read."""
-        read = [_read(one, agent) for one, agent in zip(self.responses, self.agents, strict=True)]
-        return read + [PanelAnswer("", agent, cut=True, note=f"failed ({why})") for agent, why in self.failed]
-
-    def spent(self, prices: Mapping[str, PriceOf], means: Mapping[str, float]) -> dict[str, float | None]:
-        """Returns the dollars by agent; `means`: of an answer, where neither a price nor the response says it."""
-        dollars: dict[str, float | None] = {}
-        for response, agent in zip(self.responses, self.agents, strict=True):
-            before, cost = dollars.get(agent, 0.0), _cost(response, prices.get(agent))
-            if cost is None and agent not in prices:
-                cost = means.get(agent)
-            dollars[agent] = None if before is None or cost is None else before + cost
-        return dollars
+        answers = [
+            PanelAnswer("", agent, cut=True, note=f"cannot be read ({one})")
+            if isinstance(one, InvalidResponse)
+            else replace(one, agent=agent)
+            for one, agent in zip(self.read, self.agents, strict=True)
+        ]
+        return answers + [PanelAnswer("", agent, cut=True, note=f"failed ({why})") for agent, why in self.failed]
 
     def failures(self) -> str:
         """Returns how many requests failed and what went wrong first; empty where none did."""
@@ -202,7 +200,7 @@ async def ask(
         await loop.cancel()
     verdict = way.verdict
     if several and loop.responses:
-        verdict = panel.judge([(one, 0) for one in loop.responses], agents=loop.agents, **named)
+        verdict = panel.judge(loop.read, agents=loop.agents, **named)
     reason = "; ".join(filter(None, [verdict.reason if verdict else "no answer came", loop.failures(), way.reason]))
     kept = way.keep if way.keep is not None else verdict.kept if verdict else None
     return PanelAnswered(
@@ -212,7 +210,7 @@ async def ask(
         responses=tuple(loop.responses),
         agents=tuple(loop.agents),
         asked=tuple(loop.asked),
-        spent=loop.spent(prices or {}, panel.mean_prices(dimension)),
+        spent=spent_on(loop.agents, loop.responses, prices or {}, panel.mean_prices(dimension)),
         setting=way.setting,
         stopped=way.stopped,
         reason=reason,
@@ -235,9 +233,9 @@ class _OneAgent:
 
     def next(self) -> str | None:
         """Returns the agent, or None to stop."""
-        came = self.loop.responses
-        if came:  # one answer of each request
-            self.verdict = self.panel.judge([(one, 0) for one in came], **self.named)
+        came = self.loop.read
+        if came:
+            self.verdict = self.panel.judge(came, **self.named)
         answers = len(came) + len(self.loop.failed)
         if self.verdict and self.panel.stops(self.verdict, self.setting, answers, len(came)):
             self.stopped = f"{self.setting.way} ({self.setting.threshold:g})"
@@ -283,8 +281,7 @@ class _Agents:
 
     def _step(self, legal: Sequence[str]) -> PanelStep:
         """Returns the panel's next step. An agent that cannot be asked has an infinite price."""
-        prices: dict[str, Any] = {name: one for name, one in self.prices.items() if not isinstance(one, Price)}
-        prices |= {name: math.inf for name in self.panel.agents.names if name not in legal}
+        prices = {**self.prices, **{name: math.inf for name in self.panel.agents.names if name not in legal}}
         more = {name: self.named[name] for name in ("choices", "same") if self.named[name]}
         if self.budget is not None:
             more["budget"] = self.budget
@@ -335,14 +332,30 @@ def _request_of(given: Mapping[str, Any], identity: str, agent: str) -> Request:
     return Request(id=identity, messages=messages, sampling=Sampling(**more), agent=agent)
 
 
-def _read(response: Any, agent: str) -> PanelAnswer:
+def _read(response: Any) -> PanelAnswer | InvalidResponse:
+    """Returns the one answer of a request, or why it cannot be read."""
     try:
-        return replace(answer_of((response, 0)), agent=agent)
-    except Exception as error:  # also of an object that a caller made
-        return PanelAnswer("", agent, cut=True, note=f"cannot be read ({told(error)})")
+        return answer_of((response, 0))
+    except InvalidResponse as error:
+        return error
+    except Exception as error:  # of an object that a caller made
+        return InvalidResponse(told(error))
 
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
+
+
+def spent_on(
+    agents: Sequence[str], responses: Sequence[Any], prices: Mapping[str, PriceOf], means: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Returns the dollars by agent; `means`: of an answer, where neither a price nor the response says it."""
+    dollars: dict[str, float | None] = {}
+    for response, agent in zip(responses, agents, strict=True):
+        before, cost = dollars.get(agent, 0.0), _cost(response, prices.get(agent))
+        if cost is None and agent not in prices:
+            cost = means.get(agent)
+        dollars[agent] = None if before is None or cost is None else before + cost
+    return dollars
 
 
 def _cost(response: Any, price: PriceOf | None) -> float | None:

@@ -6,7 +6,8 @@ Prices are US dollars for 1,000 answers.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from numbers import Real
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.panel_rows import STATE, Floats, Ints, Mask
+from metaprobe.routing.panel_rows import STATE, Floats, Ints, Mask, largest_other
 from metaprobe.routing.question_words import QuestionWords, read_words
 
 ONE, TABLE, WORDS, CASCADE, GAIN = (
@@ -80,39 +81,35 @@ class Asking:
     """(b, A): P(right) on the dimension with the question's words."""
     price: Floats
     """(b, A)"""
+    left: Mask = field(init=False)
+    """(b, A): who can be asked and was not yet."""
 
-    @property
-    def left(self) -> Mask:
-        """(b, A): who can be asked and was not yet."""
-        return self.legal & ~self.asked
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "left", self.legal & ~self.asked)
 
 
 def probability_of(odds: Floats) -> Floats:
     """Returns probabilities of log-odds."""
-    return np.asarray(1 / (1 + np.exp(-odds)))
+    p: Floats = 1 / (1 + np.exp(-odds))
+    return p
 
 
 def chance_of(rate_here: Floats, shift: Floats) -> Floats:
     """Returns P(right) from log-odds on a dimension and what the words add to the probability."""
-    return np.clip(probability_of(rate_here) + shift, 0.01, 0.99)
+    return np.minimum(np.maximum(probability_of(rate_here) + shift, 0.01), 0.99)
 
 
 def ask_rows(states: NDArray[np.float32], known: Asking) -> NDArray[np.float32]:
     """Returns a row for each agent, (b, A, len(ASK_STATE)), from the states (b, len(STATE)) of the panels so far."""
-    b, A = known.chance.shape
-    chance = known.chance
-    left = np.where(known.left, chance, -np.inf)
-    best = left.max(axis=1, keepdims=True)
-    second = -np.sort(-left, axis=1)[:, 1:2] if A > 1 else np.full((b, 1), -np.inf)
-    other = np.where(left >= best, second, best)
-    columns = [
-        np.log(chance / (1 - chance)),
-        chance - states[:, STATE.index("kept"), None],
-        np.where(np.isfinite(other), other, 0.0),
-        known.rate_here,
-    ]
-    repeated = np.broadcast_to(states[:, None, :], (b, A, len(STATE)))
-    return np.concatenate([repeated, np.stack(columns, axis=2)], axis=2).astype(np.float32)
+    chance, n = known.chance, len(STATE)
+    best_other = largest_other(np.where(known.left, chance, -np.inf))
+    rows = np.empty((*chance.shape, len(ASK_STATE)), dtype=np.float32)
+    rows[..., :n] = states[:, None, :]
+    rows[..., n] = np.log(chance / (1 - chance))
+    rows[..., n + 1] = chance - states[:, STATE.index("kept"), None]
+    rows[..., n + 2] = np.where(best_other > 0, best_other, 0.0)
+    rows[..., n + 3] = known.rate_here
+    return rows
 
 
 def next_agent(setting: AskSetting, known: Asking, gain: Floats | None = None) -> Ints:
@@ -122,6 +119,8 @@ def next_agent(setting: AskSetting, known: Asking, gain: Floats | None = None) -
     which the way of that name needs.
     """
     chosen = _next_in_chain(setting, known) if setting.way == CASCADE else _next_offered(setting, known, gain)
+    if (chosen >= 0).all():
+        return chosen
     lost = (chosen < 0) & ~known.answered.any(axis=1) & known.left.any(axis=1)
     return np.where(lost, np.where(known.left, known.rate_here, -np.inf).argmax(axis=1), chosen)
 
@@ -218,21 +217,7 @@ class Curves:
                 raise RecordError(f"{name} is {value!r}; expected a number of at least 0")
         if budget is not None and price is not None:
             raise RecordError(f"budget={budget:g} and price={price:g} were given; give one of the two")
-        best = np.max([self.accuracy[way] for way in self.settings], axis=0)
-        if budget is None:
-            by_price = int(np.argmax(best - (price or 0.0) * self.budgets))
-            place = by_price if price is not None else int(np.argmax(best >= best.max() - NEAR))
-            budget = float(self.budgets[place])
-        least = self.least
-        if budget < least * (1 - 1e-9):
-            raise RecordError(
-                f"budget is {budget:g} US dollars for 1,000 questions; the cheapest way to ask spends {least:g}"
-            )
-        within = [way for way in ASKS if way in self.settings and self.settings[way][0].cost <= budget * (1 + 1e-9)]
-        reached = {way: float(np.interp(budget, self.budgets, self.accuracy[way])) for way in within}
-        way = max(within, key=lambda name: reached[name])  # the simplest of equals
-        first, second, share = mixed(self.settings[way], budget)
-        return AskPlan(first, second, share, reached[way])
+        return _planned(self, budget, price)
 
     def implied_price(self, budget: float) -> float:
         """Returns the accuracy that a US dollar for 1,000 questions more brings at this budget, more than 0."""
@@ -242,6 +227,26 @@ class Curves:
         width = float(self.budgets[high] - self.budgets[low])
         rise = float(best[high] - best[low]) / width if width else 0.0
         return max(rise, NEAR / max(float(self.budgets[-1]), 1e-12))
+
+
+@lru_cache(maxsize=64)
+def _planned(curves: Curves, budget: float | None, price: float | None) -> AskPlan:
+    """Returns the plan of these curves; most questions are asked at the same few budgets."""
+    best = np.max([curves.accuracy[way] for way in curves.settings], axis=0)
+    if budget is None:
+        by_price = int(np.argmax(best - (price or 0.0) * curves.budgets))
+        place = by_price if price is not None else int(np.argmax(best >= best.max() - NEAR))
+        budget = float(curves.budgets[place])
+    least = curves.least
+    if budget < least * (1 - 1e-9):
+        raise RecordError(
+            f"budget is {budget:g} US dollars for 1,000 questions; the cheapest way to ask spends {least:g}"
+        )
+    within = [way for way in ASKS if way in curves.settings and curves.settings[way][0].cost <= budget * (1 + 1e-9)]
+    reached = {way: float(np.interp(budget, curves.budgets, curves.accuracy[way])) for way in within}
+    way = max(within, key=lambda name: reached[name])  # the simplest of equals
+    first, second, share = mixed(curves.settings[way], budget)
+    return AskPlan(first, second, share, reached[way])
 
 
 def mixed(settings: Sequence[AskSetting], budget: float) -> tuple[AskSetting, AskSetting, float]:
@@ -261,6 +266,8 @@ class Asks:
     price: Floats
     """(A, D + 1): US dollars for 1,000 answers on each dimension, and in the last column over all."""
     words: QuestionWords
+    tokens: Floats
+    """(2, A, D + 1): mean tokens of a prompt and of an answer, NaN where they are not known."""
 
     def to_contract(self) -> dict[str, Any]:
         """Returns all but the words as types of JSON."""
@@ -268,11 +275,14 @@ class Asks:
             way: [[one.price, list(one.agents), list(one.thresholds), one.cost, one.accuracy] for one in many]
             for way, many in self.curves.settings.items()
         }
+        tokens = self.tokens.astype(object)
+        tokens[np.isnan(self.tokens)] = None
         return {
             "settings": settings,
             "budgets": self.curves.budgets.tolist(),
             "accuracy": {way: values.tolist() for way, values in self.curves.accuracy.items()},
             "price": self.price.tolist(),
+            "tokens": tokens.tolist(),
         }
 
 
@@ -300,10 +310,15 @@ def read_asks(record: Mapping[str, Any], words: bytes, agents: int, dimensions: 
         raise ValueError("a way has no accuracy at some budget")
     if price.shape != (agents, dimensions + 1) or not (np.isfinite(price) & (price >= 0)).all():
         raise ValueError(f"the prices have shape {price.shape}")
+    tokens = np.full((2, *price.shape), np.nan)
+    if "tokens" in record:
+        tokens = np.array(record["tokens"], dtype=np.float64)  # null is NaN
+    if tokens.shape != (2, *price.shape) or (tokens < 0).any() or np.isinf(tokens).any():
+        raise ValueError(f"the tokens have shape {tokens.shape}")
     curves = Curves(settings, budgets, accuracy)
     if agents < 2 or budgets[0] < curves.least * (1 - 1e-9):
         raise ValueError(f"the budgets begin at {budgets[0]}, and {agents} agents are asked from {curves.least}")
-    return Asks(curves, price, read_words(words, agents))
+    return Asks(curves, price, read_words(words, agents), tokens)
 
 
 def _is_whole(setting: AskSetting, agents: int) -> bool:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +58,13 @@ class Agents:
     agent never gave the signal."""
     leading: str = field(default="")
     """The signal whose weight may differ between agents and dimensions."""
-    tied: Mask = field(init=False)
-    """(A + 1, S): whether several quantiles of a signal are equal, as of a stated confidence."""
+    scales: tuple[tuple[tuple[Floats, Floats] | None, ...], ...] = field(init=False)
+    """(A + 1, S): `scale_of` the quantiles, of an agent without them those of all; None where nobody has any."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tied", (np.diff(self.levels, axis=2) == 0).any(axis=2))
+        own = [[scale_of(levels) if math.isfinite(levels[0]) else None for levels in agent] for agent in self.levels]
+        scales = tuple(tuple(one or all_ for one, all_ in zip(agent, own[-1], strict=True)) for agent in own)
+        object.__setattr__(self, "scales", scales)
 
     def agent(self, name: str) -> int:
         """Returns the column of an agent, A for one that is not known."""
@@ -79,12 +82,13 @@ class Agents:
         shape, S = signals.shape, len(self.signals)
         values, who = signals.reshape(agent.size, S), agent.ravel()
         scores = np.zeros(values.shape)
-        for column in np.unique(who):
-            rows = np.flatnonzero(who == column)
-            for s in range(S):
-                row = column if math.isfinite(self.levels[column, s, 0]) else -1
-                if math.isfinite(self.levels[row, s, 0]):
-                    scores[rows, s] = normal_scores(values[rows, s], self.levels[row, s], bool(self.tied[row, s]))
+        columns = set(who.tolist())
+        for column in columns:
+            rows = slice(None) if len(columns) == 1 else np.flatnonzero(who == column)
+            for s, scale in enumerate(self.scales[column]):
+                if scale is not None:
+                    scores[rows, s] = np.interp(values[rows, s], *scale)
+        scores[np.isnan(values)] = 0.0
         return scores.reshape(shape)
 
 
@@ -93,23 +97,21 @@ _RANKS = (np.arange(LEVELS) + 0.5) / LEVELS
 
 SCORES = np.array([NormalDist().inv_cdf(rank) for rank in _RANKS])
 """(LEVELS,): the normal score of each quantile."""
+_SUMS = np.concatenate([[0.0], np.cumsum(SCORES)])
 
 
-def normal_scores(values: Floats, levels: Floats, tied: bool) -> Floats:
-    """Returns the normal scores (n,) of values (n,) by rising levels (LEVELS,), flat outside them; 0 for NaN.
+def scale_of(levels: Floats) -> tuple[Floats, Floats]:
+    """Returns values and their normal scores, between which `np.interp` reads those of others, by rising levels.
 
-    A value that several levels share has their mean score; `tied`: whether any do.
+    A value that several levels share has their mean score; just below and above it are those of the first and last.
     """
-    left: Floats = np.interp(values, levels, SCORES)
-    if tied:
-        first = np.searchsorted(levels, values, "left")
-        last = np.searchsorted(levels, values, "right")
-        shared = last - first > 1
-        if shared.any():
-            sums = np.concatenate([[0.0], np.cumsum(SCORES)])
-            left[shared] = (sums[last[shared]] - sums[first[shared]]) / (last[shared] - first[shared])
-    left[np.isnan(values)] = 0.0
-    return left
+    values, first, count = np.unique(levels, return_index=True, return_counts=True)
+    last, several = first + count - 1, count > 1
+    mean = (_SUMS[last + 1] - _SUMS[first]) / count
+    x = np.stack([np.nextafter(values, -np.inf), values, np.nextafter(values, np.inf)], axis=1)
+    y = np.stack([SCORES[first], mean, SCORES[last]], axis=1)
+    points = np.stack([several, np.ones(len(values), dtype=bool), several], axis=1)
+    return np.maximum.accumulate(x[points]), y[points]
 
 
 def quantiles(values: Floats) -> Floats:
@@ -160,20 +162,20 @@ def answer_rows(answers: Answers, agents: Agents) -> NDArray[np.float32]:
     """Returns one row for each answer, (b, k, P) in the order of `answer_columns`."""
     b, k = answers.form.shape
     A, D = len(agents.names), len(agents.dimensions)
-    parts: list[Floats] = [answers.scaled]
+    parts: list[NDArray[Any]] = [answers.scaled]
     who = answers.agent[..., None] == np.arange(A)  # nobody for an agent that is not known
     lead = answers.scaled[..., agents.signals.index(agents.leading), None] if agents.leading else None
     if A > 1:
-        parts.append(who.astype(np.float64))
+        parts.append(who)
         if lead is not None:
             parts.append(who * lead)
     if D:
         place = who[..., :, None] & (answers.dimension[:, None, None, None] == np.arange(D))
         place = place.reshape(b, k, A * D)
-        parts.append(place.astype(np.float64))
+        parts.append(place)
         if lead is not None:
             parts.append(place * lead)
-    return np.concatenate(parts, axis=2).astype(np.float32)
+    return np.concatenate(parts, axis=2, dtype=np.float32, casting="same_kind")
 
 
 _VOTES = ("share", "lead", "log_count", "odds_best", "odds_lead", "weight", "weight_against", "odds_mean")
@@ -203,8 +205,8 @@ class Classes:
 
     rows: NDArray[np.float32]
     """(b, c + 1, F): a row a class, in the order of their numbers, and last the row of "none of these"."""
-    count: Ints
-    """(b, c): answers of each class, 0 where a panel has fewer classes."""
+    count: Floats
+    """(b, c): answers of each class, 0 where a panel has fewer classes; c is at least 2."""
     weight: Floats
     """(b, c): summed weight of its answers."""
     best: Floats
@@ -213,8 +215,8 @@ class Classes:
     """(b,): of the shares of the classes, in nats."""
     unreadable: Floats
     """(b,): share of the answers that are in no class."""
-    answers: Ints
-    """(b,)"""
+    answers: Floats
+    """(b,): at least 1."""
 
     @property
     def there(self) -> Mask:
@@ -228,77 +230,71 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
     The panel's own columns stand in the row of none where classes are `exclusive`, for their probabilities sum to 1
     with it; else in the row of every class.
     """
-    form, present, Z = answers.form, answers.present, answers.scaled
-    b = len(form)
-    c = max(int(form.max(initial=UNREADABLE)) + 1, 1)
-    member = (form[:, None, :] == np.arange(c)[:, None]) & present[:, None, :]  # (b, c, k)
-    M = member.astype(np.float64)
-    count, n = member.sum(axis=2), present.sum(axis=1)
-    at_least_one = np.maximum(count, 1)
-    share = count / np.maximum(n, 1)[:, None]
-    odds = np.clip(odds, -FURTHEST, FURTHEST)
-    weights = np.maximum(odds, LEAST_WEIGHT)
-    inside = np.where(member, odds[:, None, :], -np.inf).max(axis=2)  # (b, c)
-    outside = np.where(~member & (form >= 0)[:, None, :] & present[:, None, :], odds[:, None, :], -np.inf).max(axis=2)
-    weight = np.einsum("bck,bk->bc", M, weights)
-    readable = present & (form >= 0)
-    against = (weights * readable).sum(axis=1)[:, None] - weight
-    sums = np.matmul(M, np.where(present[..., None], Z, 0.0))
-    mean = sums / at_least_one[..., None]
-    panel_mean = np.where(present[..., None], Z, 0.0).sum(axis=1) / np.maximum(n, 1)[:, None]
-    there = count > 0
-    votes = [
+    form, present = answers.form, answers.present
+    b, c = len(form), max(int(form.max(initial=UNREADABLE)) + 1, 2)
+    A, S, V = len(agents.names), len(agents.signals), len(_VOTES)
+    several = A if A > 1 else 0
+    signal, vote, vote_odds = slice(3, 3 + S), slice(3 + S, 3 + S + several), slice(3 + S + several, None)
+    member = form[:, None, :] == np.arange(c)[:, None]  # (b, c, k)
+    odds = np.minimum(np.maximum(odds, -FURTHEST), FURTHEST)
+    table = np.ones((*form.shape, 3 + S + 2 * several))  # a row an answer: what is summed over a class
+    table[..., 1], table[..., 2] = np.maximum(odds, LEAST_WEIGHT), odds
+    table[..., signal] = answers.scaled
+    if several:
+        table[..., vote] = answers.agent[..., None] == np.arange(A)
+        table[..., vote_odds] = table[..., vote] * odds[..., None]
+    if not present.all():
+        member &= present[:, None, :]
+        table *= present[..., None]
+    sums = np.matmul(member.astype(np.float64), table)  # (b, c, ...): over the answers of each class,
+    readable, everything = sums.sum(axis=1), table.sum(axis=1)  # (b, ...): over those in any class, and over all
+    count, weight, n = sums[..., 0], sums[..., 1], np.maximum(everything[:, 0], 1.0)
+    there, at_least_one, share = count > 0, np.maximum(count, 1.0), count / n[:, None]
+    best = np.where(member, odds[:, None, :], -np.inf).max(axis=2)  # (b, c)
+    votes = (
         share,
-        share - _best_other(share),
+        share - largest_other(share),
         np.log(at_least_one),
-        np.where(there, inside, 0.0),
-        np.where(there, inside - np.maximum(outside, -FURTHEST), 0.0),
+        best,
+        best - np.maximum(largest_other(best), -FURTHEST),
         weight,
-        against,
-        np.einsum("bck,bk->bc", M, odds) / at_least_one,
-    ]
-    parts = [np.stack(votes, axis=2), mean, mean - panel_mean[:, None, :]]
-    A = len(agents.names)
-    if A > 1:
-        who = (answers.agent[..., None] == np.arange(A)) & present[..., None]  # (b, k, A)
-        each = np.maximum(who.sum(axis=1), 1)[:, None, :]
-        parts += [np.matmul(M, who) / each, np.matmul(M, who * odds[..., None]) / each]
-    X = np.concatenate(parts, axis=2)
-    X *= there[..., None]
-    logs = np.log(np.where(there, share, 1.0))
-    entropy = -(share * logs).sum(axis=1)
-    unreadable = 1.0 - readable.sum(axis=1) / np.maximum(n, 1)
-    some = readable.any(axis=1)
-    total = np.maximum(readable.sum(axis=1), 1)
-    none = [
+        readable[:, 1, None] - weight,
+        sums[..., 2] / at_least_one,
+    )
+    mean, panel_mean = sums[..., signal] / at_least_one[..., None], everything[:, signal] / n[:, None]
+    entropy = -(share * np.log(np.where(there, share, 1.0))).sum(axis=1)
+    unreadable, some = 1.0 - readable[:, 0] / n, readable[:, 0] > 0
+    none = (
         np.ones(b),
-        np.log(np.maximum(n, 1)),
+        np.log(n),
         unreadable,
         entropy,
         there.sum(axis=1),
-        np.where(some, np.where(readable, odds, -np.inf).max(axis=1, initial=-np.inf), -FURTHEST),
-        np.where(some, (odds * readable).sum(axis=1) / total, -FURTHEST),
-    ]
-    tail = np.concatenate([np.stack(none, axis=1), panel_mean], axis=1)
-    rows = np.zeros((b, c + 1, X.shape[2] + tail.shape[1]), dtype=np.float32)
-    rows[:, :c, : X.shape[2]] = X
-    if exclusive:
-        rows[:, c, X.shape[2] :] = tail
-    else:
-        rows[:, :c, X.shape[2] :] = tail[:, None, :] * there[..., None]
-    return Classes(rows, count, weight * there, np.where(there, inside, -np.inf), entropy, unreadable, n)
+        np.maximum(best.max(axis=1), -FURTHEST),
+        np.where(some, readable[:, 2] / np.maximum(readable[:, 0], 1.0), -FURTHEST),
+    )
+    own = V + 2 * S + 2 * several
+    rows = np.zeros((b, c + 1, own + len(none) + S), dtype=np.float32)
+    for place, column in enumerate(votes):
+        rows[:, :c, place] = column
+    rows[:, :c, V : V + S] = mean
+    rows[:, :c, V + S : V + 2 * S] = mean - panel_mean[:, None, :]
+    if several:
+        each = np.maximum(everything[:, vote], 1.0)[:, None, :]
+        rows[:, :c, V + 2 * S : own - A] = sums[..., vote] / each
+        rows[:, :c, own - A : own] = sums[..., vote_odds] / each
+    panel = rows[:, c:, own:] if exclusive else rows[:, :c, own:]
+    for place, number in enumerate(none):
+        panel[..., place] = number[:, None]
+    panel[..., len(none) :] = panel_mean[:, None, :]
+    rows[:, :c][~there] = 0.0
+    return Classes(rows, count, weight, best, entropy, unreadable, n)
 
 
-def _best_other(values: Floats) -> Floats:
-    """Returns for each class (b, c) the largest value of the other classes, 0 where there is no other."""
-    b, c = values.shape
-    if c == 1:
-        return np.zeros((b, 1))
-    first = values.argmax(axis=1)
-    rest = values.copy()
-    rest[np.arange(b), first] = -np.inf
-    best, second = values.max(axis=1), rest.max(axis=1)
-    return np.asarray(np.where(np.arange(c) == first[:, None], second[:, None], best[:, None]))
+def largest_other(values: Floats) -> Floats:
+    """Returns for each of several columns (b, c) the largest value of the others."""
+    ordered = np.sort(values, axis=1)
+    return np.where(values == ordered[:, -1:], ordered[:, -2:-1], ordered[:, -1:])
 
 
 STATE = ("kept", "second", "none", "log_answers", "share", "lead", "entropy", "classes", "unreadable", "count", "ahead")
@@ -312,30 +308,27 @@ def state_rows(classes: Classes, probability: Floats, kept: Ints) -> NDArray[np.
     `probability` (b, c + 1): of each class and of none; `kept` (b,): the class that is kept, -1 for none.
     """
     b, c = classes.count.shape
-    rows, held = np.arange(b), np.maximum(kept, 0)
-    right = np.where(classes.there, probability[:, :c], 0.0)
-    own = np.where(kept >= 0, right[rows, held], 0.0)
-    rest = right.copy()
-    rest[rows, held] = 0.0
-    count = np.where(kept >= 0, classes.count[rows, held], 0)
-    others = classes.count.copy()
-    others[rows, held] = 0
-    ahead = count - others.max(axis=1, initial=0)
-    n = np.maximum(classes.answers, 1)
-    columns = [
-        own,
-        rest.max(axis=1, initial=0.0),
+    held = np.arange(c) == kept[:, None]  # (b, c)
+    right = probability[:, :c]
+    count = (classes.count * held).sum(axis=1)
+    ahead = count - np.where(held, 0.0, classes.count).max(axis=1)
+    columns = (
+        (right * held).sum(axis=1),
+        np.where(held, 0.0, right).max(axis=1),
         probability[:, c],
-        np.log(n),
-        count / n,
-        ahead / n,
+        np.log(classes.answers),
+        count / classes.answers,
+        ahead / classes.answers,
         classes.entropy,
         classes.there.sum(axis=1),
         classes.unreadable,
         count,
         ahead,
-    ]
-    return np.stack(columns, axis=1).astype(np.float32)
+    )
+    rows = np.empty((b, len(STATE)), dtype=np.float32)
+    for place, column in enumerate(columns):
+        rows[:, place] = column
+    return rows
 
 
 EMPTY_STATE = np.array([[float(name in ("none", "unreadable")) for name in STATE]], dtype=np.float32)
@@ -366,17 +359,15 @@ def pick(way: str, answers: Answers, classes: Classes, probability: Floats, agen
         member = (answers.form[:, None, :] == np.arange(c)[:, None]) & answers.present[:, None, :]
         merit = np.where(member, known[:, None, :], -np.inf).max(axis=2)
     elif way == MAJORITY:
-        merit = classes.count.astype(np.float64)
+        merit = classes.count
     elif way == WEIGHTED:
         merit = classes.weight
     elif way == SUREST:
         merit = classes.best
     else:
         merit = probability[:, :-1]
-    best = np.where(np.isfinite(classes.best), classes.best, 0.0)
-    merit = np.where(classes.there, merit + 1e-6 * best, -np.inf)
-    kept = merit.argmax(axis=1)
-    return np.asarray(np.where(classes.there.any(axis=1), kept, -1))
+    merit = merit + 1e-6 * classes.best  # -inf where there is no class
+    return np.where(classes.there.any(axis=1), merit.argmax(axis=1), -1)
 
 
 def softmax_rows(scores: Floats, there: Mask) -> Floats:
@@ -389,7 +380,7 @@ def softmax_rows(scores: Floats, there: Mask) -> Floats:
 
 def signals_of(
     numbers: Sequence[float] | None, stated: float | None, score: float | None, names: Sequence[str]
-) -> Floats:
+) -> list[float]:
     """Returns the signals (S,) of one answer in the order of `names`, NaN where one is missing.
 
     `numbers`: the terms of its log-probabilities; None where it has none. Minus infinity, the logarithm of what cannot
@@ -397,7 +388,7 @@ def signals_of(
     """
     known: Mapping[str, float] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
     values = {**known, STATED: stated, SCORE: score}
-    return np.array([math.nan if (value := values.get(name)) is None else _bounded(value) for name in names])
+    return [math.nan if (value := values.get(name)) is None else _bounded(value) for name in names]
 
 
 def _bounded(value: float) -> float:

@@ -49,6 +49,7 @@ def panels(
         present=np.ones((n, K), dtype=bool),
         score=right,
         cost=np.full((n, K), np.nan) if cost is None else np.asarray(cost),
+        tokens=np.full((n, K, 2), np.nan),
         questions=("",) * n,
         same=same,
         fingerprint="0" * 64,

@@ -12,7 +12,9 @@ from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_o
 
 def test_outcomes_survive_a_round_trip(tmp_path: Path) -> None:
     questions = [
-        QuestionOutcomes("full", "g", "Who?", "d", {"small": AgentOutcome("x", 1.0, 0.3, 0.2, 5.0, "stated")}),
+        QuestionOutcomes(
+            "full", "g", "Who?", "d", {"small": AgentOutcome("x", 1.0, 0.3, 0.2, 5.0, "stated", None, 9.0, 2.0)}
+        ),
         QuestionOutcomes(
             "logged", "g", agents={"small": AgentOutcome("x", 0.5, -math.inf)}, chosen="ask", propensities={"ask": 0.9}
         ),

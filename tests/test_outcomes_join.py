@@ -20,16 +20,18 @@ from metaprobe.records.outcomes import AgentOutcome, read_outcomes
 from metaprobe.routing.panel import Panel
 
 Record = dict[str, Any]
+TOKENS: Record = {"prompt_tokens": 100, "completion_tokens": 50}
 
 
 def line(name: str, said: str = "Answer: 42", correct: int | None = 1, loss: float = 0.2, **more: Any) -> Record:
     tokens = [{"token": said if at == 3 else "", "logprob": -loss * (1 + at)} for at in range(4)]
     choice = {"message": {"content": said}, "finish_reason": "stop", "logprobs": {"content": tokens}}
-    usage = {"prompt_tokens": 100, "completion_tokens": 50}
     asked = [{"role": "user", "content": f"What is {name}?"}]
     labels = {} if correct is None else {"labels": {"correct": correct}}
     return (
-        {"id": name, "messages": asked, "response": {"model": "m", "choices": [choice], "usage": usage}} | labels | more
+        {"id": name, "messages": asked, "response": {"model": "m", "choices": [choice], "usage": TOKENS}}
+        | labels
+        | more
     )
 
 
@@ -52,9 +54,10 @@ def test_answers_are_joined_by_id_whatever_their_order_and_named_by_file_or_line
     assert [question.id for question in joined.questions] == ["a", "b"]
     a, b = joined.questions
     assert (a.group, a.question, a.dimension, b.group) == ("g", "What is a?", "sums", "b")
-    assert a.agents["small"] == AgentOutcome("42", 1.0, pytest.approx(-0.5), 0.5, 7.0, "logprobs")
-    assert a.agents["expert"] == AgentOutcome("42.", 1.0, 0.9, pytest.approx(200e-6), None, "stated")
-    assert b.agents["small"] == AgentOutcome("7", 0.0, pytest.approx(-0.5), pytest.approx(2000e-6), None, "logprobs")
+    assert a.agents["small"] == AgentOutcome("42", 1.0, pytest.approx(-0.5), 0.5, 7.0, "logprobs", **TOKENS)
+    assert a.agents["expert"] == AgentOutcome("42.", 1.0, 0.9, pytest.approx(200e-6), None, "stated", **TOKENS)
+    cost = pytest.approx(2000e-6)
+    assert b.agents["small"] == AgentOutcome("7", 0.0, pytest.approx(-0.5), cost, None, "logprobs", **TOKENS)
     # An agent that states confidences has none where it stated none, and never a number of another kind.
     assert (b.agents["expert"].confidence, b.agents["expert"].confidence_source) == (None, "")
     assert (joined.notes, joined.accuracy("small"), joined.accuracy("expert")) == ([], 0.5, 1.0)

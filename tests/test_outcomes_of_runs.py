@@ -43,6 +43,7 @@ def test_a_call_costs_by_its_agents_price_before_its_models_before_what_is_recor
     found = outcomes_of([priced(run, cost=cost)], prices=both)[0].agents
     assert found["alpha"].cost_usd == pytest.approx(2 * (100 * 1 + 10 * 2) / 1e6)
     assert found["beta"].cost_usd == pytest.approx(2 * (100 * 3 + 10 * 4) / 1e6)
+    assert (found["beta"].prompt_tokens, found["beta"].completion_tokens) == (200, 20)
     assert outcomes_of([priced(run, cost=cost)])[0].agents["beta"].cost_usd == pytest.approx(2 * cost)
     with pytest.raises(RecordError, match=r"call 0-alpha-assess has no recorded cost.*'alpha' or of 'org/model'"):
         outcomes_of([run])

@@ -11,6 +11,7 @@ from panel_worlds import completion
 from routed_worlds import outcomes
 
 from metaprobe.checkpoints import ContractMismatch
+from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.routing.panel import Panel
@@ -44,7 +45,10 @@ def specialists(n: int = 300) -> list[QuestionOutcomes]:
         for name, chance in chances.items():
             right = rng.random() < chance
             answer = f"right{i}" if right else f"wrong{i} {name}"
-            agents[name] = AgentOutcome(answer, float(right), None, 0.01 if name == "dear" else 0.001)
+            cost = 0.01 if name == "dear" else 0.001  # of 100 tokens that are read and 10 that are written
+            agents[name] = AgentOutcome(
+                answer, float(right), cost_usd=cost, prompt_tokens=100.0, completion_tokens=10.0
+            )
         words = {"maths": "sum of the numbers", "history": "year of the battle"}[topic]
         made.append(QuestionOutcomes(f"q{i}", f"q{i}", f"{words} {i}", "", agents))
     return made
@@ -88,6 +92,25 @@ def test_what_was_spent_is_counted_by_the_checkpoints_prices_where_no_others_are
     assert by_checkpoint["maths"] == pytest.approx(0.001)
     given = asyncio.run(special.ask(clients, messages, budget=1.2, prices={"maths": 0.5, "dear": 9.0})).spent
     assert given["maths"] == 0.5
+
+
+def test_a_price_of_tokens_decides_by_the_mean_tokens_of_training(special: Panel) -> None:
+    words = "sum of the numbers 7"
+    same = {"maths": Price(5.0, 50.0), "history": Price(5.0, 50.0), "dear": Price(50.0, 500.0)}
+    assert special.next(words, None, [], budget=1.2, prices=same) == special.next(words, None, [], budget=1.2)
+    dearer = {**same, "maths": Price(500.0, 5000.0)}
+    by_answer = {"maths": 0.1, "history": 0.001, "dear": 0.01}
+    step = special.next(words, None, [], price=0.01, prices=dearer)
+    assert step == special.next(words, None, [], price=0.01, prices=by_answer)
+    assert step.agent == "dear"
+
+
+def test_a_price_of_tokens_is_refused_before_anybody_is_asked_where_the_training_had_none(team: Panel) -> None:
+    begun: list[object] = []
+    clients = dict.fromkeys(("tiny", "huge"), lambda **_: begun.append(1))
+    with pytest.raises(RecordError, match="prompt_tokens and completion_tokens"):
+        asyncio.run(team.ask(clients, [{"role": "user", "content": "red"}], prices={"tiny": Price(1.0, 2.0)}))
+    assert not begun
 
 
 def test_a_planted_optimum_is_expected_at_a_tenth_of_the_dear_agents_price(special: Panel) -> None:

@@ -88,6 +88,7 @@ class LoggedPanels:
             present=np.ones((n, A), dtype=bool),
             score=usual + self.weight * (self.score[:, None] - usual),
             cost=self.usual(self.cost),
+            tokens=np.full((n, A, 2), np.nan),
             questions=single.questions,
             same=single.same,
             fingerprint=single.fingerprint,

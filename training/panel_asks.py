@@ -109,6 +109,7 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST) 
         right=ordered(part.right),
         score=ordered(part.score),
         cost=cost,
+        tokens=ordered(part.tokens),
         signals=ordered(part.signals),
         present=np.ones((len(rows), A), dtype=bool),
     ).take(np.flatnonzero(priced))
@@ -311,9 +312,21 @@ def _usual(data: Panels) -> Floats:
 
 def mean_prices(data: Panels) -> Floats:
     """Returns mean US dollars for 1,000 answers, (A, D + 1); last over all, which stands for an unseen dimension."""
-    overall = 1000 * data.cost.mean(axis=0)
-    rows = [data.dimension == d for d in range(len(data.dimensions))]
-    return np.stack([*(1000 * data.cost[row].mean(axis=0) if row.any() else overall for row in rows), overall], axis=1)
+    return _by_dimension(1000 * data.cost, data)
+
+
+def mean_tokens(data: Panels) -> Floats:
+    """Returns mean tokens of a prompt and of an answer, (2, A, D + 1); NaN of agents whose tokens are not known."""
+    return np.stack([_by_dimension(data.tokens[..., kind], data) for kind in range(2)])
+
+
+def _by_dimension(values: Floats, data: Panels) -> Floats:
+    """Returns the means (A, D + 1) of what is known among values (n, A); of an unseen dimension those over all."""
+    columns = []
+    for rows in (*(data.dimension == d for d in range(len(data.dimensions))), np.ones(len(data), dtype=bool)):
+        count = np.isfinite(values[rows]).sum(axis=0)
+        columns.append(np.where(count, np.nansum(values[rows], axis=0) / np.maximum(count, 1), np.nan))
+    return np.stack([np.where(np.isfinite(column), column, columns[-1]) for column in columns], axis=1)
 
 
 def _gained(view: View, way: str, rng: np.random.Generator) -> tuple[NDArray[np.float32], Floats]:

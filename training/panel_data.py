@@ -72,6 +72,8 @@ class Panels:
     """(n, K): how good each answer is, in [0, 1]; `right` says whether that is above a half."""
     cost: Floats
     """(n, K): US dollars of each answer, NaN where it is not known."""
+    tokens: Floats
+    """(n, K, 2): tokens of its prompt and of itself, NaN where they are not known."""
     questions: tuple[str, ...]
     """(n,): their texts."""
     same: str
@@ -100,6 +102,7 @@ class Panels:
             present=self.present[rows],
             score=self.score[rows],
             cost=self.cost[rows],
+            tokens=self.tokens[rows],
             questions=tuple(self.questions[row] for row in rows),
         )
 
@@ -262,6 +265,7 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
                     form=None if one.error is not None else _form(question.question, one.answer or untold(name), same),
                     score=one.score,
                     cost=one.cost_usd,
+                    tokens=(_number(one.prompt_tokens), _number(one.completion_tokens)),
                     signals=signals_of(None, one.confidence, None, SIGNALS),
                 )
                 for name, one in sorted(question.agents.items())
@@ -288,9 +292,11 @@ class _Answer:
     """What it says, in a form in which equal answers are equal; None where it cannot be read."""
     score: float | None
     """How good it is, in [0, 1]; None where that is not known."""
-    signals: Floats
+    signals: Sequence[float]
     cost: float | None = None
     """US dollars; None where that is not known."""
+    tokens: tuple[float, float] = (math.nan, math.nan)
+    """Of its prompt and of itself; NaN where they are not known."""
 
     @property
     def right(self) -> float | None:
@@ -316,6 +322,7 @@ def _answer_of(item: Item, run: Run, call: Call, score_by: str) -> _Answer:
         score=run.label("correct", call.id),
         signals=signals_in(read, SIGNALS),
         cost=call.cost_usd,
+        tokens=(call.usage.prompt_tokens or math.nan, call.usage.completion_tokens),
     )
 
 
@@ -394,6 +401,10 @@ def _disagreement(form: Ints, right: Floats) -> str:
     return f"in {several} questions equal answers have different labels, and the majority counts" if several else ""
 
 
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def _arrays(
     rows: Sequence[_Row],
     classes: Callable[[Sequence[str | None]], list[int]],
@@ -410,15 +421,16 @@ def _arrays(
     at = {name: column for column, name in enumerate(dimensions)}
     n = len(rows)
     form, agent = np.full((n, K), UNREADABLE), np.zeros((n, K), dtype=np.int64)
-    score, cost = np.full((n, K), np.nan), np.full((n, K), np.nan)
+    score, cost, tokens = np.full((n, K), np.nan), np.full((n, K), np.nan), np.full((n, K, 2), np.nan)
     signals = np.full((n, K, len(SIGNALS)), np.nan)
     present = np.zeros((n, K), dtype=bool)
     for i, row in enumerate(rows):
         k = len(row.answers)
         form[i, :k] = classes([answer.form for answer in row.answers])
         agent[i, :k] = [place[answer.agent] for answer in row.answers]
-        score[i, :k] = [math.nan if answer.score is None else answer.score for answer in row.answers]
-        cost[i, :k] = [math.nan if answer.cost is None else answer.cost for answer in row.answers]
+        score[i, :k] = [_number(answer.score) for answer in row.answers]
+        cost[i, :k] = [_number(answer.cost) for answer in row.answers]
+        tokens[i, :k] = [answer.tokens for answer in row.answers]
         signals[i, :k] = [answer.signals for answer in row.answers]
         present[i, :k] = True
     right = np.where(np.isnan(score), np.nan, score > 0.5)
@@ -441,6 +453,7 @@ def _arrays(
         present=present,
         score=score,
         cost=cost,
+        tokens=tokens,
         questions=tuple(row.question for row in rows),
         same=same,
         fingerprint=fingerprint,

@@ -7,7 +7,7 @@ costs its answer, and the others go on. Each answer that came is scored and logg
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_ask import PanelAnswered
+from metaprobe.routing.panel_ask import PanelAnswered, spent_on
 from metaprobe.serving.http.bodies import REQUESTS, aside, read_json_body, while_connected
 from metaprobe.serving.http.exchange import Declined, failure_in, failure_of_whole, no_logprobs
 from metaprobe.serving.http.guard import trial_id
@@ -162,6 +162,7 @@ class _Asking:
         account: dict[str, Any] = {}
         messages = _messages(self.chat)
         models = {name: one.model for name, one in chooser.upstreams.items()}
+        dimension = self.tags.get(DIMENSION, "")
         try:
             answered = await chooser.panel.ask(
                 {name: partial(self._create, name) for name in models},
@@ -169,12 +170,14 @@ class _Asking:
                 model=models,
                 price=chooser.settings.panel_price,
                 budget=chooser.settings.panel_budget,
-                prices=chooser.prices,
-                dimension=self.tags.get(DIMENSION, ""),
+                dimension=dimension,
                 request_id=str(self.request.scope.get(SCOPE_CALLERS_ID) or ""),
             )
             kept = answered.response or next(iter(answered.responses), None)
-            account = _account(answered)
+            means = chooser.panel.mean_prices(dimension)
+            # The panel's budget is kept by the prices that it learned: these only count what was spent.
+            spent = spent_on(answered.agents, answered.responses, chooser.prices, means)
+            account = _account(replace(answered, spent=spent))
         except RecordError as error:
             raise Refusal(400, "invalid_request", str(error)) from error
         except Exception as error:  # an answer that came is paid for, and must reach its caller

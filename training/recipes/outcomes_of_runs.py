@@ -96,7 +96,16 @@ def _outcome(
         if not confidences.asks(agent):
             asked = [call for call in asked if call.stage != ASSESS]
     cost = sum(_price(call, prices) for call in asked)
-    return AgentOutcome("", known.score, confidence, cost, known.latency_ms, source)
+    told = all(call.usage.prompt_tokens for call in asked)
+    return AgentOutcome(
+        score=known.score,
+        confidence=confidence,
+        cost_usd=cost,
+        latency_ms=known.latency_ms,
+        confidence_source=source,
+        prompt_tokens=sum(call.usage.prompt_tokens for call in asked) if told else None,
+        completion_tokens=sum(call.usage.completion_tokens for call in asked) if told else None,
+    )
 
 
 def assessment_part(

@@ -63,7 +63,7 @@ from metaprobe.training.gaps import gaps_of
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.logged import LoggedPanels, logged_panels
 from metaprobe.training.options import PanelOptions, RouterOptions
-from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks
+from metaprobe.training.panel_asks import by_agent, cross_played, fit_asks, mean_tokens
 from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
 from metaprobe.training.panel_fit import (
     FEWEST,
@@ -310,7 +310,7 @@ def fit_whom_to_ask(
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
     fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
     curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
-    return WhomToAsk(Asks(curves, fitted.price, fitted.words), fitted.gain, held, laid.groups), ""
+    return WhomToAsk(Asks(curves, fitted.price, fitted.words, mean_tokens(laid)), fitted.gain, held, laid.groups), ""
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
