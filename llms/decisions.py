@@ -4,20 +4,18 @@ A request ends with the message of `records.decisions.questions_message`. The ca
 text, JSON in the server's own form, so that it is kept, cached and replayed as any other call.
 """
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Self
+from typing import Any, Unpack
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.endpoint import Endpoint, EndpointLLM, Sleep, address_of
+from metaprobe.llms.endpoint import EndpointLLM, Reach
 from metaprobe.llms.pricing import DECISION_PRICES, Price, price_of
 from metaprobe.records.decisions import QUESTIONS, decision_answers, read_questions
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.types import Call, Message, Usage
 
-SCHEME = "decisions:"
 DECISIONS = "/decisions"
 ROLES = ("user", "system", "developer", "assistant")
 LONG_PROMPT = 272_000
@@ -31,6 +29,8 @@ class DecisionsLLM(EndpointLLM):
     readable answer, and is asked for again. The options mean the same as in `OpenAILLM`.
     """
 
+    SCHEME = "decisions:"
+
     def __init__(
         self,
         model: str,
@@ -38,40 +38,16 @@ class DecisionsLLM(EndpointLLM):
         base_url: str | None = None,
         revision: str = "unknown",
         prices: Mapping[str, Price] | None = None,
-        concurrency: int = 16,
-        timeout_s: float = 120.0,
-        attempts: int = 6,
-        max_wait_s: float = 60.0,
-        sleep: Sleep = asyncio.sleep,
+        **reach: Unpack[Reach],
     ) -> None:
         """Raises `LLMError` for an empty name, and for an address that is none."""
-        if not model:
-            raise LLMError("the decision model has no name; expected decisions:MODEL or decisions:MODEL@URL")
-        self.name = model
-        self.revision = revision
-        self._endpoint = Endpoint(
-            base_url,
-            concurrency=concurrency,
-            timeout_s=timeout_s,
-            attempts=attempts,
-            max_wait_s=max_wait_s,
-            sleep=sleep,
-        )
+        super().__init__(model, base_url, revision, **reach)
         self._price = price_of(model, self._endpoint.host, prices, DECISION_PRICES)
-
-    @classmethod
-    def parse(cls, spec: str, **options: Any) -> Self:
-        """From `decisions:MODEL`, or `decisions:MODEL@http://host:port/v1`; `options` as in the constructor."""
-        model, url = address_of(spec, SCHEME)
-        return cls(model, base_url=url, **options)
-
-    def __repr__(self) -> str:
-        return f"DecisionsLLM({self.name!r}, endpoint={self._endpoint.address!r})"
 
     @property
     def asked_how(self) -> str:
         """The address, on which answers depend; nothing secret."""
-        return f"{SCHEME}{self._endpoint.address}"
+        return f"{self.SCHEME}{self.endpoint}"
 
     @property
     def capabilities(self) -> Capabilities:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -199,11 +199,11 @@ class Endpoint:
         self,
         url: str | None,
         *,
-        concurrency: int,
-        timeout_s: float,
-        attempts: int,
-        max_wait_s: float,
-        sleep: Sleep,
+        concurrency: int = 16,
+        timeout_s: float = 120.0,
+        attempts: int = 6,
+        max_wait_s: float = 60.0,
+        sleep: Sleep = asyncio.sleep,
         key_variable: str = KEY_VARIABLE,
     ) -> None:
         """`key_variable`: the environment variable that holds the key. The other arguments: see `OpenAILLM`."""
@@ -297,10 +297,42 @@ class Endpoint:
         return door
 
 
-class EndpointLLM:
-    """A model behind an endpoint. `async with` closes its connections at the end."""
+class Reach(TypedDict, total=False):
+    """How an endpoint is asked: see `OpenAILLM`."""
 
-    _endpoint: Endpoint
+    concurrency: int
+    timeout_s: float
+    attempts: int
+    max_wait_s: float
+    sleep: Sleep
+
+
+class EndpointLLM:
+    """A model behind an endpoint. A class made from this one says what is asked, and reads the answers."""
+
+    SCHEME: str
+    """Beginning of the names of such models, with its colon."""
+
+    def __init__(self, model: str, base_url: str | None, revision: str, **reach: Unpack[Reach]) -> None:
+        """Raises `LLMError` for an empty name, and for an address that is none."""
+        if not model:
+            raise LLMError(f"the model has no name; expected {self.SCHEME}MODEL or {self.SCHEME}MODEL@URL")
+        self.name, self.revision = model, revision
+        self._endpoint = Endpoint(base_url, **reach)
+
+    @classmethod
+    def parse(cls, spec: str, **options: Any) -> Self:
+        """From `SCHEME:MODEL`, or `SCHEME:MODEL@http://host:port/v1`; `options` as in the constructor."""
+        model, url = address_of(spec, cls.SCHEME)
+        return cls(model, base_url=url, **options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, endpoint={self.endpoint!r})"
+
+    @property
+    def endpoint(self) -> str:
+        """The address, without anything secret."""
+        return self._endpoint.address
 
     async def __aenter__(self) -> Self:
         return self

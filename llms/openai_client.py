@@ -1,18 +1,17 @@
 """Any endpoint that speaks OpenAI's chat completions: OpenAI itself, vLLM, SGLang, llama.cpp, and most others."""
 
-import asyncio
 import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import numpy as np
 import openai
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
-from metaprobe.llms.endpoint import Endpoint, EndpointError, EndpointLLM, Sleep, address_of
+from metaprobe.llms.endpoint import EndpointError, EndpointLLM, Reach
 from metaprobe.llms.pricing import OPENAI_HOST, Price, price_of
 from metaprobe.records.answer_stream import AnswerStream
 from metaprobe.records.errors import InvalidResponse
@@ -204,6 +203,8 @@ class OpenAILLM(EndpointLLM):
     longer one is an error at once. `attempts`: the first included. `sleep`: waits between them.
     """
 
+    SCHEME = "openai:"
+
     def __init__(
         self,
         model: str,
@@ -217,30 +218,17 @@ class OpenAILLM(EndpointLLM):
         revision: str = "unknown",
         prices: Mapping[str, Price] | None = None,
         extra_body: Mapping[str, Any] | None = None,
-        concurrency: int = 16,
-        timeout_s: float = 120.0,
-        attempts: int = 6,
-        max_wait_s: float = 60.0,
-        sleep: Sleep = asyncio.sleep,
+        **reach: Unpack[Reach],
     ) -> None:
         """Raises `LLMError` for an empty name, fewer than 0 alternatives, or fields that a request says otherwise."""
-        if not model or top_logprobs < 0:
-            raise LLMError(f"model {model!r}, top_logprobs {top_logprobs}: expected a name, and at least 0")
+        super().__init__(model, base_url, revision, **reach)
+        if top_logprobs < 0:
+            raise LLMError(f"top_logprobs is {top_logprobs}; expected at least 0")
         if taken := _SAID_OTHERWISE & set(extra_body or ()):
             raise LLMError(f"extra_body holds {', '.join(sorted(taken))}: a call would be recorded with other values")
-        self.name = model
-        self.revision = revision
         self._given_form = schema_form
         self.schema_form: SchemaForm = schema_form
         """Form in which a JSON Schema is sent; `auto` until the endpoint has taken one."""
-        self._endpoint = Endpoint(
-            base_url,
-            concurrency=concurrency,
-            timeout_s=timeout_s,
-            attempts=attempts,
-            max_wait_s=max_wait_s,
-            sleep=sleep,
-        )
         self._top_logprobs = top_logprobs
         self._logprobs = logprobs
         self._logprobs_mode: LogprobsMode = logprobs_mode
@@ -248,20 +236,6 @@ class OpenAILLM(EndpointLLM):
         self._price = price_of(model, self._endpoint.host, prices)
         self.extra_body = dict(extra_body or {})
         self._has_warned = False
-
-    @classmethod
-    def parse(cls, spec: str, **options: Any) -> Self:
-        """From `openai:MODEL`, or `openai:MODEL@http://host:port/v1`; `options` as in `OpenAILLM`."""
-        model, url = address_of(spec, "openai:")
-        return cls(model, base_url=url, **options)
-
-    def __repr__(self) -> str:
-        return f"OpenAILLM({self.name!r}, endpoint={self.endpoint!r})"
-
-    @property
-    def endpoint(self) -> str:
-        """The address, without anything secret."""
-        return self._endpoint.address
 
     @property
     def asked_how(self) -> str:
