@@ -1,4 +1,4 @@
-"""What another policy would have earned, estimated from decisions that were logged with their propensities.
+"""The mean reward that another policy would have had, from decisions that were logged with their propensities.
 
 One decision a question; needs scipy (`metaprobe[train]`). Letters: n questions, A actions; x a question, a the action
 taken, r its reward, p(b|x) the probability with which the logging policy took action b, q(b|x) that of the evaluated
@@ -187,7 +187,7 @@ def _effective(weight: Floats, member: NDArray[np.intp]) -> float:
 def _interval(
     above: Floats, below: Floats, size: float, member: NDArray[np.intp], level: float
 ) -> tuple[Interval, float]:
-    """Of sum above / sum below, and its standard error by the jackknife that leaves out one of G groups at a time:
+    """Returns the interval of sum above / sum below, and its standard error by the jackknife over G groups:
 
     error^2 = (G - 1) / G sum over groups of (value without the group - value)^2.
 

@@ -1,1 +1,1 @@
-"""What happens in production: scores are logged, labels come back, quality is estimated and watched."""
+"""Answers in production: scores are logged, labels come back, quality is estimated and watched."""

@@ -34,7 +34,7 @@ class LabelRecord:
     """One thing that a record says of an answer."""
 
     name: str
-    """What was judged, such as `correctness`; empty where the product has one kind only."""
+    """Name of the judged quality, such as `correctness`; empty where the product has one kind only."""
     request_id: str
     value: Any
     who: str
@@ -45,7 +45,7 @@ class LabelRecord:
     word: str = ""
     """The word that the product keeps beside a score."""
     direction: str = ""
-    """As the record states it: `maximize`, `minimize`, or another word, with which the value means nothing."""
+    """Direction that the record states: `maximize`, `minimize`, or another word, with which the value means nothing."""
     source: str = ""
     """`human`, `program` or `judge`; empty where the record is the user's own and does not say."""
     why_not: str = ""

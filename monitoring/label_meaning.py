@@ -1,4 +1,4 @@
-"""What each judgement of a label file means: right, wrong, unsure, or nothing, and why."""
+"""The meaning of each judgement of a label file: right, wrong, unsure, or none, and why."""
 
 import operator
 import re
@@ -86,7 +86,7 @@ def _fits(wanted: str, value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a judgement is taken for."""
+    """A judgement, and what it is taken for."""
 
     judgement: LabelRecord
     note: str

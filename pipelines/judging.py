@@ -87,7 +87,7 @@ QUESTIONS: list[dict[str, Any]] = [
         "explicit instruction, or makes no sense.",
     },
 ]
-"""What a decision model is asked: the criteria of the prompt `judge`."""
+"""Questions to a decision model: the criteria of the prompt `judge`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Check:
     status: Status
     criteria: tuple[Criterion, ...]
     reference: str
-    """What the answers were compared with, as a clause."""
+    """A clause: the answers or figures compared with."""
     more: int | None
     """About how many more labels would tell; None where it is told, or where no number of labels would tell."""
     reasons: tuple[str, ...]

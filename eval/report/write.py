@@ -141,7 +141,7 @@ def _asked(comparison: Comparison) -> Section:
 
 
 def _glance(comparison: Comparison) -> Section:
-    """What to do, and what the model says beside what was learned; without stated numbers what is free."""
+    """Advice, and what the model says beside what was learned; without stated numbers what is free."""
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     first = stated or next(iter(comparison.controls), None)
     titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}

@@ -58,7 +58,7 @@ LEVELS_UNKNOWN = "the expected level is known and no probability of each: probab
 
 @dataclass(slots=True)
 class Subject:
-    """What a request asks about."""
+    """Subject of a request."""
 
     messages: list[Message] = field(default_factory=list)
     unread: str = ""

@@ -20,7 +20,7 @@ their square."""
 
 
 class _About(msgspec.Struct):
-    """What a request says beside its answers."""
+    """Fields of a request beside its answers."""
 
     agents: list[str | None] | None = None
     dimension: str | None = None

@@ -153,7 +153,7 @@ def some_missing(inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedBlend:
-    """What is exported: calibrated log-odds of each input, and the weights of each set of inputs."""
+    """The exported model: calibrated log-odds of each input, and the weights of each set of inputs."""
 
     parts: Mapping[str, LinearScore]
     """Input -> its calibrated log-odds."""
