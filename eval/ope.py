@@ -187,7 +187,7 @@ def _effective(weight: Floats, member: NDArray[np.intp]) -> float:
 def _interval(
     above: Floats, below: Floats, size: float, member: NDArray[np.intp], level: float
 ) -> tuple[Interval, float]:
-    """Returns the interval of sum above / sum below, and its standard error by leaving out one of G groups at a time:
+    """Returns the interval of sum above / sum below, and its standard error by the jackknife over G groups:
 
     error^2 = (G - 1) / G sum over groups of (value without the group - value)^2.
 
