@@ -315,7 +315,7 @@ class _Row:
 
 def _answer_of(item: Item, run: Run, call: Call, score_by: str) -> _Answer:
     """Returns an answer of a run. One that did not end by itself cannot be read."""
-    read = read_call(item, run, call, score_by)
+    read = read_call(item, call, run, score_by)
     return _Answer(
         agent=read.agent,
         form=None if read.cut else canonical(item, read.text) or None,
