@@ -182,16 +182,18 @@ def questions_in_store(path: Path, stage: str | None = None, score_by: str = "")
             if stage == call.stage or (stage is None and (not labelled or call.stage in labelled)):
                 name = f"{item.task}/{item.id}".strip("/")
                 question = found.setdefault(name, AskedQuestion(item.question, item.choices, item.dimension))
-                question.add([(call.id, read_call(item, call, run, score_by))], run.label("correct", call.id))
+                question.add([(call.id, read_of_run(run, call, score_by))], run.label("correct", call.id))
     return found
 
 
-def read_call(item: Item, call: Call, run: Run | None = None, score_by: str = "") -> PanelAnswer:
-    """Returns the answer of a call about an item, with what its run, where there is one, stated or decided of it."""
-    answer = replace(answer_in_call(call), text=final_answer(item, call.text))
-    if run is None:
-        return answer
-    answer = replace(answer, stated=run.stated("confidence", call.id))
+def read_call(item: Item, call: Call, stated: float | None = None) -> PanelAnswer:
+    """Returns the answer of a recorded call to an item. `stated`: the confidence that its agent stated."""
+    return replace(answer_in_call(call), text=final_answer(item, call.text), stated=stated)
+
+
+def read_of_run(run: Run, call: Call, score_by: str = "") -> PanelAnswer:
+    """Returns the answer of a call of a run, with what was stated and, with `score_by`, decided of it."""
+    answer = read_call(run.item, call, run.stated("confidence", call.id))
     return scored_by(score_by, answer, run.decisions_about(call.id)) if score_by else answer
 
 

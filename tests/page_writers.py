@@ -125,6 +125,13 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/decisions/served.py",
+        {
+            "docs/research/rubric.md#learned": number("MEASURED", "served_decisions", "learned", "real", "auroc", 0),
+            "docs/text.md#speed": number("MEASURED", "served_decisions", "speed", "1", "p50_ms"),
+        },
+    ),
+    Writer(
         "research/quality/bundled.py",
         {"docs/research/bundled.md#bundled-controls": number("MEASURED", "bundled_controls", "pooled", "estimate")},
     ),

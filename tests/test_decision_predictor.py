@@ -16,8 +16,9 @@ from metaprobe.cli import main
 from metaprobe.probes.decisions import DecisionPredictor
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
+from metaprobe.records.types import DecisionAnswer, Item, Label, Run
 from metaprobe.training.options import WrongOptions
+from research.decisions.served import rubric_runs
 
 JUDGE = "luna@luna-1"
 LEVELS = ("low", "mid", "high")
@@ -184,33 +185,11 @@ def test_a_panel_keeps_the_answer_that_the_decision_model_is_surer_of(tmp_path: 
 RUBRIC = DATA / "llm_rubric_judge" / "data.jsonl"
 
 
-def rubric_runs() -> list[Run]:
-    """Synthetic talks of LLM-Rubric: whether people rated them 3 or 4, and gpt-3.5's levels of nine questions."""
-    rows = [json.loads(line) for line in RUBRIC.read_text(encoding="utf-8").splitlines()]
-    runs = []
-    for row in rows:
-        if row["source"] != "synth" or row["human"]["Q0"] < 1:
-            continue
-        name, answers = row["id"], []
-        for question, of in row["judge"].items():
-            shares = [p / sum(of["probs"]) for p in of["probs"]]
-            told = {"options": tuple("1234"), "probabilities": tuple(shares), "source": row["judge_model"]}
-            value = sum(level * p for level, p in enumerate(shares))
-            answers.append(DecisionAnswer(call_id=name, question=question, kind="score", value=value, **told))
-        label = Label(name, "correct", float(row["human"]["Q0"] >= 3), "human")
-        call = Call(id=name, stage="answer", model="dialogue")
-        item = Item(name, "", group=row["text_id"])
-        runs.append(
-            Run(name, "import", row["annotator"], item, (call,), labels=(label,), decision_answers=tuple(answers))
-        )
-    return runs
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not RUBRIC.is_file(), reason="LLM-Rubric's data are not on this machine")
 def test_on_ratings_of_people_it_learns_and_says_that_the_rater_is_most_of_it(tmp_path: Path) -> None:
     """The rater is the way of asking, and so a run of its own with its own base rate."""
-    RunStore(tmp_path / "runs").append(rubric_runs())
+    RunStore(tmp_path / "runs").append(rubric_runs(RUBRIC, "synth"))
     made = metaprobe.train_quality([tmp_path / "runs"], out=tmp_path / "out", reads="decisions")
     metrics = made.manifest.metrics
     assert metrics["auroc"].low > 0.6

@@ -18,7 +18,7 @@ from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, signals_in, untold
-from metaprobe.routing.panel_lines import questions_in_file, read_call
+from metaprobe.routing.panel_lines import questions_in_file, read_of_run
 from metaprobe.routing.panel_rows import (
     LEVELS,
     SCORE,
@@ -315,7 +315,7 @@ class _Row:
 
 def _answer_of(item: Item, run: Run, call: Call, score_by: str) -> _Answer:
     """Returns an answer of a run. One that did not end by itself cannot be read."""
-    read = read_call(item, call, run, score_by)
+    read = read_of_run(run, call, score_by)
     return _Answer(
         agent=read.agent,
         form=None if read.cut else canonical(item, read.text) or None,

@@ -109,7 +109,7 @@ def _labelled(run: Run, call: Call) -> bool:
 
 
 def _answer(run: Run, call: Call, agent: str) -> _Answer:
-    read = read_call(run.item, call, run)
+    read = read_call(run.item, call, run.stated("confidence", call.id))
     return _Answer(
         agent=agent,
         form=None if read.cut else read.text.strip() or None,

@@ -1,0 +1,171 @@
+"""What the page of decisions says in numbers: learning from decisions on people's ratings, and answering many at once.
+
+python -m research.decisions.served learned --data DATA
+python -m research.decisions.served speed
+python -m research.decisions.served page
+"""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from starlette.requests import Request
+
+import metaprobe
+from metaprobe.eval.metrics.bootstrap import Interval
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, DecisionAnswer, Item, Label, Run
+from metaprobe.serving.http.bodies import Scoring
+from metaprobe.serving.http.decisions import DecisionDesk
+from metaprobe.serving.http.judges import load_judges
+from metaprobe.serving.http.metrics import Metrics
+from metaprobe.serving.http.settings import Settings
+from research.blocks import markdown, write
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
+PAGE = ROOT / "docs" / "text.md"
+RUBRIC_PAGE = ROOT / "docs" / "research" / "rubric.md"
+FIGURES = (
+    ("auroc", "AUROC, rater known"),
+    ("auroc_of_run_identity", "AUROC of the rater alone"),
+    ("auroc_gain_over_strongest_control", "gain over the strongest control"),
+    ("auroc_within_runs", "AUROC within a rater"),
+)
+"""Figure of the checkpoint, and what the page calls it: a rater is a run here, with a base rate of its own."""
+REQUESTS, WORDS = 200, 200
+QUESTIONS = (1, 400)
+
+
+def rubric_runs(file: Path, source: str) -> Iterator[Run]:
+    """Yields talks of LLM-Rubric with whether a person rated them 3 or 4, and gpt-3.5's levels of nine questions.
+
+    The rater is the way of asking. Ratings of 0, which the files do not explain, are left out.
+    """
+    for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+        if row["source"] != source or row["human"]["Q0"] < 1:
+            continue
+        name, answers = row["id"], []
+        for question, of in row["judge"].items():
+            shares = [p / sum(of["probs"]) for p in of["probs"]]
+            told = {"options": tuple("1234"), "probabilities": tuple(shares), "source": row["judge_model"]}
+            value = sum(level * p for level, p in enumerate(shares))
+            answers.append(DecisionAnswer(call_id=name, question=question, kind="score", value=value, **told))
+        label = Label(name, "correct", float(row["human"]["Q0"] >= 3), "human")
+        call, item = Call(id=name, stage="answer", model="dialogue"), Item(name, "", group=row["text_id"])
+        yield Run(name, "import", row["annotator"], item, (call,), labels=(label,), decision_answers=tuple(answers))
+
+
+@click.group()
+def main() -> None:
+    """Measure, write the block."""
+
+
+def _keep(name: str, figures: dict[str, Any]) -> None:
+    held = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    text = json.dumps({**held, name: figures}, indent=1, sort_keys=True)
+    MEASURED.write_text(text + "\n", encoding="utf-8")
+
+
+@main.command("learned")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+def learned_command(data: Path) -> None:
+    """Trains on the decisions about synthetic and real talks."""
+    figures = {}
+    for name, source in (("synthetic", "synth"), ("real", "real")):
+        with tempfile.TemporaryDirectory() as folder:
+            RunStore(Path(folder) / "runs").append(rubric_runs(data / "llm_rubric_judge" / "data.jsonl", source))
+            made = metaprobe.train_quality([Path(folder) / "runs"], out=Path(folder) / "out", reads="decisions")
+        manifest = made.manifest
+        figures[name] = {
+            "n": manifest.training.n,
+            "texts": manifest.training.groups,
+            "read": list(manifest.contract["features"]),
+            **{key: _packed(manifest.metrics[key]) for key, _ in FIGURES if key in manifest.metrics},
+        }
+        click.echo(f"{name}: {figures[name]}")
+    _keep("learned", figures)
+
+
+def _packed(value: Interval) -> list[float]:
+    return [round(float(number), 4) for number in (value.estimate, value.low, value.high)]
+
+
+@main.command("speed")
+def speed_command() -> None:
+    """Times decision requests to a reader of words, without HTTP, in seconds of the processor."""
+    rng, letters = np.random.default_rng(0), [f"word{i}" for i in range(4000)]
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [
+            {
+                "question": f"Is it {i}?",
+                "answer": " ".join([*rng.choice(letters, 40), "good" * (i % 2)]),
+                "correct": i % 2,
+            }
+            for i in range(400)
+        ]
+        file = Path(folder) / "lines.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        asked = [f"correct=Is the answer right in the sense {i}?" for i in range(max(QUESTIONS))]
+        made = metaprobe.train_text(file, out=Path(folder) / "reader", folds=2, questions=asked)
+        settings = Settings(checkpoint=made.path, auth=False)
+        judges = load_judges(settings, Metrics())
+        desk = DecisionDesk(settings, judges, None, Scoring())
+        figures: dict[str, Any] = {"requests": REQUESTS, "words": WORDS}
+        for count in QUESTIONS:
+            figures[str(count)] = _timed(desk, [one.partition("=")[2] for one in asked[:count]], letters, rng)
+    click.echo(figures)
+    _keep("speed", figures)
+
+
+def _timed(desk: DecisionDesk, asked: list[str], letters: list[str], rng: np.random.Generator) -> dict[str, float]:
+    request = Request({"type": "http", "headers": [], "query_string": b""})
+    questions = [{"type": "predicate", "instructions": text} for text in asked]
+    spent, answered, runs = [], 0, 0
+    with asyncio.Runner() as runner:
+        for _ in range(REQUESTS):
+            said = [" ".join(rng.choice(letters, n)) for n in (WORDS // 4, WORDS - WORDS // 4)]
+            given = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), said, strict=True)]
+            body = json.dumps({"model": "mine", "input": given, "questions": questions}).encode()
+            started = time.process_time()
+            decision = runner.run(desk.answer(body, request))
+            spent.append(time.process_time() - started)
+            answered += sum(answer["type"] == "predicate" for answer in decision["answers"])
+            runs += len(decision["metaprobe"]["verdicts"])
+    figures = {f"p{q}_ms": round(float(np.percentile(spent, q)) * 1e3, 2) for q in (50, 99)}
+    return figures | {"answered": answered / REQUESTS, "runs": runs / REQUESTS}
+
+
+@main.command("page")
+def page_command() -> None:
+    """Writes the blocks into docs/research/rubric.md and docs/text.md."""
+    figures = json.loads(MEASURED.read_text(encoding="utf-8"))
+    rows = []
+    for name, of in figures["learned"].items():
+        cells = ["{:.3f} [{:.3f}, {:.3f}]".format(*of[key]) if key in of else "-" for key, _ in FIGURES]
+        rows.append([name, f"{of['n']} ({of['texts']})", ", ".join(of["read"][:4]), *cells])
+    head = ["talks", "ratings (texts)", "reads", *(name for _, name in FIGURES)]
+    write(RUBRIC_PAGE, "learned", [*markdown(head, rows), ""])
+    speed = figures["speed"]
+    timed = [
+        f"{count} questions: {speed[str(count)]['p50_ms']} ms (median; p99 {speed[str(count)]['p99_ms']}), "
+        f"{speed[str(count)]['answered']:g} answered by {speed[str(count)]['runs']:g} run of the checkpoint"
+        for count in QUESTIONS
+    ]
+    text = (
+        f"Read, answered and written without HTTP by a reader of words, texts of {speed['words']} words, "
+        f"{speed['requests']} requests, in a processor's time on a busy machine: {'; '.join(timed)}."
+    )
+    reader = "[text reader](text-reader.md#what-it-is-worth)"
+    more = f"One decision by words alone is timed with the {reader}; a 135M adapter was not timed."
+    write(PAGE, "speed", [f"{text} {more}", ""])
+
+
+if __name__ == "__main__":
+    main()
