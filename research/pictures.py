@@ -127,6 +127,15 @@ def demo() -> Iterable[Row]:
         yield row["method"], ends, kinds.get(row["family"], FREE)
 
 
+def judges() -> Iterable[Row]:
+    of = read("judges")["asap-debate-scaffold"]["targets"]["not critical, program"]
+    for window in [name for name in of["stopping"] if name.startswith("terms")]:
+        stop = of["stopping"][window]
+        yield f"{window.partition(', ')[2]}: AUROC of the critical flag", of["methods"][window]["auroc"], LEARNED
+        yield "sound arguments stopped with the critical ones", stop["lost"], STATED
+        yield "tokens saved", stop["saved"], FREE
+
+
 def ladder() -> Iterable[Row]:
     for name, found in read("equal_terms")["sets"].items():
         for kind in ("pooled", "within runs"):
@@ -224,6 +233,9 @@ PICTURES = {
     ),
     "bundled": Picture("bundled:quality over each control, within runs", GAIN, 0, bundled),
     "demo": Picture("The demo: who distinguishes right from wrong answers", "AUROC with 95 % interval", 0.5, demo),
+    "judges": Picture(
+        "What each window says, and stopping there costs and saves", "AUROC, or share; 95 % interval", 0.5, judges
+    ),
     "ladder": Picture("The predictor over the free number that is best on the very answers", GAIN, 0, ladder),
     "loop": Picture("How often an interval of 95 % holds the truth after a shift", "share of replays", 0.95, loop),
     "panel": Picture("The kept answer over simple ways to keep one", "points of accuracy with 95 % interval", 0, panel),

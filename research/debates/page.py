@@ -1,0 +1,239 @@
+"""The page on judges of arguments, from docs/measured/judges.json; research/pictures.py draws its picture.
+
+python -m research.debates.page
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from research.blocks import markdown, write
+from research.debates.measure import (
+    COUNTS,
+    DECISIONS,
+    EARLY,
+    FEW_LABELS,
+    MEASURED,
+    PAGE,
+    PROGRAM,
+    RUNGS,
+    STORES,
+    TARGETS,
+    TEXT_JUDGE,
+    Early,
+)
+
+TARGET = "not critical, program"
+"""The target that the page opens with."""
+WINDOWS = (*COUNTS, 0)
+AIM, SHARE = 0.03, 0.9
+"""Gain in AUROC over the strongest control, and share of what the whole argument gives, that were aimed at."""
+
+Figures = dict[str, Any]
+
+
+@click.command()
+def page_command() -> None:
+    """Write the blocks of the page and of its page of tables."""
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    stores = {name: measured[name] for name in STORES if name in measured}
+    learned = {name: targets for name, of in stores.items() if (targets := learned_of(of))}
+    largest = max(learned, key=lambda name: int(learned[name][TARGET]["n"]))
+    write(PAGE, "answer", [*answer(STORES[largest], learned[largest]), ""])
+    write(PAGE, "judges", [*table_of(learned[largest][TARGET], stores[largest]["price"]), ""])
+    write(PAGE, "verdict", [*verdict(learned), ""])
+    lines: list[str] = []
+    for name, target, of in by_program(learned):
+        lines += [f"### {STORES[name]}: {target}", "", *table_of(of, stores[name]["price"]), ""]
+    write(PAGE, "judges-all", [*lines, *left_out(stores), ""])
+    write(PAGE, "judges-text", [*of_text(learned), ""])
+    lines = []
+    for name, target, of in by_program(learned):
+        lines += [f"### {STORES[name]}: {target}", "", *windows(of), ""]
+    write(PAGE, "judges-windows", lines)
+    write(PAGE, "judges-held", [*held(learned), ""])
+
+
+def by_program(learned: Figures) -> Iterator[tuple[str, str, Figures]]:
+    """Yields store, target and figures of what a program labelled."""
+    for name, targets in learned.items():
+        for target, of in targets.items():
+            if TARGETS[target][0] == PROGRAM:
+                yield name, target, of
+
+
+def answer(title: str, targets: Figures) -> list[str]:
+    """Returns what the page opens with, of the largest set of debates."""
+    of = targets[TARGET]
+    early, whole = (spread(of["methods"][Early("terms", k).name]["auroc"]) for k in (EARLY, 0))
+    stop = of["stopping"][Early("terms", EARLY).name]
+    asked = [f"the {judge} has AUROC {spread(of['methods'][judge]['auroc'])}" for judge in asked_of(of)]
+    return [
+        f"Of {of['n']} arguments ({title}) a program calls {1 - of['good']:.0%} critical. On them {', '.join(asked)};",
+        f"the terms of their own log-probabilities, which ask nobody, have {whole}, and {early} after {EARLY} tokens.",
+        f"Something learned is {AIM} ahead of the strongest control, by an interval, on {len(ahead_of(targets))} of",
+        f"{len(targets)} targets. To stop after {EARLY} tokens what looks critical catches {stop['caught'][0]:.0%} of",
+        f"the critical arguments, and stops {stop['lost'][0]:.0%} of the sound ones.",
+    ]
+
+
+def ahead_of(targets: Figures) -> list[str]:
+    """Returns the targets on which anything learned is ahead of the strongest control as was aimed at."""
+    return [
+        target
+        for target, of in targets.items()
+        if any(row["gain"][1] > 0 and row["gain"][0] >= AIM for name, row in of["methods"].items() if is_learned(name))
+    ]
+
+
+def learned_of(store: Figures) -> Figures:
+    """Returns the targets of a store from which something was learned."""
+    return {target: of for target, of in store["targets"].items() if not of.get("lacking")}
+
+
+def left_out(stores: Figures) -> list[str]:
+    """Returns a line for each target that has too few arguments of one kind."""
+    return [
+        f"- {STORES[name]}: {target}: nothing is learned, for {of['lacking']}."
+        for name, store in stores.items()
+        for target, of in store["targets"].items()
+        if of.get("lacking")
+    ]
+
+
+def spread(value: Sequence[float] | None, *, signed: bool = False) -> str:
+    """An estimate with its interval."""
+    style = "+.3f" if signed else ".3f"
+    return "-" if value is None else f"{value[0]:{style}} [{value[1]:{style}}, {value[2]:{style}}]"
+
+
+def table_of(of: Figures, price: Figures) -> list[str]:
+    """Returns the table of all judges on one target."""
+    rows = []
+    for name, row in of["methods"].items():
+        if ", first" in name and name != Early("terms", EARLY).name:
+            continue
+        cost = price.get(name)
+        rows.append(
+            [
+                name,
+                spread(row["auroc"]),
+                spread(row["kappa"]),
+                spread(row.get("ece_as_said")),
+                spread(row["ece"]),
+                "0" if cost is None else f"{cost['read']:.0f} read, {cost['said']:.0f} said",
+                spread(row["gain"], signed=True),
+            ]
+        )
+    control = of["control"]
+    rows.append([f"strongest control: {control['name']}", spread(control["auroc"]), *["-"] * 3, "0", "-"])
+    head = ["judge", "AUROC", "kappa", "ECE as said", "ECE on labels", "tokens", "over the control"]
+    return [f"{of['n']} arguments on {of['groups']} essays, {of['good']:.1%} good.", "", *markdown(head, rows)]
+
+
+def of_text(learned: Figures) -> list[str]:
+    """Returns the table of what is learned of a text judge's own verdicts."""
+    names = [Early("terms", EARLY).name, Early("terms").name, Early("trees").name]
+    rows = [
+        [
+            f"{STORES[store]}: {target}",
+            f"{of['n']}, {of['good']:.0%}",
+            *(spread(of["methods"][name]["auroc"]) for name in names),
+            f"{of['control']['name']} {spread(of['control']['auroc'])}",
+        ]
+        for store, targets in learned.items()
+        for target, of in targets.items()
+        if TARGETS[target][0] != PROGRAM
+    ]
+    return markdown(["target", "n, good", *names, "strongest control"], rows)
+
+
+def windows(of: Figures) -> list[str]:
+    """Returns the table of the windows, and what stopping at each costs and saves."""
+    rows = []
+    for k in WINDOWS:
+        ladder, terms = (Early(rung, k).name for rung in ("ladder", "terms"))
+        stop = of["stopping"][terms]
+        rows.append(
+            [
+                str(k) if k else "all",
+                spread(of["methods"][ladder]["auroc"]),
+                spread(of["methods"][terms]["auroc"]),
+                *(
+                    f"{stop[key][0]:.1%} [{stop[key][1]:.1%}, {stop[key][2]:.1%}]"
+                    for key in ("caught", "lost", "saved")
+                ),
+            ]
+        )
+    return markdown(["tokens", "ladder", "terms", "critical ones stopped", "sound ones stopped", "tokens saved"], rows)
+
+
+def held(learned: Figures) -> list[str]:
+    """Returns what is left on traits that nobody has seen, and with fewer labels."""
+    rows = []
+    for name, target, of in by_program(learned):
+        for method in (Early("terms", EARLY).name, Early("terms").name):
+            figures = of["trait_left_out"][method]
+            few = [of["fewer_labels"].get(str(count), {}).get(method) for count in FEW_LABELS]
+            rows.append(
+                [
+                    f"{STORES[name]}: {target}",
+                    method,
+                    spread(figures["auroc"]),
+                    spread(figures["cost"], signed=True),
+                    *("-" if value is None else f"{value[0]:.3f}" for value in few),
+                    f"{of['methods'][method]['auroc'][0]:.3f}",
+                ]
+            )
+    head = ["target", "learned", "trait left out, AUROC", "over trait seen", *map(str, FEW_LABELS), "all labels"]
+    return markdown(head, rows)
+
+
+def verdict(learned: Figures) -> list[str]:
+    """Returns what the figures say of each aim."""
+    lines = []
+    for name, targets in learned.items():
+        kept = []
+        for target, of in targets.items():
+            early, whole = (of["methods"][Early("terms", k).name]["auroc"][0] for k in (EARLY, 0))
+            kept.append(f"{(early - 0.5) / (whole - 0.5):.0%} ({target})")
+        lines.append(
+            f"- **{STORES[name]}.** Ahead of the strongest control by {AIM} and an interval: "
+            f"{len(ahead_of(targets))} of {len(targets)} targets. The terms of the first {EARLY} tokens give "
+            f"{', '.join(kept)} of what those of the whole argument are above chance; {SHARE:.0%} was the aim."
+        )
+        lines += asked_judges(STORES[name], targets[TARGET])
+    return lines
+
+
+def is_learned(method: str) -> bool:
+    """Whether a row is of something learned, and no judge that is asked."""
+    return method.split(", ")[0] in RUNGS
+
+
+def asked_of(of: Figures) -> list[str]:
+    """Returns the judges that were asked about these arguments."""
+    return [judge for judge in (TEXT_JUDGE, DECISIONS) if judge in of["methods"]]
+
+
+def asked_judges(title: str, of: Figures) -> list[str]:
+    """Returns what asked judges know of the program's critical flag, beside what is learned, and the ladder."""
+    early, terms, ladder = (of["methods"][Early(*which).name] for which in (("terms", EARLY), ("terms",), ("ladder",)))
+    lines = [
+        f"- {title}, the program's critical flag: {judge} has AUROC {spread(of['methods'][judge]['auroc'])} and kappa "
+        f"{spread(of['methods'][judge]['kappa'])}; the terms of the whole argument, which ask nobody, have kappa "
+        f"{spread(terms['kappa'])}."
+        for judge in asked_of(of)
+    ]
+    return [
+        *lines,
+        f"- {title}, the same flag: the terms have AUROC {spread(early['auroc'])} after {EARLY} tokens and "
+        f"{spread(terms['auroc'])} after all; the ladder, which takes a step only where it is 99 % sure, is "
+        f"{spread(ladder['gain'], signed=True)} from the strongest control, {of['control']['name']}.",
+    ]
+
+
+if __name__ == "__main__":
+    page_command()
