@@ -110,17 +110,6 @@ def test_chance_does_not_turn_a_number_round_and_what_is_sure_does() -> None:
         assert (np.diff(made.head().learned(made.X)[np.argsort(found.score(made.X))]) >= 0).all()
 
 
-def test_free_numbers_that_are_the_same_leave_the_scaled_total() -> None:
-    """Every answer has 20 tokens, and mean, total and scaled total order them alike."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, len(TERMS))).astype(np.float32)
-    X[:, TERMS.index("length")] = np.log(20)
-    X[:, TERMS.index("total")] = X[:, TERMS.index("mean")] + np.float32(np.log(20))
-    y = (rng.uniform(size=300) < sigmoid(-1.5 * X[:, TERMS.index("mean")])).astype(np.int64)
-    names = np.arange(300).astype(str)
-    assert World(X, y, names, np.full(300, "m|t|v")).fit().reached == "scaled"
-
-
 def test_all_terms_are_taken_where_several_tell() -> None:
     found = world(900, {"mean": -0.8, "first": -0.8, "halves": 0.8, "length": -0.8}).fit()
     assert found.reached == ALL_TERMS

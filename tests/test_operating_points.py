@@ -150,28 +150,6 @@ def test_a_rule_that_decides_one_way_every_time_is_reported_as_such() -> None:
         assert bool(decisions_of([few])["iterate"].one_way) == one_way
 
 
-def test_a_rule_that_always_stops_or_names_no_numbers_is_told_too() -> None:
-    found, _ = run([0.9])
-
-    def one_way(*decisions: Decision) -> str:
-        (told,) = decisions_of([dataclasses.replace(found, decisions=decisions)]).values()
-        assert told.forced == 0
-        return told.one_way.partition(" decisions: ")[2]
-
-    ends = [decision(i, 0.9 + i / 1000, 0.5 + 0.1 * (i % 2), STOP) for i in range(20)]
-    assert one_way(*ends) == "the thresholds 0.5, 0.6 is always reached (smallest value 0.9)"
-    assert one_way(*(decision(i, 0.85, 0.85 + 1e-12, STOP) for i in range(20))).startswith(
-        "the threshold 0.85 is always"
-    )
-    nothing = [decision(i, -1.0, 0.5, AGAIN) for i in range(20)]
-    assert one_way(*nothing) == "nothing was evaluated, so that the threshold 0.5 is never reached"
-    assert "never reached (largest value 0)" in one_way(*nothing[1:], decision(0, 0.0, 0.5, AGAIN))
-    silent = [dataclasses.replace(one, scores={}, reason=f"reason {i}") for i, one in enumerate(ends)]
-    assert one_way(*silent) == "reason 19"
-    only = [dataclasses.replace(one, propensities={STOP: 1.0}) for one in ends]
-    assert decisions_of([dataclasses.replace(found, decisions=tuple(only))]) == {}
-
-
 def test_the_summary_of_recorded_runs_names_the_rule_that_hears_every_critic_and_is_json() -> None:
     stopped = list(RunStore(RECORDED / "gsm8k-mgv"))[:60]
     (summary,) = summarize(stopped, resamples=20)

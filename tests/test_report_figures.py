@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_report import METHOD_OF_ALL, made_up
+from made_up_report import made_up
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
-from report_rows import told
 
 from metaprobe.eval.metrics.calibration import ReliabilityBin
 from metaprobe.eval.metrics.discrimination import roc_curve
@@ -17,10 +16,7 @@ from metaprobe.eval.report import figures
 from metaprobe.eval.report.figures import FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.report.words import main_methods
 from metaprobe.eval.report.write import sections
-from metaprobe.eval.results import FAMILIES, CostPoint, CostQuality
-
-STRONGEST = "minimum log-probability"
-"""Of the controls of the comparison that is made up."""
+from metaprobe.eval.results import FAMILIES
 
 
 @pytest.fixture(scope="module")
@@ -91,18 +87,6 @@ def test_reliability_is_drawn_beside_the_line_on_which_a_probability_means_what_
     }
 
 
-def test_stated_numbers_stand_beside_what_was_learned_and_without_them_the_strongest_control_does(comparison):
-    def glance(found):
-        return next(one for one in sections(found) if one.ident == "glance").figures
-
-    said, learned, forest = glance(comparison)
-    assert said.title == "What the model says: verbalised confidence"
-    assert learned.title == f"What was learned: {METHOD_OF_ALL}"
-    assert forest.ident == "forest"
-    unsaid = tuple(method for method in comparison.methods if method.family != "explicit")
-    assert glance(replace(comparison, methods=unsaid))[0].title == f"What is free: {STRONGEST}"
-
-
 def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
     mains = main_methods(comparison)
     roc, risk = map(painted, figures.thresholds(comparison, mains))
@@ -122,37 +106,6 @@ def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
     assert len({(key.get_color(), str(key.get_linestyle())) for key in legend(roc).values()}) == len(mains)
     one_kind = replace(comparison, y=np.ones(len(comparison.y), dtype=int))
     assert [figure.ident for figure in figures.thresholds(one_kind, mains)] == ["risk"]
-
-
-def test_costs_are_drawn_with_the_line_of_what_mixtures_reach():
-    points = (
-        CostPoint("cheap", "agent", 0.1, 0.4, told(0.4)),
-        CostPoint("r", "router", 0.5, 0.6),
-        CostPoint("best", "oracle", 0.2, 0.9),
-    )
-    found = CostQuality(title="t", unit="dollars", points=points, hull=((0.1, 0.4), (0.5, 0.6)), n=50)
-    figure = figures.costs(1, found)
-    ax = painted(figure)
-    assert [part.tolist() for part in lines(ax)[0]] == [[0.1, 0.5], [40, 60]]
-    shown = {line.get_marker(): (x[0], y[0]) for line, (x, y) in zip(ax.lines[1:], lines(ax)[1:], strict=True)}
-    assert shown == {"o": (0.5, 60), "s": (0.1, 40), "*": (0.2, 90)}
-    assert np.array(bars(ax)) == pytest.approx(np.array([[0.1, 35, 47]]))
-    assert list(legend(ax)) == ["router (round)", "one agent alone (square)", "oracle, sees who is right (star)"]
-    assert "cheap: 0.10, 40.0" in figure.label
-    assert ax.get_xlabel() == "dollars"
-
-
-def test_bands_lines_and_labels_of_the_other_figures_are_the_comparisons_numbers(comparison):
-    seen, whole, sweep = comparison.seen, comparison.trajectories, comparison.sweeps[0]
-    drawn = [y.tolist() for x, y in lines(painted(figures.seen(seen))) if x.tolist() == list(seen.tokens)]
-    assert drawn == [[auroc.estimate for auroc in method.auroc] for method in seen.methods]
-    course = lines(painted(figures.trajectory(whole)))
-    assert [y.tolist() for _, y in course] == [whole.correct.mean.tolist(), whole.wrong.mean.tolist()]
-    layers = figures.layers(1, sweep)
-    curves = [y.tolist() for x, y in lines(painted(layers)) if len(x) == len(sweep.layers)]
-    assert curves == sweep.selection_auroc.T.tolist()
-    assert "Chosen by 3 folds: layer 17 at prompt_last in 2, layer 12 at answer_first in 1" in layers.note
-    assert "The checkpoint reads layer 18 at answer_mean" in layers.note
 
 
 def test_every_axis_says_what_it_is_and_a_colour_means_one_thing(comparison):
