@@ -22,7 +22,7 @@ def run(*arguments: object) -> Result:
 @pytest.fixture(scope="module")
 def quality(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trained") / "quality"
-    result = run("train", "quality", recorded_runs, "--out", path, "--folds", 3)
+    result = run("train", "quality", recorded_runs, "--out", path, "--folds", 2)
     assert result.exit_code == 0, result.output
     return path
 

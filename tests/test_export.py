@@ -31,7 +31,7 @@ HEAVY = {"torch", "transformers", "sklearn", "scipy", "pyarrow", "lightgbm", "on
 @pytest.fixture(scope="module")
 def found(evidence: Evidence) -> Study:
     methods = tuple(standard_methods(evidence))
-    return Study(evidence, methods, crossfit(evidence, methods), seed=0)
+    return Study(evidence, methods, crossfit(evidence, methods, folds=2), seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from metaprobe.training.calibration import Beta, Calibrator, Isotonic, Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import linear_graph, trees_graph
-from metaprobe.training.trees import fit_trees
+from metaprobe.training.trees import Trees, fit_trees
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -16,10 +16,15 @@ KNOTS = Isotonic(np.array([-1.0, 0.0, 0.5, 2.0]), np.array([0.1, 0.3, 0.3, 0.9])
 CALIBRATORS = (Platt(1.3, -0.2), Beta(0.1, 0.8, 0.4, 1.2, -0.3), KNOTS)
 
 
+@pytest.fixture(scope="module")
+def trees(evidence: Evidence) -> Trees:
+    roles = final_roles(evidence.table.groups.tolist(), evidence.table.y)
+    return fit_trees(evidence.features, evidence.table.y, roles, names=evidence.feature_names)
+
+
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: c.name)
-def test_a_graph_ends_in_its_calibrator(evidence: Evidence, calibrator: Calibrator) -> None:
-    X, y = evidence.features, evidence.table.y
-    trees = fit_trees(X, y, final_roles(evidence.table.groups.tolist(), y), names=evidence.feature_names)
+def test_a_graph_ends_in_its_calibrator(evidence: Evidence, trees: Trees, calibrator: Calibrator) -> None:
+    X = evidence.features
     graph = trees_graph({"correct": (trees, calibrator)}, width=X.shape[1])
     [got] = onnxruntime.InferenceSession(graph).run(None, {"features": X})
     np.testing.assert_allclose(got[:, 0], calibrator.probability(trees.score(X)), atol=1e-5)
