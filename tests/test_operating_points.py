@@ -19,7 +19,6 @@ from metaprobe.records.types import Decision
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, State
-from metaprobe.training.evidence import evaluations_of
 from metaprobe.training.thresholds import match_share, operating_points
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -116,18 +115,6 @@ def test_the_threshold_is_reached_as_often_as_the_stated_number_reached_the_pape
     assert operating_points(probability, ids, dict.fromkeys(ids, 0.9)) == {}  # always reached: nothing to match
     assert operating_points(probability, ids, dict(zip(ids[:40], stated[:40].tolist(), strict=True))) == {}
     assert match_share(np.array([0.1, 0.2, 0.2, 0.3]), 0.6) == pytest.approx(0.2, abs=1e-4)
-
-
-def test_evaluations_are_read_from_what_the_rule_compared_in_recorded_runs() -> None:
-    runs = list(RunStore(RECORDED / "gsm8k-mgv"))[:40]
-    found = evaluations_of(runs)
-    answers = {call.id: run for run in runs for call in run.calls if call.stage == "answer"}
-    assert len(found) > 100
-    assert found.keys() <= answers.keys()
-    some = next(iter(found))
-    verify = next(c for c in answers[some].calls if c.parent == some and c.stage == "verify")
-    scores = [s.value for s in answers[some].statements if s.call_id == verify.id and s.value is not None]
-    assert found[some] == pytest.approx(np.mean(scores))
 
 
 def decision(number: int, value: float, threshold: float, action: str) -> Decision:

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from test_confidence_sources import AGENTS, PRICES, recorded
+from test_confidence_sources import PRICES, recorded
 
 from metaprobe.llms.pricing import Price
 from metaprobe.probes.source import SignalSource
@@ -11,13 +11,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.types import Run, Usage
 from metaprobe.training.recipes.confidence_sources import Confidences, sources_of
-from metaprobe.training.recipes.outcomes_of_runs import assessment_part, outcomes_of
-
-
-def without(run: Run, *stages: str, agent: str = "") -> Run:
-    """The run with some agent's calls of these stages left out."""
-    kept = tuple(call for call in run.calls if call.stage not in stages or (agent and call.agent != agent))
-    return dataclasses.replace(run, calls=kept)
+from metaprobe.training.recipes.outcomes_of_runs import outcomes_of
 
 
 def priced(run: Run, *usages: Usage, cost: float | None = None) -> Run:
@@ -41,18 +35,6 @@ def test_a_call_costs_by_its_agents_price_before_its_models_before_what_is_recor
         outcomes_of([run])
     with pytest.raises(RecordError, match="call 0-alpha-assess does not say how many tokens it read"):
         outcomes_of([priced(run, *[Usage(0, 10)] * 4)], prices=PRICES)
-
-
-def test_what_is_stated_before_the_answer_is_a_part_of_what_agents_that_did_both_were_paid() -> None:
-    made = recorded(2)
-    long = [Usage(100, 10), Usage(100, 10), Usage(500, 110), Usage(100, 10)]
-    assert assessment_part(made, prices=PRICES) == 0.5
-    uneven = priced(made[0], *long)  # beta's statement costs 610, its answer 110
-    assert assessment_part([uneven], prices=PRICES) == pytest.approx((110 + 610) / (2 * 110 + 610 + 110))
-    answered = without(uneven, "assess", agent="beta")
-    assert assessment_part([answered], prices=PRICES) == 0.5, "alpha alone was asked both"
-    assert assessment_part([without(uneven, "assess")], prices=PRICES) is None
-    assert assessment_part(made, prices={name: Price(0.0, 0.0) for name in AGENTS}) is None
 
 
 def test_what_joins_two_numbers_may_hold_either_alone() -> None:

@@ -5,11 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_up_report import made_up
-from matplotlib.collections import LineCollection, PathCollection
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 
-from metaprobe.eval.metrics.calibration import ReliabilityBin
 from metaprobe.eval.metrics.discrimination import roc_curve
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report import figures
@@ -40,51 +37,9 @@ def lines(ax):
     return [pair for pair in found if len(pair[0])]
 
 
-def bars(ax):
-    """(x, low, high) of every upright line."""
-    found = []
-    for collection in ax.collections:
-        if isinstance(collection, LineCollection):
-            found += [(float(a[0]), float(a[1]), float(b[1])) for a, b in collection.get_segments()]
-    return found
-
-
 def level_lines(ax):
     """Heights of the lines that run from one side to the other."""
     return [y[0] for x, y in lines(ax) if len(x) == 2 and y[0] == y[1] and x.tolist() == [0, 1]]
-
-
-BINS = (ReliabilityBin(0.2, 0.3, 0.1, 0.5, 40), ReliabilityBin(0.8, 0.6, 0.4, 0.9, 60))
-STATED = (ReliabilityBin(1.0, 0.5, 0.4, 0.6, 80),)
-
-
-def test_reliability_is_drawn_beside_the_line_on_which_a_probability_means_what_it_says(comparison):
-    plain = replace(comparison.methods[2], reliability=BINS)
-    ax = painted(figures.reliability("r", plain))
-    ideal, curve = lines(ax)
-    assert [part.tolist() for part in ideal] == [[0, 100], [0, 100]]
-    assert (curve[0].tolist(), curve[1].tolist()) == (pytest.approx([20, 80]), pytest.approx([30, 60]))
-    assert np.array(bars(ax)) == pytest.approx(np.array([[20, 10, 50], [80, 40, 90]]))
-    assert (ax.get_xlim(), ax.get_ylim(), ax.get_xlabel()) == ((0, 100), (0, 100), "predicted to be right")
-    assert not legend(ax)
-    stated = comparison.methods[0]
-    both = figures.reliability(
-        "r", replace(stated, reliability=BINS, stated=replace(stated.stated, reliability=STATED))
-    )
-    ax = painted(both)
-    recalibrated, as_stated = (part for part in ax.collections if isinstance(part, PathCollection))
-    assert np.asarray(recalibrated.get_offsets()) == pytest.approx(np.array([[20, 30], [80, 60]]))
-    assert np.asarray(as_stated.get_offsets()) == pytest.approx(np.array([[100, 50]]))
-    small, large = recalibrated.get_sizes()
-    assert (large - figures.SMALLEST_AREA) / (small - figures.SMALLEST_AREA) == pytest.approx(60 / 40)
-    assert not as_stated.get_clip_on()  # what is said to be certain stands on the edge, whole
-    assert to_hex(as_stated.get_edgecolors()[0]) == FAMILY["explicit"] == to_hex(recalibrated.get_facecolors()[0])
-    assert to_hex(as_stated.get_facecolors()[0]) == PAPER
-    assert ax.get_xlabel() == "said to be right"
-    assert {name: (key.get_marker(), key.get_markerfacecolor()) for name, key in legend(ax).items()} == {
-        "recalibrated": ("o", FAMILY["explicit"]),
-        "as stated": ("s", PAPER),
-    }
 
 
 def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
