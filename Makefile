@@ -12,8 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/demo.stamp  ## the main job on a real local model
 	$(BIN)/metaprobe demo
 
+# tests/conftest.py puts the files first that take longest; xdist's own order would begin with those of most tests.
 test: $(VENV)/dev.stamp  ## the quick suite: no network, no weights
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # Hypothesis marks its own tests, so that none is left out. SEED=N draws what a run drew before; after FUZZ_S=SECONDS no
 # further test is started, and the rest is reported as skipped.

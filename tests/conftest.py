@@ -39,8 +39,15 @@ hypothesis.settings.register_profile("same", max_examples=50, deadline=None, der
 hypothesis.settings.register_profile("fuzz", max_examples=100, deadline=None, database=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 
-FIRST = [f"test_{name}.py" for name in ("production_evening", "vllm_real", "adapter", "every_system", "real_model")]
-"""The slow files that take longest, so that the two workers end together."""
+FIRST = [
+    f"test_{name}.py"
+    for name in (
+        "production_evening vllm_real adapter every_system real_model "  # slow ones
+        "trained ladder check house text_reader log_spool promote evening blend new_tasks what_is_learned adapt report "
+        "verdicts docs commands adapt_labels confidence_sources panel flagging cli export training demo"
+    ).split()
+]
+"""The files that take longest, so that the workers end together."""
 FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 """When `make fuzz` starts no further test; the rest is reported as skipped."""
 

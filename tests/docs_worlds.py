@@ -199,9 +199,11 @@ def several_answers(folder: Path) -> Names:
     }
 
 
-def loop(folder: Path) -> Names:
-    """Three agents of one's own, of which the first is doubtful; a panel of them; and a client of two models."""
-    small_checkpoint(folder / "out" / "quality", made_up(), model="m")
+@cache
+def trained_router() -> Path:
+    """A panel of three agents, of which the first is doubtful, made once for all pages."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
     rng, questions = np.random.default_rng(0), []
     for i in range(120):
         agents = {}
@@ -210,7 +212,13 @@ def loop(folder: Path) -> Names:
             sure = rng.uniform(0.6, 1.0) if right else rng.uniform(0.3, 0.8)
             agents[name] = AgentOutcome("A" if right else "B", right, sure, price)
         questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"What is {i} times {i}?", "sums", agents))
-    train_router(questions, RouterOptions(out=folder / "out" / "router"))
+    return train_router(questions, RouterOptions(out=folder / "router")).path
+
+
+def loop(folder: Path) -> Names:
+    """Three agents of one's own, of which the first is doubtful; a panel of them; and a client of two models."""
+    small_checkpoint(folder / "out" / "quality", made_up(), model="m")
+    shutil.copytree(trained_router(), folder / "out" / "router")
     asked_of: list[str] = []
 
     def ask(agent: str, messages: object) -> dict[str, Any]:

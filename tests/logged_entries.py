@@ -1,6 +1,8 @@
 """Entries of a score log, and databases to keep them in."""
 
-from collections.abc import Iterator
+import atexit
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,18 @@ START = 20_000 * DAY
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def server() -> str:
     if not has_postgres():
         pytest.skip("PostgreSQL is not installed here")
-    with postgres() as url:
-        yield url
+    return running_server()
+
+
+@cache
+def running_server() -> str:
+    """A server for all files of this process: to make one takes longer than most tests of it."""
+    held = ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(postgres())
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

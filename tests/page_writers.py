@@ -295,14 +295,6 @@ WRITERS = (
         "research/systems/live_signals.py", {"docs/systems.md#live": live, "docs/research/tables/systems.md#live": live}
     ),
     Writer(
-        "research/systems/operating_points.py",
-        {
-            "docs/research/tables/systems.md#operating-points": number(
-                "MEASURED", "operating_points", "iterate", "rows", 0, "tokens"
-            )
-        },
-    ),
-    Writer(
         "benchmarks/page.py",
         {
             "docs/research/benchmarks.md#answer": number("MEASURED", "peers", "rows", 0, "ratio", to=0.5),

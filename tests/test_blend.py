@@ -280,6 +280,7 @@ def test_the_server_takes_states_with_a_response(
     assert "layers [7, 8] at answer_mean came; this blend reads layer 1" in refused.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_what_the_comparison_recommends_is_written_and_the_report_names_the_command(
     store: Path, tmp_path: Path
 ) -> None:

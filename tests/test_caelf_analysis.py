@@ -71,18 +71,6 @@ def test_kept_and_corrected_are_told_apart():
     assert found.framework is None
 
 
-def test_who_always_gives_way_corrects_and_keeps_nothing_and_who_never_does_the_opposite():
-    levels = [(gold, before) for gold in range(3) for before in range(3)]
-    yes = [
-        graded("yes", f"{g}{b}", g, b, g if g != b else (b + 1) % 3, g if g != b else (b + 1) % 3) for g, b in levels
-    ]
-    never = [graded("never", f"{g}{b}", g, b, (b + 1) % 3, b) for g, b in levels]
-    gives_way, stubborn = summarise_contests(yes + never)
-    assert (gives_way.right_kept.estimate, gives_way.wrong_corrected.estimate) == (0, 1)
-    assert (stubborn.right_kept.estimate, stubborn.wrong_corrected.estimate) == (1, 0)
-    assert (gives_way.followed.estimate, stubborn.followed.estimate) == (1, 0)
-
-
 def test_an_unreadable_grade_is_wrong_but_not_a_wrong_grade_to_correct():
     runs = [
         graded("caelf", "first", 1, None, 2, 1),
@@ -111,19 +99,6 @@ def test_a_run_of_the_system_itself_is_read(variant):
     assert found.flips == {(1, 2): 1}
     assert (found.framework is not None) == (variant == "caelf")
     assert (found.contest_stands is not None) == (variant == "caelf")
-
-
-def test_the_framework_is_averaged_before_and_after_the_contest():
-    attacks = (1, None, 0, 0, None, None)
-    runs = [graded("caelf", "a", 1, 1, 2, 1, stands=1, attacks=attacks), graded("single", "a", 1, 1, 2, 2)]
-    runs.append(graded("caelf", "b", 1, 1, 2, 1, stands=0, attacks=attacks))
-    ours, single = summarise_contests(runs)
-    before, after = ours.framework
-    assert (before.arguments, before.attacks, before.extensions, before.standing) == (2, 1, 1, 1)
-    assert (after.arguments, after.extension_size) == (3, 1.5)
-    assert (before.unread, after.unread) == (1 / 2, 1 / 2)
-    assert ours.contest_stands.estimate == 1 / 2
-    assert (single.framework, single.contest_stands) == (None, None)
 
 
 def test_what_a_run_does_not_show_is_left_out_and_what_contradicts_itself_refused():

@@ -102,16 +102,3 @@ def test_what_is_written_is_what_was_exported(tmp_path: Any) -> None:
         write_checkpoint(tmp_path / "c", replace(given, title="Another"))
     write_checkpoint(tmp_path / "c", replace(given, title="Another"), overwrite=True)  # it takes the old one's place
     assert "# Another" in (tmp_path / "c" / "README.md").read_text()
-
-
-@pytest.mark.parametrize("impute", [False, True])
-def test_a_linear_graph_takes_a_missing_number_for_the_mean_only_where_it_is_told_to(impute: bool) -> None:
-    import onnxruntime
-
-    graph = linear_graph(
-        input_name="x", mean=np.array([5.0]), scale=np.array([2.0]), weights=np.array([[3.0]]),
-        intercept=np.array([0.0]), outputs=["p"], **({"impute": True} if impute else {}),
-    )  # fmt: skip
-    [found] = onnxruntime.InferenceSession(graph).run(None, {"x": np.array([[np.nan]], np.float32)})
-    assert np.isnan(found[0, 0]) != impute
-    assert not impute or found[0, 0] == 0.5

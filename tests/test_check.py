@@ -72,15 +72,15 @@ def test_planted_changes_are_told_apart_with_an_exit_code_each(
     checkpoint: Path, tmp_path: Path, n: int, how: dict[str, float], status: str, code: int
 ) -> None:
     file = lines(tmp_path / "after.jsonl", n, **how)
-    done, shown = (
-        run("check", checkpoint, file, "--margin", 0.1, "--json"),
-        run("check", checkpoint, file, "--margin", 0.1),
-    )
+    done = run("check", checkpoint, file, "--margin", 0.1, "--json")
     told = json.loads(done.stdout)
-    assert (told["status"], done.exit_code, shown.exit_code) == (status, code, code), done.output
-    assert shown.stdout.startswith(f"{status}, compared with the stored held-out figures, of {LEARNED} answers")
+    assert (told["status"], done.exit_code) == (status, code), done.output
     assert (told["more"] or 0) > 0 or status != "INCONCLUSIVE"
-    assert ("metaprobe adapt" in shown.stdout) == (status == "THRESHOLD STALE")
+    if n != MANY or status == "THRESHOLD STALE":  # to read many lines again tells nothing more
+        shown = run("check", checkpoint, file, "--margin", 0.1)
+        assert shown.exit_code == code
+        assert shown.stdout.startswith(f"{status}, compared with the stored held-out figures, of {LEARNED} answers")
+        assert ("metaprobe adapt" in shown.stdout) == (status == "THRESHOLD STALE")
 
 
 Pairs = Callable[[np.random.Generator, int], tuple[CheckedAnswers, CheckedAnswers]]
@@ -110,15 +110,15 @@ def order(reader: QualityPredictor, two: tuple[CheckedAnswers, CheckedAnswers], 
 def test_what_fell_by_just_the_margin_hardly_ever_passes_and_no_change_does(checkpoint: Path) -> None:
     reader, rng = QualityPredictor.load(checkpoint), np.random.default_rng(0)
     worse = pairs(1.0)
-    now, then = worse(np.random.default_rng(1), 300_000)
+    now, then = worse(np.random.default_rng(1), 100_000)
     margin = float(auroc(then.y, then.score)) - float(auroc(now.y, now.score))
     assert 0.04 < margin < 0.15
-    told = [order(reader, worse(rng, 300), margin) for _ in range(120)]
-    # 2.5 % each are promised; 120 samples hold up to 8 with a probability of 99 %.
-    assert told.count("holds") <= 8
-    assert told.count("broken") <= 8
-    same = [order(reader, pairs(0.0)(rng, 1500), margin) for _ in range(8)]
-    assert same.count("holds") >= 7
+    told = [order(reader, worse(rng, 300), margin) for _ in range(60)]
+    # 2.5 % each are promised; 60 samples hold up to 5 with a probability of 99 %.
+    assert told.count("holds") <= 5
+    assert told.count("broken") <= 5
+    same = [order(reader, pairs(0.0)(rng, 1500), margin) for _ in range(5)]
+    assert same.count("holds") >= 4
 
 
 def test_no_change_at_all_among_few_questions_is_no_pass(checkpoint: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, write_outcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Hidden, Item, Label, Run
-from metaprobe.terminal import CHECKPOINT
 from metaprobe.training.check import FEWEST_GROUPS, load_reader
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.promotion import promote
@@ -62,13 +61,6 @@ def test_verify_fails_for_a_damaged_checkpoint_and_for_another_digest(made, tmp_
         assert result.exit_code == 1
         assert reason in result.stderr
         assert not result.stdout
-
-
-def test_a_checkpoint_that_is_not_there_is_a_usage_error_and_a_place_on_the_hub_is_left_to_the_hub(tmp_path):
-    assert run("verify", tmp_path / "none").exit_code == 2
-    assert "bundled:NAME" in run("verify", tmp_path / "none").stderr.replace("\n", " ")
-    assert "did you mean bundled:quality?" in run("verify", "quality").stderr.replace("\n", " ")
-    assert CHECKPOINT.convert("hub:org/name@v1", None, None) == "hub:org/name@v1"
 
 
 # diff

@@ -1,6 +1,5 @@
 """Small promises of the commands: what is typed is used, what is said goes where programs do not read it."""
 
-import io
 import json
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ from click.testing import CliRunner
 from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.progress import Lines, progress_bar
 from metaprobe.terminal import Moment
 
 
@@ -24,31 +22,6 @@ def test_a_moment_is_in_utc_wherever_the_command_runs(monkeypatch: pytest.Monkey
     finally:
         monkeypatch.undo()
         time.tzset()
-
-
-@pytest.mark.parametrize(
-    ("ends", "done", "total", "expected"),
-    [(True, 0, None, 0), (True, 3, None, 1), (True, 0, 5, 1), (True, 3, 5, 1), (False, 3, 5, 0)],
-)
-def test_a_log_has_a_last_line_of_what_took_a_moment_only_where_that_is_asked_and_something_was_done(
-    ends: bool, done: int, total: int | None, expected: int
-) -> None:
-    written = io.StringIO()
-    bar = Lines(ends=ends, desc="import", total=total, file=written)
-    bar.n = done
-    bar.close()
-    bar.close()
-    assert len(written.getvalue().splitlines()) == expected
-    assert bar.disable is True
-
-
-def test_a_bar_says_what_is_done_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.StringIO()
-    monkeypatch.setattr("sys.stderr", written)
-    with progress_bar("import", "B", 3_000_000, ends=True, scaled=True) as bar:
-        bar.update(1_500_000)
-    assert "import" in written.getvalue()
-    assert "1.50M" in written.getvalue()
 
 
 def test_bad_lines_that_are_not_listed_are_counted_beside_the_output(tmp_path: Path) -> None:

@@ -1,30 +1,17 @@
 """No sentence about a system stands without its controls: what planted runs may and may not be made to say."""
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from metaprobe.collecting.collect import collect
-from metaprobe.llms.replay import ReplayLLM
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run, Sampling, Statement, Usage
 from research.hidden import headline
 from research.papers import page as reproduction
 from research.papers.systems import over_ablations, over_self_refine
-from research.systems import (
-    live_signals,
-    metacog_controls,
-)
-from research.systems.figures import recorded
-from research.systems.metacog_orders import Series
-from research.systems.metacog_replays import Recording
 
 ROOT = Path(__file__).parent.parent
 
@@ -161,74 +148,6 @@ def test_every_claim_on_the_page_names_a_control_or_what_both_sides_share() -> N
     assert [row["what"] for row in claims if reproduction.verdict(row) == "not controlled"] == []
     over = [row for row in claims if row["what"].startswith("the full system over")]
     assert all(row["controls"] for row in over)
-
-
-@pytest.fixture(scope="module")
-def every_agent() -> list[Run]:
-    """A part of the recorded answers of every agent, whole groups of every dimension."""
-    runs = sorted(recorded("metacog-every-agent"), key=lambda run: run.item.id)
-    return runs[::4]
-
-
-def test_a_replay_is_what_the_collection_itself_would_have_done(every_agent: list[Run], tmp_path: Path) -> None:
-    system = SYSTEMS["metacogagent"]
-    setup = Setup(
-        Models(ReplayLLM.from_runs(every_agent)),
-        Prompts.load(system.name, system.prompts, optional=system.agents),
-        agents=system.agents,
-    )
-    items = [run.item for run in every_agent[:40]]
-    asyncio.run(collect(system, items, setup, store := RunStore(tmp_path), variants=["algorithm"], wave=1))
-
-    def facts(runs: Sequence[Run]) -> dict[str, Any]:
-        return {
-            run.item.id: (run.outcome, len(run.calls), [(d.action, d.scores) for d in run.decisions]) for run in runs
-        }
-
-    assert facts(Recording(every_agent[:40]).replayed("algorithm")) == facts(list(store))
-
-
-@pytest.fixture(scope="module")
-def world(every_agent: list[Run]) -> metacog_controls.World:
-    return metacog_controls.World(every_agent)
-
-
-@pytest.fixture
-def uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibration takes most of the time, and is not what these tests are about."""
-    monkeypatch.setattr(Series, "calibration", lambda *given: None)
-
-
-@pytest.mark.usefixtures("uncalibrated")
-def test_a_signal_that_only_knows_the_agent_is_no_gain(world: metacog_controls.World) -> None:
-    only_agents = metacog_controls.rates(world)
-    found = live_signals.measured(world, only_agents, orders=(0,))
-    gain = found["gains"]["implicit"]
-    assert gain["over_explicit"]["value"][1] > 0  # which was all that was looked at before
-    assert not gain["remains"]
-    constant = next(one for one in gain["controls"] if one["name"] == "constant per agent")
-    assert constant["gain"] == [0.0, 0.0, 0.0]
-    dealt = next(one for one in gain["controls"] if one["name"] == "shuffled within agent")
-    assert not dealt["beaten"]
-    said = live_signals.sentence({**found, "auroc": {}, "about": []})
-    assert "That is no gain over asking one agent" in said
-    assert "Nor is it shown to distinguish questions" in said
-
-
-@pytest.mark.usefixtures("uncalibrated")
-def test_a_signal_that_knows_the_questions_remains(world: metacog_controls.World) -> None:
-    found = live_signals.measured(world, np.where(world.right > 0, 0.99, 0.01), orders=(0,))
-    assert found["gains"]["implicit"]["remains"]
-    assert "It is above every control" in live_signals.sentence({**found, "auroc": {}, "about": []})
-
-
-def test_a_control_knows_nothing_of_its_own_half(world: metacog_controls.World) -> None:
-    before = metacog_controls.rates(world)
-    changed = metacog_controls.World(world.runs)
-    changed.right = np.where((world.half == 0)[:, None], 1 - world.right, world.right)
-    after = metacog_controls.rates(changed)
-    assert (after[world.half == 0] == before[world.half == 0]).all()
-    assert (after[world.half == 1] != before[world.half == 1]).any()
 
 
 def test_the_lead_of_the_readme_goes_by_the_strongest_single_control() -> None:

@@ -11,13 +11,12 @@ from metaprobe.eval.metrics.calibration import brier_skill
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
-from metaprobe.training.audit import audit_method
 from metaprobe.training.calibration import choose_calibrator, fit_platt, sigmoid
 from metaprobe.training.controls import CellTable, TextWords
 from metaprobe.training.evidence import Evidence, Scores
 from metaprobe.training.folds import Roles, Rows, final_roles, outer_folds, roles_without
 from metaprobe.training.joined import Blend, blend_weights
-from metaprobe.training.methods import BLEND, Fitted, GivenScore, Method
+from metaprobe.training.methods import BLEND, Fitted, Method
 from metaprobe.training.study import BEST_BASELINE, crossfit, standard_methods
 
 
@@ -72,16 +71,6 @@ def test_what_learns_is_calibrated_on_rows_that_it_has_not_seen(answers: Evidenc
         at, found = roles.calibration, scores(roles)
         calibrator = choose_calibrator(found[at], y[at], groups[at])
         np.testing.assert_allclose(probability[roles.test], calibrator.probability(found[roles.test]))
-
-
-def test_what_learns_nothing_is_calibrated_on_all_rows_but_the_test_rows(answers: Evidence) -> None:
-    given = knowing(answers, family="log-probability", fitted=False)
-    fits = crossfit(answers, [given])
-    y, groups = answers.table.y, answers.table.groups
-    for roles in fits.roles:
-        at, found = np.setdiff1d(np.arange(len(y)), roles.test), given.scores(roles)
-        calibrator = choose_calibrator(found[at], y[at], groups[at])
-        np.testing.assert_allclose(fits[given.name].probability[roles.test], calibrator.probability(found[roles.test]))
 
 
 def test_a_blend_is_weighed_and_calibrated_on_rows_that_its_parts_have_not_seen(answers: Evidence) -> None:
@@ -164,14 +153,6 @@ def test_where_a_domain_is_left_out_no_group_that_it_shares_is_learned_from() ->
     assert sum(map(len, parts)) == len(set.union(*parts))
 
 
-def test_the_exported_model_sees_all_rows_in_three_roles_of_three_to_one_to_one(answers: Evidence) -> None:
-    roles = final_roles(answers.table.groups.tolist(), answers.table.y)
-    sizes = [len(roles.train), len(roles.selection), len(roles.calibration), len(roles.test)]
-    assert sum(sizes) == len(answers.table)
-    assert sizes[3] == 0
-    np.testing.assert_allclose(np.array(sizes[:3]) / len(answers.table), [0.6, 0.2, 0.2], atol=0.05)
-
-
 def test_what_a_method_promises_is_of_rows_that_it_has_not_learned_from() -> None:
     """Labels are drawn by lot; a question shares its word with one other, and its cell with none: learned is known."""
     evidence = made_up(600)
@@ -192,25 +173,6 @@ def test_what_a_method_promises_is_of_rows_that_it_has_not_learned_from() -> Non
     for method in methods:
         # Four standard errors of an AUROC of 120 answers are 0.21; a probe is the best of some dozens of tries.
         assert abs(method.fit(drawn, roles, seed=0).selection_auroc - 0.5) < 0.22, method.name
-
-
-def test_audits_that_refit_are_named_where_there_is_too_little_for_them(
-    answers: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = GivenScore("knows", "log-probability", lambda table: table.y + noise(len(table), 0))
-    fits = crossfit(answers, [method], folds=2)
-    whole = audit_method(answers, fits, method)
-    assert any("shuffled labels" in finding.name for finding in whole.audits)
-    without = audit_method(answers, fits, fits[method.name])
-    assert not any("shuffled labels" in finding.name for finding in without.audits)
-
-    def refused(*_: object, **__: object) -> Scores:
-        raise RecordError("too few groups")
-
-    monkeypatch.setattr("metaprobe.training.audit.outer_folds", refused)
-    told = audit_method(answers, fits, method)
-    assert told.skipped == (*without.skipped, "refits: too few groups")
-    assert [finding.name for finding in told.audits] == [finding.name for finding in without.audits]
 
 
 def test_folds_that_groups_do_not_suffice_for_are_refused() -> None:

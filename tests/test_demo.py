@@ -138,7 +138,7 @@ def test_a_lost_file_of_hidden_states_is_told_and_not_passed_over(recorded_runs:
     for part in (runs[:150], runs[150:]):
         RunStore(tmp_path).append(part)
     next(tmp_path.glob("*.safetensors")).unlink()
-    found = study([tmp_path], folds=3)
+    found = study([tmp_path], folds=2)
     assert 0 < found.evidence.without_hidden < 300
     with pytest.raises(RecordError, match=f"{found.evidence.without_hidden} of 300 labelled answers have no hidden"):
         write_hidden(tmp_path / "x", found, when="after", target="correct", command="")

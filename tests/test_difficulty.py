@@ -99,20 +99,6 @@ def test_shuffled_difficulty_is_not_found() -> None:
     assert probe.spearman.low < 0 < probe.spearman.high
 
 
-def test_items_are_split_into_as_many_folds_as_are_asked_for_and_need_states_of_the_prompt(tmp_path: Path) -> None:
-    evidence = sampled(60, 2)
-    items = ease_of(evidence.table, "success-rate")
-    for folds in (2, 3):
-        found = item_folds(evidence, items, folds=folds)
-        assert len(found) == folds
-        assert sorted(np.concatenate([roles.test for roles in found]).tolist()) == list(range(60))
-    one, other = (item_folds(evidence, items, folds=2, seed=seed)[0].test.tolist() for seed in (0, 1))
-    assert one != other
-    for states in (None, InMemory(Activations(("c0",), np.zeros((1, 1, 1, 2), np.float16), (0,), ("answer_last",)))):
-        with pytest.raises(RecordError, match="no hidden states at prompt_last: collect with --layers"):
-            train_difficulty(tmp_path / "c", dataclasses.replace(evidence, states=states), target="level", command="")
-
-
 def test_items_that_are_all_alike_are_refused() -> None:
     evidence = sampled(items=30)
     with pytest.raises(RecordError, match="nothing to order"):

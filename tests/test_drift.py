@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from functools import partial
-from math import log2
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from metaprobe.monitoring.drift import (
     Alarm,
     DriftWatch,
     RankBets,
-    Wealth,
     label_factors,
 )
 from metaprobe.records.errors import RecordError
@@ -195,32 +193,6 @@ def test_what_is_missing_is_passed_over() -> None:
     assert alarms_of({"score": np.full(3000, np.nan)}, ("score",)) == []
 
 
-def test_bets_on_a_rank_are_the_densities_that_their_names_say() -> None:
-    factors = dict(zip(RANK_BETS, RankBets().factors(0.25), strict=True))  # of equal names the last stays: 0.85
-    assert factors == pytest.approx(
-        {
-            "lower": 0.85 * 0.25**-0.15,
-            "higher": 0.85 * 0.75**-0.15,
-            "more extreme": (0.85 * 0.25**-0.15 + 0.85 * 0.75**-0.15) / 2,
-            "closer to the middle": 6 * 0.25 * 0.75,
-            "otherwise distributed": 1.0,
-        }
-    )
-    for rank in (0.0, 1.0):  # either end wins much, and not everything
-        assert max(RankBets().factors(rank)) == pytest.approx(0.3 * 1e-9**-0.7, rel=1e-6)
-
-
-def test_money_is_bet_little_by_little_and_what_is_not_yet_bet_is_kept() -> None:
-    wealth = Wealth.of(2)
-    first = (1 - 1 / log2(3)) / 2
-    wealth.add([3.0, 0.1])
-    assert wealth.evidence == pytest.approx(3.1 * first + 1 / log2(3))
-    second = (1 / log2(3) - 1 / log2(4)) / 2
-    wealth.add([2.0, 0.0])
-    assert wealth.money == pytest.approx([2 * (3 * first + second), 0.0])
-    assert (wealth.winner, wealth.began) == (0, [0, 1])  # the second bet lost: it is as good to begin it only now
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -271,18 +243,3 @@ def test_versions_that_are_off_in_opposite_ways_are_each_named_with_their_own_di
     assert "scores of checkpoint aaaaaaaaaaaa are too low" in low.text
     assert "fewer wrong answers than they say" in low.text
     assert "more wrong answers than they say" in high.text
-
-
-def test_each_version_has_a_stream_of_what_it_says_and_all_share_what_it_does_not() -> None:
-    rng = np.random.default_rng(12)
-    values = {name: column[:600] for name, column in answers(rng, 600).items()}
-    version = np.where(np.arange(600) < 350, "a", "b")
-    watch = DriftWatch(READ)
-    values["score"] = np.where(version == "a", values["score"], values["score"] / 4)
-    assert watch.update(np.arange(600), values, version=version) == []
-    assert {key: stream.rows for key, stream in watch.streams.items()} == {
-        "score|a": 350,
-        "score|b": 250,
-        "tokens": 600,
-        "finish_reason": 600,
-    }

@@ -1,13 +1,10 @@
 """The numbers of the essay debate, on runs whose truth was planted."""
 
 import dataclasses
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from metaprobe.eval.systems.essay_debate import (
     checks,
@@ -15,13 +12,11 @@ from metaprobe.eval.systems.essay_debate import (
     score_agreement,
     verdicts,
 )
-from metaprobe.probes.features import schema
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Item, Label, Run
 from research.papers.feature_associations import Association, feature_associations
 
 JUDGE = "judge:j"
-FIGURES = Path(__file__).parents[1] / "docs" / "paper_numbers" / "early_token_confidence.json"
 
 Found = dict[tuple[str, str, str], Association]
 LabelsOf = Callable[[int, str, np.ndarray], dict[tuple[str, str], float]]
@@ -143,16 +138,6 @@ def test_the_feature_that_the_judge_looks_at_is_found(found: Found) -> None:
     assert (constant.best, constant.n) == ((), 80)
 
 
-def test_rho_and_tau_are_those_of_scipy(found: Found) -> None:
-    calls = [call for run in sorted(RUNS, key=lambda run: run.id) for call in run.calls]
-    own = [call for call in calls if (call.stage, call.agent) == ("argument", "advocate")]
-    labels = {label.call_id: label.value for run in RUNS for label in run.labels if label.name == "justification"}
-    spread, level = [float(np.ptp(call.logprobs[:3])) for call in own], [labels[call.id] for call in own]  # type: ignore[index]
-    best = next(f for f in found["advocate", JUDGE, "justification"].best if f.feature == "first3.range")
-    assert best.score.estimate == pytest.approx(stats.spearmanr(spread, level).statistic)
-    assert best.second == pytest.approx(stats.kendalltau(spread, level).statistic)
-
-
 def test_the_best_of_many_features_on_noise_falls_back_where_it_was_not_chosen(
     found: dict[tuple[str, str, str], Association],
 ) -> None:
@@ -165,19 +150,3 @@ def test_the_best_of_many_features_on_noise_falls_back_where_it_was_not_chosen(
 def test_without_a_debate_there_is_nothing_to_report() -> None:
     with pytest.raises(RecordError, match="essay-debate"):
         score_agreement([])
-
-
-def test_the_papers_figures_name_features_that_exist_and_best_first() -> None:
-    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-    rows = figures["tables 3 and 4"]["rows"]
-    assert len(rows) == 2 * 2 * 5 * 3
-    columns = figures["tables 3 and 4"]["columns"]
-    table = [dict(zip(columns, row, strict=True)) for row in rows]
-    assert {row["feature"] for row in table} <= set(schema("full").names)
-    for essay_set in (7, 8):
-        for role in ("advocate", "skeptic"):
-            for target in ("q", "instruction", "justification", "evidence", "critical"):
-                cell = [r for r in table if (r["set"], r["role"], r["target"]) == (essay_set, role, target)]
-                strength = [r["auroc"] if target == "critical" else r["spearman"] for r in cell]
-                assert len(cell) == 3
-                assert strength == sorted(strength, reverse=True)

@@ -56,7 +56,7 @@ STORED = Draft(
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return study_of(made_up(600), folds=3)
+    return study_of(made_up(600), folds=2)
 
 
 def test_a_curve_says_what_held_out_answers_say(study: Study) -> None:

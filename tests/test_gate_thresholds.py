@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from metaprobe.eval.gate_performance import (
     HeldOutLooks,
-    Stronger,
     first_below,
     gate_lines,
     gate_report,
@@ -163,23 +162,6 @@ def known_answers() -> HeldOutLooks:
     )
     p = np.array([[0.9], [0.1], [0.2], [0.8]])
     return HeldOutLooks(table, (3,), p, p[:, 0], {0.1: first_below(p, np.array([0.5]), (3,))}, np.zeros(4, int))
-
-
-def test_figures_of_a_case_worked_by_hand() -> None:
-    report = gate_report(known_answers(), stronger=Stronger(accuracy=0.5, price=2.0), resamples=50)
-    [look], [rate] = report.looks, report.rates
-    assert (look.auroc.estimate, look.mean_logprob.estimate, look.share) == (1.0, 0.5, 1.0)
-    assert (rate.false_alarms.estimate, rate.bad_stopped.estimate, rate.median_look) == (0.0, 1.0, 3.0)
-    again, escalated = rate.uses
-    # Asked again, each gets the good answer that the question also had: (10 + 13 + 13 + 10) / 4 tokens, not 60 / 4.
-    assert (again.accuracy.estimate, again.tokens.estimate) == (1.0, 11.5)
-    assert again.saved.estimate == pytest.approx(1 - 46 / 60)
-    assert again.saved_full.estimate == pytest.approx(1 - 46 / 60)  # the predictor must give up the same two
-    assert (escalated.accuracy.estimate, escalated.tokens.estimate) == (0.75, 16.5)
-    assert escalated.saved.estimate == pytest.approx(1 - 66 / 80)
-    # Replacing two of the four at random leaves half of them good, whoever answers anew.
-    assert (again.over_random.estimate, escalated.over_random.estimate) == (0.5, 0.25)
-    assert "other answers to that question" in report.assumptions[0]
 
 
 def test_what_is_promised_for_all_tasks_is_said_of_each() -> None:

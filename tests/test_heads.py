@@ -17,7 +17,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training import trees as trees_module
-from metaprobe.training.calibration import Isotonic, Platt, fit_platt
+from metaprobe.training.calibration import Isotonic, Platt
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import Amount, Level, Probability, fit_amount, fit_probability, trees_graph
@@ -25,13 +25,11 @@ from metaprobe.training.options import QualityOptions
 from metaprobe.training.recipes.quality import (
     GradedStudy,
     collect_graded,
-    fit_graded,
     head_studies,
     load_heads,
     measure_grades,
     write_quality,
 )
-from metaprobe.training.thresholds import ScoredAnswers, critical_thresholds
 from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
@@ -166,24 +164,6 @@ def test_one_class_of_a_binary_head_is_refused(store: Path, tmp_path: Path) -> N
         head_studies([tmp_path / "runs"], QualityOptions(out=tmp_path, target="critical", folds=2))
 
 
-def test_a_step_with_too_few_answers_is_its_share(evidence: Evidence) -> None:
-    grades = 2 + evidence.table.y
-    grades[:3] = 1
-    data = collect_graded(evidence, grades, "evidence")
-    assert data.steps == (3,)
-    study = GradedStudy(data, np.zeros(len(grades)), {}, 0)
-    roles = study.roles(0)
-    level = fit_graded(data, roles, 0)
-    assert level.base == pytest.approx(1 + (len(grades) - 3) / len(grades))
-    unseen = roles.train[:40]
-    held_out = dataclasses.replace(roles, train=roles.train[40:], test=unseen)
-    shares = np.delete(grades, unseen) >= 2
-    assert fit_graded(data, held_out, 0).base == pytest.approx(1 + shares.mean()), "rows held out tell it nothing"
-    values = level.value(evidence.features)
-    assert 1.9 < values.min() < values.max() <= 3
-    assert spearman(grades, values) > 0.5
-
-
 def test_every_kind_of_head_is_the_same_in_onnx_on_a_grid_with_holes(evidence: Evidence) -> None:
     X, y = np.round(evidence.features, 1), evidence.table.y  # repeated values lie on the thresholds
     roles = final_roles(list(evidence.table.groups), y)
@@ -230,29 +210,6 @@ def test_constraints_are_taken_where_they_hold_and_left_where_they_hurt(evidence
     higher = [X + 0.5 * row for row in np.diag(signs)]
     assert all((held.score(x) >= held.score(X) - 1e-9).all() for x in higher)
     assert any((noise.score(x) < noise.score(X) - 1e-9).any() for x in higher)  # trees alone do not keep to it
-
-
-def test_thresholds_of_the_critical_head_hold_on_new_answers(evidence: Evidence) -> None:
-    caught, alarmed = [], []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        sound = (rng.uniform(size=1600) > 0.25).astype(np.int64)
-        scores = 2.0 * sound + rng.normal(size=1600)
-        index = np.arange(1600)
-        table = evidence.table.rows(index % len(evidence.table))
-        table = dataclasses.replace(table, y=sound, groups=index.astype(str))
-        rows = index[:400]
-        # A map that falls gives the same promises.
-        platt = fit_platt(scores[rows] * (-1) ** seed, sound[rows])
-        raw = scores * (-1) ** seed
-        answers = ScoredAnswers.of(table, rows, raw, platt, platt.probability(raw))
-        found = critical_thresholds(answers, seed=seed)
-        p, new = 1 - platt.probability(raw)[400:], sound[400:]
-        caught.append(float((p[new == 0] >= found["critical"]).mean()))
-        alarmed.append(float((p[new == 1] >= found["critical_sure"]).mean()))
-    # In expectation over calibrations; the margins are two standard errors of the mean of 60.
-    assert 0.9 - 0.01 <= np.mean(caught) <= 0.95
-    assert 0.03 <= np.mean(alarmed) <= 0.05 + 0.005
 
 
 def test_an_exported_probability_is_calibrated_on_the_calibration_rows_and_on_no_other(evidence: Evidence) -> None:

@@ -110,17 +110,6 @@ def test_chance_does_not_turn_a_number_round_and_what_is_sure_does() -> None:
         assert (np.diff(made.head().learned(made.X)[np.argsort(found.score(made.X))]) >= 0).all()
 
 
-def test_free_numbers_that_are_the_same_leave_the_scaled_total() -> None:
-    """Every answer has 20 tokens, and mean, total and scaled total order them alike."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, len(TERMS))).astype(np.float32)
-    X[:, TERMS.index("length")] = np.log(20)
-    X[:, TERMS.index("total")] = X[:, TERMS.index("mean")] + np.float32(np.log(20))
-    y = (rng.uniform(size=300) < sigmoid(-1.5 * X[:, TERMS.index("mean")])).astype(np.int64)
-    names = np.arange(300).astype(str)
-    assert World(X, y, names, np.full(300, "m|t|v")).fit().reached == "scaled"
-
-
 def test_all_terms_are_taken_where_several_tell() -> None:
     found = world(900, {"mean": -0.8, "first": -0.8, "halves": 0.8, "length": -0.8}).fit()
     assert found.reached == ALL_TERMS
@@ -147,13 +136,13 @@ def test_trees_are_taken_for_what_only_they_find_and_only_from_enough_answers() 
 
 
 def test_noise_takes_no_further_step_in_nine_of_ten_draws() -> None:
-    reached = [world(300, {}, seed=seed, runs=2).fit().reached for seed in range(20)]
-    assert sum(name in FREE for name in reached) >= 18
+    reached = [world(300, {}, seed=seed, runs=2).fit().reached for seed in range(10)]
+    assert sum(name in FREE for name in reached) >= 9
 
 
 def test_what_a_ladder_promises_is_of_answers_that_it_was_not_fitted_on() -> None:
     """Labels are drawn by lot; where a few answers have a run of their own, what was fitted knows its base rate."""
-    promised = [world(150, {}, seed=seed, runs=40).fit().selection_auroc for seed in range(6)]
+    promised = [world(150, {}, seed=seed, runs=40).fit().selection_auroc for seed in range(4)]
     assert np.mean(promised) < 0.58, "0.48 held out, and 0.68 of the answers that it learned from"
 
 
@@ -239,7 +228,7 @@ def small(seed: int) -> tuple[World, World]:
 def test_what_is_exported_never_loses_to_the_mean_or_the_minimum_by_more_than_noise() -> None:
     """Log loss on new answers; the free numbers are calibrated on every answer, the ladder as it is exported."""
     lost: dict[str, list[float]] = {"mean": [], "min": []}
-    for seed in range(20):
+    for seed in range(10):
         known, new = small(seed)
         ours = learned_of(known.head(), new.X, new.runs)
         for name, losses in lost.items():

@@ -20,10 +20,10 @@ from scripted import ScriptedLLM
 
 from metaprobe.cli import main
 from metaprobe.collecting.collect import collect
-from metaprobe.collecting.launch import CollectionWatch, TimeEstimate, checkpoint_and_constants, launch
+from metaprobe.collecting.launch import launch
 from metaprobe.collecting.plan import CollectionPlan
 from metaprobe.pipelines import Models, Prompts, Setup
-from metaprobe.records.errors import RecordError, Unwritable
+from metaprobe.records.errors import Unwritable
 from metaprobe.records.store import RunStore
 
 
@@ -48,28 +48,6 @@ def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_somet
     with FaultyServer(lambda content, attempt: "400") as server:
         launch(dataclasses.replace(plan, llm=(f"openai:m@{server.base_url}",)), tmp_path / "failed")
     assert files(tmp_path / "failed")
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "constants"),
-    [
-        ("folder", "folder", ""),
-        ("folder,budget=0.5", "folder", "budget=0.5"),
-        ("folder,budget=0.5, theta=0.4", "folder", "budget=0.5, theta=0.4"),
-        ("a,b/folder,theta=1", "a,b/folder", "theta=1"),
-        ("here/x=1,y=2/f,theta=1", "here/x=1,y=2/f", "theta=1"),
-        ("p,theta=3,theta=4", "p,theta=3", "theta=4"),  # a folder of that name is there
-    ],
-)
-def test_a_learned_policy_is_a_path_and_constants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, path: str, constants: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("p,theta=3").mkdir()
-    assert checkpoint_and_constants(text) == (Path(path), constants)
-    for without in ("", ",budget=1"):
-        with pytest.raises(RecordError, match="expected a checkpoint folder"):
-            checkpoint_and_constants(without)
 
 
 def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(
@@ -104,27 +82,6 @@ def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(
         again = len(asked(server)) - len(set(asked(server)))
     assert len(RunStore(tmp_path / "runs")) == 80
     assert again <= 2 * at_once
-
-
-def test_the_time_that_is_left_is_told_of_the_runs_that_are_not_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    llm = ScriptedLLM({"*": "4"})
-    monkeypatch.setattr("metaprobe.collecting.launch.load_models", lambda *_, **__: Models(llm))
-    plan = CollectionPlan(system="zero-shot-cot", task="metacog-eval", llm=("m",), limit=4, concurrency=2)
-    estimates: list[TimeEstimate] = []
-    totals: list[int] = []
-    watch = CollectionWatch(on_estimate=estimates.append, on_total=totals.append)
-    launch(plan, tmp_path / "runs", watch)
-    (found,) = estimates
-    assert (found.runs, found.tokens_per_run, found.unlimited) == (4, 256, ())
-    assert found.warm_up == 1 + 2  # one before them, and as many as run at once
-    assert found.seconds == 4 * 256 / found.tokens_per_second
-    asked = len(llm.asked)
-    launch(plan, tmp_path / "runs", watch)
-    assert (totals, len(estimates), len(llm.asked)) == ([4, 0], 1, asked)  # nothing left, nothing asked
-    launch(dataclasses.replace(plan, limit=6), tmp_path / "runs", watch)
-    assert (totals[-1], estimates[-1].runs) == (2, 2)
 
 
 def test_a_full_disk_under_the_runs_stops_the_asking_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Linear probes: the batched solver against scikit-learn, a planted direction against theory, the choice of a layer."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +13,11 @@ from sklearn.linear_model import LogisticRegression
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.activations import Activations
 from metaprobe.records.errors import RecordError
-from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Hidden, Item, Run
 from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import Roles, final_roles
-from metaprobe.training.linear import fit_linear_probe, one_standard_error, score_held_out
+from metaprobe.training.linear import fit_linear_probe
 from metaprobe.training.solve import TOLERANCE, solve_logistic, standardise
-from metaprobe.training.states import InMemory, OnDisk, load_states
+from metaprobe.training.states import InMemory
 
 
 def planted(n: int, width: int, distance: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -113,17 +110,6 @@ def test_a_planted_direction_is_found_as_well_as_theory_allows() -> None:
     assert float(auroc(np.arange(20000) % 2, probe.score_of(unseen))) == pytest.approx(best, abs=0.015)
 
 
-def test_held_out_scores_are_those_of_probes_fitted_on_the_other_folds() -> None:
-    X, y, _ = planted(300, 8, 1.0)
-    fold = np.arange(300) % 4
-    found = score_held_out(X, y, fold, (0.1,))[:, 0]
-    Z = (X.astype(float) - X.astype(float).mean(0)) / X.astype(float).std(0)
-    for number in range(4):
-        here = fold == number
-        alone = LogisticRegression(C=1 / (0.1 * (~here).sum())).fit(Z[~here], y[~here])
-        np.testing.assert_allclose(found[here], alone.decision_function(Z[here]), atol=1e-2)
-
-
 def test_the_probe_chooses_the_planted_layer_and_points_along_the_planted_direction(evidence: Evidence) -> None:
     assert evidence.states is not None
     probe = fit_linear_probe(evidence.states, *learning(evidence), positions=("prompt_last", "answer_last"))
@@ -131,15 +117,6 @@ def test_the_probe_chooses_the_planted_layer_and_points_along_the_planted_direct
     assert int(np.argmax(np.abs(probe.weights))) == 5
     assert len(probe.sweep) == 6
     assert probe.tried == 24
-
-
-def test_the_simplest_choice_within_one_standard_error_is_taken() -> None:
-    folds = np.array([0.10, -0.05, 0.0, 0.05, -0.10])  # what makes a fold easy is shared by all places
-    found = np.stack([[0.60 + folds, 0.60 + folds], [0.801 + folds, 0.8 + folds]]).transpose(0, 2, 1)
-    found[1, :, 1] += [0.004, -0.004, 0.001, -0.002, 0.001]
-    assert one_standard_error(found) == (1, 1), "0.801 and 0.800 are not told apart: the stronger penalty"
-    found[1, :, 1] -= 0.05
-    assert one_standard_error(found) == (1, 0), "0.801 and 0.750 are, for their folds differ alike"
 
 
 def test_labels_without_signal_choose_something_and_promise_nothing(evidence: Evidence) -> None:
@@ -168,39 +145,3 @@ def test_an_absent_position_is_named(evidence: Evidence) -> None:
     assert evidence.states is not None
     with pytest.raises(RecordError, match="answer_mean"):
         fit_linear_probe(evidence.states, *learning(evidence), positions=("answer_mean",))
-
-
-def test_states_read_block_by_block_are_those_in_memory(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    ids = []
-    for number, name in enumerate(("a", "b")):
-        runs = []
-        for i in range(5):
-            hidden = Hidden(rng.normal(size=(2, 2, 4)).astype(np.float16), (0, 3), ("prompt_last", "answer_last"))
-            call = Call(id=f"c{i}{name}", hidden=hidden)
-            runs.append(Run(f"r{i}{name}", "s", "v", Item(id=f"i{i}", question="q"), (call,)))
-            ids.append(call.id)
-        RunStore(tmp_path / name).append(runs)
-        assert number < 2
-    stores = [RunStore(tmp_path / name) for name in ("a", "b")]
-    wanted = sorted(ids)[1:]
-    loaded, without = load_states(stores, wanted)
-    assert isinstance(loaded, InMemory)
-    assert without == 0
-    assert loaded.activations.call_ids == tuple(wanted)
-    held = tuple(tuple(i for i in wanted if i.endswith(name)) for name in ("a", "b"))
-    row = {call_id: i for i, call_id in enumerate((*held[0], *held[1]))}
-    lazy = OnDisk(tuple(stores), held, np.array([row[i] for i in wanted]), (0, 3), ("prompt_last", "answer_last"))
-    for layer in (0, 3):
-        np.testing.assert_array_equal(lazy.read(layer, "answer_last"), loaded.read(layer, "answer_last"))
-    with pytest.raises(RecordError, match=r"layers \[7\] were not captured"):
-        lazy.read(7, "answer_last")
-    assert load_states(stores, [*wanted, "elsewhere"]) == (None, 1)
-
-
-def test_a_fit_that_did_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    block, y = rng.normal(size=(30, 3)).astype(np.float16), (np.arange(30) % 2).astype(np.float64)
-    monkeypatch.setattr("metaprobe.training.solve.TOLERANCE", -1.0)
-    with pytest.warns(RuntimeWarning, match="a logistic probe ended with a gradient"):
-        score_held_out(block, y, np.arange(30) % 2, (1.0,))

@@ -68,36 +68,6 @@ def test_whatever_a_paper_reports_is_measured_or_has_a_reason(name: str, figures
     assert all(row["why"].endswith(".") for row in figures[name]["missing"])
 
 
-def test_every_system_ablation_and_sweep_of_metacogagent_is_there(figures: Found) -> None:
-    reported, found = paper("metacogagent"), figures["metacogagent"]
-    words = " ".join(row["what"] for row in found["figures"]) + " ".join(row["where"] for row in found["missing"])
-    expected = [*reported["table 2"], *reported["table 3"], *reported["table 4"]]
-    expected += [f"{name} = {value}" for name, values in reported["table 5"].items() for value in values]
-    assert [name for name in expected if name not in words] == ["columns", "columns", "columns", "MetaCogAgent (Full)"]
-
-
-def test_our_figures_have_intervals_around_them_and_a_number_of_answers(figures: Found) -> None:
-    for section in figures.values():
-        for row in section["figures"]:
-            estimate, low, high = row["here"]
-            assert low <= estimate <= high
-            assert row["n"] > 0
-
-
-@pytest.mark.parametrize(
-    ("sign", "low", "high", "expected"),
-    [
-        (1, 0.1, 0.2, "holds"),
-        (-1, -0.2, -0.1, "holds"),
-        (1, -0.1, 0.2, "undecided"),
-        (-1, 0.1, 0.2, "**the other way round**"),
-    ],
-)
-def test_a_verdict_follows_from_the_interval_alone(sign: int, low: float, high: float, expected: str) -> None:
-    row = {"sign": sign, "here": [(low + high) / 2, low, high], "orders": None, "controls": [], "same": "all"}
-    assert reproduction.verdict(row) == expected
-
-
 def test_a_benchmark_that_never_ran_has_no_row_and_is_named() -> None:
     found = {**benchmarks.figures(), "peers": {}}
     page = "\n".join(benchmarks.page({}, found))

@@ -96,20 +96,6 @@ def mixed(k: int) -> ScriptedLLM:
     return model(("4", "5", "4" if k % 2 else "5"), sure)
 
 
-def test_rates_flow_and_calls_are_those_of_the_runs() -> None:
-    result = evaluate(made_runs("algorithm", mixed, 6), resamples=50)
-    # i0 alpha executes; i1 beta executes; i2 gamma executes; i3 alpha -> gamma; i4, i5: all vote
-    assert result.items == 6
-    assert result.asked.estimate == pytest.approx(3 / 6)
-    assert result.delegated.estimate == pytest.approx(1 / 6)
-    assert result.collaborated.estimate == pytest.approx(2 / 6)
-    assert result.flow == {("alpha", "gamma"): 1}
-    assert result.precision is not None
-    assert result.precision.estimate == 1.0
-    assert result.improved is None  # alpha's own answer to i3 is not known
-    assert result.calls == {"classify": 6, "assess": 3 + 3 * 3, "answer": 4 + 2 * 3}
-
-
 def test_the_full_matrix_tells_which_delegations_helped() -> None:
     runs = made_runs("every-agent", mixed, 6)
     result = evaluate(runs, resamples=50)

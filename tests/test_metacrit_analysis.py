@@ -17,7 +17,6 @@ from metaprobe.eval.systems.metacrit import (
     agreement,
     cost_table,
     failure_types,
-    similarity_flow,
     stage_accuracy,
 )
 from metaprobe.records.types import Call, Item, Label, Run, Statement, Usage
@@ -122,18 +121,6 @@ def test_accuracy_after_each_stage_is_paired_with_the_first_answer_and_resampled
     assert rows["synthesis"].gain.low > 0.2
     assert rows["synthesis"].accuracy.groups == 100
     assert rows[FINAL].accuracy.estimate == rows["synthesis"].accuracy.estimate
-
-
-def test_similarity_follows_the_stages() -> None:
-    """A stage that repeats the one before it has 1, and one that shares no word with it 0."""
-    rows = similarity_flow([make(0), make(1)])
-    assert [row.stage for row in rows] == ["monitor", "control", "synthesis"]
-    monitor, control, synthesis = (row.similarity.estimate for row in rows)
-    assert 0 < monitor < 1
-    assert 0 < control < 1
-    assert synthesis == pytest.approx(1)
-    assert rows[0].change is None
-    assert [row.change.estimate for row in rows[1:]] == pytest.approx([control - monitor, synthesis - control])
 
 
 def test_costs_are_in_the_papers_units() -> None:

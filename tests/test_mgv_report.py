@@ -65,13 +65,6 @@ def test_evaluations_that_tell_have_auroc_1_and_those_that_mislead_0() -> None:
     assert (good.quality_given, good.difficulty_given) == (1.0, 1.0)
 
 
-def test_what_was_not_stated_is_left_out_and_counted() -> None:
-    found = report(*(run(i, [(i % 2, None if i < 4 else 0.5)], difficulty=None) for i in range(8)))
-    assert found.quality_given == 0.5
-    assert found.difficulty_auroc is None
-    assert report(run(0, [(1, None)]), run(1, [(0, None)])).quality_auroc is None
-
-
 def test_a_threshold_stops_at_the_first_answer_that_reaches_it_and_returns_the_best_so_far() -> None:
     runs = [run(0, [(1, 0.6), (0, 0.95)]), run(1, [(0, 0.2), (1, 0.7)]), run(2, [(0, 0.5), (1, 0.4)])]
     found = {stop.threshold: stop for stop in report(*runs).thresholds}

@@ -58,7 +58,7 @@ def test_the_free_number_alone_carries_over_more_and_knows_less_at_home(several:
 
 def test_the_exported_predictor_is_of_the_recipe_that_was_judged_and_knows_no_run(tmp_path: Path) -> None:
     recipe = LogprobLadder(new_tasks=True)
-    full = replace(made_up(900), states=None)
+    full = replace(made_up(450), states=None)
     tasks = np.array([f"task {i % 3}" for i in range(len(full.table))])
     full = replace(full, table=replace(full.table, tasks=tasks))
     found = study_of(full, folds=2, ladder=recipe)

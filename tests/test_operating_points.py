@@ -19,7 +19,6 @@ from metaprobe.records.types import Decision
 from metaprobe.routing.explore import Exhaustive
 from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import AGAIN, ASK, COLLABORATE, EXECUTE, STOP, State
-from metaprobe.training.evidence import evaluations_of
 from metaprobe.training.thresholds import match_share, operating_points
 
 RECORDED = Path(__file__).parent.parent / "recorded"
@@ -118,18 +117,6 @@ def test_the_threshold_is_reached_as_often_as_the_stated_number_reached_the_pape
     assert match_share(np.array([0.1, 0.2, 0.2, 0.3]), 0.6) == pytest.approx(0.2, abs=1e-4)
 
 
-def test_evaluations_are_read_from_what_the_rule_compared_in_recorded_runs() -> None:
-    runs = list(RunStore(RECORDED / "gsm8k-mgv"))[:40]
-    found = evaluations_of(runs)
-    answers = {call.id: run for run in runs for call in run.calls if call.stage == "answer"}
-    assert len(found) > 100
-    assert found.keys() <= answers.keys()
-    some = next(iter(found))
-    verify = next(c for c in answers[some].calls if c.parent == some and c.stage == "verify")
-    scores = [s.value for s in answers[some].statements if s.call_id == verify.id and s.value is not None]
-    assert found[some] == pytest.approx(np.mean(scores))
-
-
 def decision(number: int, value: float, threshold: float, action: str) -> Decision:
     return Decision(f"d{number}", "iterate", action, {STOP: value, AGAIN: threshold}, {STOP: 0.5, AGAIN: 0.5}, "why")
 
@@ -148,28 +135,6 @@ def test_a_rule_that_decides_one_way_every_time_is_reported_as_such() -> None:
     for count, one_way in ((19, False), (20, True)):
         few = dataclasses.replace(found, decisions=tuple(again[:count]))
         assert bool(decisions_of([few])["iterate"].one_way) == one_way
-
-
-def test_a_rule_that_always_stops_or_names_no_numbers_is_told_too() -> None:
-    found, _ = run([0.9])
-
-    def one_way(*decisions: Decision) -> str:
-        (told,) = decisions_of([dataclasses.replace(found, decisions=decisions)]).values()
-        assert told.forced == 0
-        return told.one_way.partition(" decisions: ")[2]
-
-    ends = [decision(i, 0.9 + i / 1000, 0.5 + 0.1 * (i % 2), STOP) for i in range(20)]
-    assert one_way(*ends) == "the thresholds 0.5, 0.6 is always reached (smallest value 0.9)"
-    assert one_way(*(decision(i, 0.85, 0.85 + 1e-12, STOP) for i in range(20))).startswith(
-        "the threshold 0.85 is always"
-    )
-    nothing = [decision(i, -1.0, 0.5, AGAIN) for i in range(20)]
-    assert one_way(*nothing) == "nothing was evaluated, so that the threshold 0.5 is never reached"
-    assert "never reached (largest value 0)" in one_way(*nothing[1:], decision(0, 0.0, 0.5, AGAIN))
-    silent = [dataclasses.replace(one, scores={}, reason=f"reason {i}") for i, one in enumerate(ends)]
-    assert one_way(*silent) == "reason 19"
-    only = [dataclasses.replace(one, propensities={STOP: 1.0}) for one in ends]
-    assert decisions_of([dataclasses.replace(found, decisions=tuple(only))]) == {}
 
 
 def test_the_summary_of_recorded_runs_names_the_rule_that_hears_every_critic_and_is_json() -> None:

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from metaprobe.cli import main
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
-from metaprobe.serving.http.settings import Settings
 
 NOVEMBER = 1_764_460_800.0  # 2025-11-30, midnight in UTC
 
@@ -122,19 +121,3 @@ def test_an_import_is_told_its_format_and_what_to_do_with_bad_lines(reach: Any, 
     }
     _, named = reach(name, "import", file, "--out", tmp_path / "o", "--stated-only")
     assert (named["form"], named["on_error"], named["stated"].__name__) == ("auto", "stop", "parse_named_confidence")
-
-
-def test_the_server_is_told_every_limit(reach: Any) -> None:
-    numbers = {"timeout": 9.5, "max-concurrency": 7, "max-connections": 8, "max-scored-tokens": 99, "grace": 3}
-    numbers |= {"header-timeout": 1.5, "body-timeout": 2.5, "send-timeout": 3.5, "workers": 2}
-    words = [word for name, value in numbers.items() for word in (f"--{name}", value)]
-    name = "metaprobe.serving.http.run_server.serve"
-    words += ["--on-mismatch", "refuse", "--otel"]
-    given, _ = reach(name, "serve", "bundled:quality", "m=bundled:critical", *words)
-    [settings] = given
-    assert isinstance(settings, Settings)
-    assert (settings.checkpoint, settings.more_checkpoints) == ("bundled:quality", ("m=bundled:critical",))
-    seconds = {"timeout", "header-timeout", "body-timeout", "send-timeout", "grace"}
-    found = {name: getattr(settings, name.replace("-", "_") + "_s" * (name in seconds)) for name in numbers}
-    assert found == numbers
-    assert (settings.on_mismatch, settings.otel) == ("refuse", True)

@@ -1,16 +1,13 @@
 """What a page says of a log: windows, days and curves hold each answer once, and sums follow what was taken away."""
 
-from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-import numpy as np
 import pytest
 from logged_entries import DAY, START, entry
 from statsmodels.stats.proportion import proportion_confint
 
-from metaprobe.monitoring import tables
 from metaprobe.monitoring.estimates import estimate_share
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.monitoring.overview import Span, overview
@@ -40,18 +37,6 @@ def log(tmp_path: Path) -> ScoreLog:
     return log
 
 
-def test_windows_of_labels_are_equally_long_and_hold_every_label_once(log: ScoreLog) -> None:
-    span = Span(START, START + DAYS * DAY - 1)
-    with log:
-        found = pictures(log, span)["labels_over_time"]
-    assert sum(window["labels"] for window in found) == 2 * DAYS
-    assert all(first["to"] <= second["from"] for first, second in pairwise(found))
-    assert (found[0]["from"], found[-1]["to"]) == (START, span.until)
-    [length] = {second["from"] - first["from"] for first, second in pairwise(found)}
-    assert length % span.step == 0
-    assert 8 <= len(found) <= DAYS, "some windows, and not one a label"
-
-
 def test_the_surest_answers_come_first_where_risk_is_shown_against_coverage(log: ScoreLog) -> None:
     with log:
         curve = pictures(log, Span(START, START + DAYS * DAY - 1))["coverage"]["labelled"]
@@ -78,16 +63,6 @@ def test_a_label_that_nobody_drew_does_not_make_later_days_count(tmp_path: Path)
     assert after["value"] == before["value"]
 
 
-def test_a_log_that_is_read_in_pieces_is_the_log(log: ScoreLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    with log:
-        whole = log.columns()
-        monkeypatch.setattr(tables, "CHUNK", 7)
-        pieces = log.columns()
-    for name in ("time", "score", "label", "propensity", "flagged"):
-        np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))
-    assert pieces.request_id.tolist() == whole.request_id.tolist()
-
-
 @pytest.mark.parametrize(("true", "of"), [(0, 5), (3, 10), (40, 200)])
 def test_a_share_has_the_interval_of_agresti_and_coull(true: int, of: int) -> None:
     # Two answers are added on each side, which is z * z / 2 of a normal quantile of 2.
@@ -103,14 +78,3 @@ def test_a_sheet_shows_the_letters_of_every_language(tmp_path: Path) -> None:
         assert log.flush()
         write_sheet(tmp_path / "sheet.jsonl", draw_sheet(log, 1, seed=1).rows)
     assert "Größer als 東京" in (tmp_path / "sheet.jsonl").read_text(encoding="utf-8")
-
-
-def test_scores_are_shown_by_equal_parts_of_zero_to_one(log: ScoreLog) -> None:
-    with log:
-        shown = pictures(log, Span(START, START + DAYS * DAY - 1))["histogram"]
-    parts = len(shown)
-    assert [part["from"] for part in shown] == pytest.approx([place / parts for place in range(parts)])
-    scores = np.arange(2 * DAYS) / (2 * DAYS)
-    expected = np.histogram(scores, bins=parts, range=(0, 1))[0]
-    assert [part["answers"] for part in shown] == expected.tolist()
-    assert sum(part["flagged"] for part in shown) == 12

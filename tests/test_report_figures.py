@@ -4,23 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_report import METHOD_OF_ALL, made_up
-from matplotlib.collections import LineCollection, PathCollection
-from matplotlib.colors import to_hex
+from made_up_report import made_up
 from matplotlib.figure import Figure as Canvas
-from report_rows import told
 
-from metaprobe.eval.metrics.calibration import ReliabilityBin
 from metaprobe.eval.metrics.discrimination import roc_curve
 from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.report import figures
 from metaprobe.eval.report.figures import FAMILY, INK, PAPER, RIGHT, WRONG
 from metaprobe.eval.report.words import main_methods
 from metaprobe.eval.report.write import sections
-from metaprobe.eval.results import FAMILIES, CostPoint, CostQuality
-
-STRONGEST = "minimum log-probability"
-"""Of the controls of the comparison that is made up."""
+from metaprobe.eval.results import FAMILIES
 
 
 @pytest.fixture(scope="module")
@@ -44,63 +37,9 @@ def lines(ax):
     return [pair for pair in found if len(pair[0])]
 
 
-def bars(ax):
-    """(x, low, high) of every upright line."""
-    found = []
-    for collection in ax.collections:
-        if isinstance(collection, LineCollection):
-            found += [(float(a[0]), float(a[1]), float(b[1])) for a, b in collection.get_segments()]
-    return found
-
-
 def level_lines(ax):
     """Heights of the lines that run from one side to the other."""
     return [y[0] for x, y in lines(ax) if len(x) == 2 and y[0] == y[1] and x.tolist() == [0, 1]]
-
-
-BINS = (ReliabilityBin(0.2, 0.3, 0.1, 0.5, 40), ReliabilityBin(0.8, 0.6, 0.4, 0.9, 60))
-STATED = (ReliabilityBin(1.0, 0.5, 0.4, 0.6, 80),)
-
-
-def test_reliability_is_drawn_beside_the_line_on_which_a_probability_means_what_it_says(comparison):
-    plain = replace(comparison.methods[2], reliability=BINS)
-    ax = painted(figures.reliability("r", plain))
-    ideal, curve = lines(ax)
-    assert [part.tolist() for part in ideal] == [[0, 100], [0, 100]]
-    assert (curve[0].tolist(), curve[1].tolist()) == (pytest.approx([20, 80]), pytest.approx([30, 60]))
-    assert np.array(bars(ax)) == pytest.approx(np.array([[20, 10, 50], [80, 40, 90]]))
-    assert (ax.get_xlim(), ax.get_ylim(), ax.get_xlabel()) == ((0, 100), (0, 100), "predicted to be right")
-    assert not legend(ax)
-    stated = comparison.methods[0]
-    both = figures.reliability(
-        "r", replace(stated, reliability=BINS, stated=replace(stated.stated, reliability=STATED))
-    )
-    ax = painted(both)
-    recalibrated, as_stated = (part for part in ax.collections if isinstance(part, PathCollection))
-    assert np.asarray(recalibrated.get_offsets()) == pytest.approx(np.array([[20, 30], [80, 60]]))
-    assert np.asarray(as_stated.get_offsets()) == pytest.approx(np.array([[100, 50]]))
-    small, large = recalibrated.get_sizes()
-    assert (large - figures.SMALLEST_AREA) / (small - figures.SMALLEST_AREA) == pytest.approx(60 / 40)
-    assert not as_stated.get_clip_on()  # what is said to be certain stands on the edge, whole
-    assert to_hex(as_stated.get_edgecolors()[0]) == FAMILY["explicit"] == to_hex(recalibrated.get_facecolors()[0])
-    assert to_hex(as_stated.get_facecolors()[0]) == PAPER
-    assert ax.get_xlabel() == "said to be right"
-    assert {name: (key.get_marker(), key.get_markerfacecolor()) for name, key in legend(ax).items()} == {
-        "recalibrated": ("o", FAMILY["explicit"]),
-        "as stated": ("s", PAPER),
-    }
-
-
-def test_stated_numbers_stand_beside_what_was_learned_and_without_them_the_strongest_control_does(comparison):
-    def glance(found):
-        return next(one for one in sections(found) if one.ident == "glance").figures
-
-    said, learned, forest = glance(comparison)
-    assert said.title == "What the model says: verbalised confidence"
-    assert learned.title == f"What was learned: {METHOD_OF_ALL}"
-    assert forest.ident == "forest"
-    unsaid = tuple(method for method in comparison.methods if method.family != "explicit")
-    assert glance(replace(comparison, methods=unsaid))[0].title == f"What is free: {STRONGEST}"
 
 
 def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
@@ -122,37 +61,6 @@ def test_roc_and_risk_are_drawn_from_the_main_methods_curves(comparison):
     assert len({(key.get_color(), str(key.get_linestyle())) for key in legend(roc).values()}) == len(mains)
     one_kind = replace(comparison, y=np.ones(len(comparison.y), dtype=int))
     assert [figure.ident for figure in figures.thresholds(one_kind, mains)] == ["risk"]
-
-
-def test_costs_are_drawn_with_the_line_of_what_mixtures_reach():
-    points = (
-        CostPoint("cheap", "agent", 0.1, 0.4, told(0.4)),
-        CostPoint("r", "router", 0.5, 0.6),
-        CostPoint("best", "oracle", 0.2, 0.9),
-    )
-    found = CostQuality(title="t", unit="dollars", points=points, hull=((0.1, 0.4), (0.5, 0.6)), n=50)
-    figure = figures.costs(1, found)
-    ax = painted(figure)
-    assert [part.tolist() for part in lines(ax)[0]] == [[0.1, 0.5], [40, 60]]
-    shown = {line.get_marker(): (x[0], y[0]) for line, (x, y) in zip(ax.lines[1:], lines(ax)[1:], strict=True)}
-    assert shown == {"o": (0.5, 60), "s": (0.1, 40), "*": (0.2, 90)}
-    assert np.array(bars(ax)) == pytest.approx(np.array([[0.1, 35, 47]]))
-    assert list(legend(ax)) == ["router (round)", "one agent alone (square)", "oracle, sees who is right (star)"]
-    assert "cheap: 0.10, 40.0" in figure.label
-    assert ax.get_xlabel() == "dollars"
-
-
-def test_bands_lines_and_labels_of_the_other_figures_are_the_comparisons_numbers(comparison):
-    seen, whole, sweep = comparison.seen, comparison.trajectories, comparison.sweeps[0]
-    drawn = [y.tolist() for x, y in lines(painted(figures.seen(seen))) if x.tolist() == list(seen.tokens)]
-    assert drawn == [[auroc.estimate for auroc in method.auroc] for method in seen.methods]
-    course = lines(painted(figures.trajectory(whole)))
-    assert [y.tolist() for _, y in course] == [whole.correct.mean.tolist(), whole.wrong.mean.tolist()]
-    layers = figures.layers(1, sweep)
-    curves = [y.tolist() for x, y in lines(painted(layers)) if len(x) == len(sweep.layers)]
-    assert curves == sweep.selection_auroc.T.tolist()
-    assert "Chosen by 3 folds: layer 17 at prompt_last in 2, layer 12 at answer_first in 1" in layers.note
-    assert "The checkpoint reads layer 18 at answer_mean" in layers.note
 
 
 def test_every_axis_says_what_it_is_and_a_colour_means_one_thing(comparison):

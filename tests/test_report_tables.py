@@ -14,9 +14,6 @@ from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlD
 from metaprobe.eval.report import tables
 from metaprobe.eval.report.write import sections
 from metaprobe.eval.results import (
-    CostPoint,
-    CostQuality,
-    Efficiency,
     Failures,
     Finding,
 )
@@ -103,31 +100,6 @@ def test_each_control_stands_with_its_difference_and_whether_it_is_beaten(compar
     assert set(marks(table, "difference")) == {""}
 
 
-def test_efficiency_says_why_a_method_has_none(comparison):
-    given = Efficiency(method="a", type2_auroc=told(0.7), meta_d=told(1.1), m_ratio=told(0.9), bins=4)
-    refused = Efficiency(method="b", type2_auroc=told(0.5), meta_d=None, m_ratio=None, bins=1, refused="too coarse")
-    both = replace(comparison.two_choice, methods=(given, refused))
-    assert "refused" in shown(tables.efficiency(both))
-    first, second = rows_of(tables.efficiency(both))
-    for key in ("type2_auroc", "meta_d", "m_ratio"):
-        assert interval_of(first, key) == ends(getattr(given, key))
-    assert (first["bins"], second["meta_d"], second["refused"]) == ("4", "", "too coarse")
-    assert "refused" not in shown(tables.efficiency(replace(both, methods=(given,))))
-    assert "10 say neither and are left out" in section(comparison, "methods").remarks[-1]
-    none = replace(comparison, two_choice=None, two_choice_refused="three choices")
-    assert section(none, "methods").remarks[-1].endswith("is not given: three choices.")
-
-
-def test_layers_name_what_folds_chose_and_the_checkpoint_reads(comparison):
-    rows = tables.layers(comparison.sweeps)
-    assert len(rows) == 2 * 31 * 3
-    assert [row["layer"] for row in rows if row["chosen"]] == [17, 17]
-    assert [(row["layer"], row["position"]) for row in rows if row["shipped"]] == [(18, "answer_mean")] * 2
-    assert sorted(row["folds"] for row in rows if row["folds"]) == [1, 1, 2, 2]
-    assert [row["selection_auroc"] for row in rows[:3]] == comparison.sweeps[0].selection_auroc[0].tolist()
-    assert {row["shipped"] for row in tables.layers([replace(comparison.sweeps[0], shipped=None)])} == {""}
-
-
 def test_every_interval_of_the_comparison_stands_in_a_table_under_its_own_name(comparison):
     """Tables of the systems and of difficulty: each cell is the row's field of that name."""
     each = iter(range(100))
@@ -172,36 +144,6 @@ def test_every_interval_of_the_comparison_stands_in_a_table_under_its_own_name(c
     assert "4.5 of their answers" in failures.caption
 
 
-def test_tables_of_stages_that_would_say_nothing_are_left_out(comparison):
-    bare = replace(comparison, stages=(), coupling=(), failures=Failures({"ignored": 0}, 1.0))
-    bare = replace(bare, agreement=tuple(replace(row, n=0) for row in comparison.agreement))
-    assert section(bare, "systems") is None
-    assert section(replace(bare, failures=None), "systems") is None
-    only = section(replace(bare, agreement=comparison.agreement), "systems")
-    assert [table.ident for table in only.tables] == ["agreement"]
-
-
-def test_points_of_cost_are_marked_where_they_are_corners():
-    points = (
-        CostPoint("cheap", "agent", 0.1, 0.4, told(0.4)),
-        CostPoint("bad", "control", 0.5, 0.404),
-        CostPoint("dear", "agent", 1.0, 0.7),
-    )
-    found = CostQuality(title="Agents", unit="US dollars", points=points, hull=((0.1, 0.4), (1.0, 0.7)), n=1400)
-    table = tables.costs(1, found)
-    assert (table.ident, tables.costs(2, found).ident) == ("routing", "routing-2")
-    rows = rows_of(table)
-    assert [(row["policy"], row["kind"], row["cost"], row["accuracy"], row["hull"]) for row in rows] == [
-        ("cheap", "agent", "0.1", "0.4", "corner"),
-        ("bad", "control", "0.5", "0.404", ""),
-        ("dear", "agent", "1.0", "0.7", "corner"),
-    ]
-    assert interval_of(rows[0], "accuracy") == ends(told(0.4))
-    assert rows[1]["accuracy_low"] == ""
-    assert [cell.text for cell in column(table, "accuracy")] == ["40.0\u00a0%", "40.4\u00a0%", "70.0\u00a0%"]
-    assert "1,400 questions; cost in US dollars" in table.caption
-
-
 def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
     audits = (
         Finding("fine", True, "d", "invalid"),
@@ -221,20 +163,6 @@ def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
         ("faint", "0", "weak"),
         ("broken", "0", "invalid"),
     ]
-
-
-def test_every_number_that_has_a_better_end_says_which(comparison):
-    better = {
-        column.key: column.better
-        for one in sections(comparison)
-        for table in (*one.tables, *(table for _, table in one.more))
-        if table.ident not in ("overconfidence", "controls")
-        for column in table.columns
-    }
-    higher = "auroc within_runs auprc brier_skill within type2_auroc meta_d m_ratio accuracy gain repaired".split()
-    lower = "ece ece_stated aurc broken cost".split()
-    assert {key for key, end in better.items() if end == "higher"} == {*higher, "auroc_1", "auroc_2"}
-    assert {key for key, end in better.items() if end == "lower"} == set(lower)
 
 
 def test_files_hold_the_tables_that_other_programs_read():

@@ -2,18 +2,14 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from made_up_report import METHOD_OF_ALL, made_up
 
-from metaprobe.checkpoints.table import number
-from metaprobe.eval.controls import control_named
 from metaprobe.eval.metrics.bootstrap import Interval
-from metaprobe.eval.metrics.selective import risk_coverage
 from metaprobe.eval.metrics.strongest_control import ControlComparison, ControlDifference
-from metaprobe.eval.report.words import brief, headline, main_methods
+from metaprobe.eval.report.words import brief, headline
 from metaprobe.eval.report.write import comparison_table
-from metaprobe.eval.results import Comparison, Finding
+from metaprobe.eval.results import Finding
 
 STRONGEST = "minimum log-probability"
 """The strongest control of the comparison that is made up."""
@@ -88,16 +84,6 @@ def test_scores_that_tell_nothing_are_not_advised(comparison):
     assert "Do not rely on what the model says of its own confidence." in advice
 
 
-def test_stated_confidence_that_tells_something_is_weighed_against_the_learned_method(comparison):
-    def last_advice(low, high):
-        auroc, gain = Interval(0.7, 0.65, 0.75, 400, 300), Interval(0.05, low, high, 400, 300)
-        methods = [replace(m, auroc=auroc, diff_stated=m.diff_stated and gain) for m in comparison.methods]
-        return brief(replace(comparison, methods=tuple(methods))).do[-1]
-
-    assert last_advice(0.01, 0.09).endswith("but less than the learned method.")
-    assert last_advice(-0.01, 0.11).endswith("asking it may do.")
-
-
 def test_an_invalid_audit_of_the_data_withholds_all_advice_and_a_weak_one_is_counted(comparison):
     spoiled = replace(comparison, audits=(Finding("splits share no group", False, "3 shared", "invalid"),))
     assert brief(spoiled).do == ("Do not act on these numbers before the audits that failed are settled.",)
@@ -159,27 +145,3 @@ def test_below_100_groups_more_are_asked_for(comparison, groups, few):
     told = brief(replace(comparison, methods=methods))
     assert any("groups are few" in sentence for sentence in told.sure) == few
     assert any(sentence.startswith("Collect more questions") for sentence in told.do) == few
-
-
-def test_figures_in_the_words_are_those_of_the_comparison(comparison):
-    curve = risk_coverage(comparison.y, comparison.methods[-1].probability)
-    wrong = 100 * np.interp(0.5, curve.coverage, curve.risk)
-    said = " ".join(brief(comparison).found)
-    assert f"that {METHOD_OF_ALL} trusts most, {wrong:.0f}\u00a0% of them are wrong" in said
-    assert f"against {100 * (1 - comparison.base_rate):.0f}\u00a0% of all" in said
-    stated = comparison.methods[0]
-    assert f"{number(stated.stated.ece.estimate)} as stated, {number(stated.ece.estimate)} recalibrated" in said
-    unlearned = replace(comparison, methods=comparison.methods[:9], headline="")
-    assert f"that {STRONGEST} trusts most" in " ".join(brief(unlearned).found)
-    empty = Comparison(title="t", provenance={}, y=np.array([0, 1]), methods=())
-    assert (brief(empty).found, brief(empty).do) == ((), ())
-
-
-def test_the_method_named_beforehand_speaks_for_the_learned_ones_or_else_the_last_of_them(comparison):
-    assert headline(comparison).name == METHOD_OF_ALL
-    assert headline(replace(comparison, headline="length")).name == "length"
-    assert headline(replace(comparison, headline="", methods=comparison.methods[:3])) is None
-    names = [method.name for method in main_methods(comparison)]
-    assert names == ["verbalised confidence", "mean log-probability", "minimum log-probability", METHOD_OF_ALL]
-    named = {"P(true)": "further question", "run identity": "plain predictor", "length, reversed": "free number"}
-    assert [control_named(name) for name in named] == [f"the {kind} {name}" for name, kind in named.items()]

@@ -1,7 +1,6 @@
 """Parts of the server, each alone: turns of bodies, batches, choices, what is asked for, and how uvicorn is told."""
 
 import asyncio
-import json
 import threading
 from typing import Any
 
@@ -17,7 +16,7 @@ from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.run_server import server_config
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.sockets import BoundedProtocol, Bounds
-from metaprobe.serving.http.wire import MOST_UNCOUNTED, asked, batch, choices_of, combine_verdicts
+from metaprobe.serving.http.wire import MOST_UNCOUNTED, batch
 from metaprobe.serving.watch_stream import GatedAnswer, watch
 
 checkpoint = serving_clients.checkpoint
@@ -108,19 +107,6 @@ def test_uvicorn_is_told_to_say_nothing_believe_nothing_and_make_the_application
     assert config.timeout_keep_alive > 60
 
 
-def test_each_choice_becomes_a_completion_and_one_stays_as_it_came() -> None:
-    one, two = b'{"id":"a",  "choices":[{"index":0}]}', b'{"id":"a","choices":[{"index":0},{"index":1}]}'
-    assert choices_of(one) == [one]
-    assert [json.loads(body) for body in choices_of(two)] == [
-        {"id": "a", "n": 2, "choices": [{"index": 0}]},
-        {"id": "a", "n": 2, "choices": [{"index": 1}]},
-    ], "the usage is of both"
-    assert choices_of(b'{"id":"a"}') == [b'{"id":"a"}']
-    first, second = {"score": 0.5}, {"score": 0.25}
-    assert combine_verdicts([first]) == first
-    assert combine_verdicts([first, second]) == {"score": 0.5, "choices": [first, second]}
-
-
 def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response() -> None:
     assert batch(b"[-0.5, 1e400]", 2) is None
     assert batch(b' {"choices": []}', 2) is None
@@ -138,18 +124,3 @@ def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response()
         assert (refused.value.status, refused.value.code) == (413, "batch_too_large")
     nested = b"[%s]" % (b"[]," * (MOST_UNCOUNTED + 1) + b'"],["')
     assert batch(many % nested, 2) == [nested]
-
-
-def test_what_is_asked_for_beside_what_the_caller_wants() -> None:
-    bare = asked(b'{"model":"m","temperature":0.70}')
-    assert bare.sent == b'{"model":"m","temperature":0.70,"logprobs":true,"top_logprobs":1}'
-    assert (bare.changed, bare.several, bare.wants_logprobs) == (True, False, False)
-    some = asked(b'{"logprobs":true,"top_logprobs":0,"n":2}')
-    assert json.loads(some.sent)["top_logprobs"] == 1
-    assert (some.several, some.wants_logprobs) == (True, True)
-    whole = asked(b'{"logprobs":true,"top_logprobs":2,"n":1}')
-    assert (whole.changed, whole.several) == (False, False)
-    for nothing in (b"false", b"null"):
-        assert not asked(b'{"logprobs":' + nothing + b',"top_logprobs":2}').wants_logprobs
-    with pytest.raises(Refusal, match="the body is not a JSON object"):
-        asked(b"[]")

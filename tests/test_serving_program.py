@@ -24,8 +24,8 @@ from metaprobe.checkpoints import CheckpointError
 from metaprobe.records.errors import MissingExtra
 from metaprobe.routing.gate import StreamingGate
 from metaprobe.serving.http.app import create_app
-from metaprobe.serving.http.run_server import KEEP_ALIVE_S, server_config
 from metaprobe.serving.http.run_server import serve as run_server
+from metaprobe.serving.http.run_server import server_config
 from metaprobe.serving.http.settings import Settings, SettingsError
 from metaprobe.serving_cli import serve
 
@@ -60,15 +60,6 @@ def test_the_program_serves_as_its_options_say(checkpoint: Path, monkeypatch: py
     assert config.access_log is False
     refused = CliRunner().invoke(serve, [str(checkpoint), "--no-auth", "--host", "0.0.0.0"])
     assert isinstance(refused.exception, SettingsError)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_program_listens_where_and_ends_when_its_settings_say(workers: int) -> None:
-    settings = Settings(checkpoint="c", host="127.0.0.2", port=4711, workers=workers, grace_s=7)
-    config = server_config(settings, log_config=None)
-    assert (config.host, config.port, config.workers) == ("127.0.0.2", 4711, workers)
-    assert config.timeout_graceful_shutdown == 7
-    assert config.timeout_keep_alive == KEEP_ALIVE_S
 
 
 def test_checkpoint_and_gate_are_those_that_the_settings_name(

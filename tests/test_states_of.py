@@ -26,7 +26,7 @@ from metaprobe.training.evidence import load_evidence
 from metaprobe.training.methods import AFTER, MEAN_LOGPROB, HiddenProbeMethod
 from metaprobe.training.promotion import promote
 from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.states import ANYTHING, Held, Wanted, chosen_grid, chosen_reader
+from metaprobe.training.states import ANYTHING, Wanted, chosen_grid
 from metaprobe.training.study import Study, crossfit, standard_methods
 
 WIDTH = 6
@@ -103,19 +103,6 @@ def test_a_reader_that_did_not_read_is_refused_naming_those_that_did(tmp_path: P
         RecordError, match=r"no hidden states that huge read.*tiny/model \(which answered\), oth/other@1"
     ):
         states(store, Wanted(states_of="huge"))
-
-
-def test_a_reader_of_some_answers_or_in_several_revisions_is_refused() -> None:
-    cells = frozenset({(1, "answer_last")})
-    held = {"": Held(cells, frozenset({8}), 0), "big@1": Held(cells, frozenset({8}), 0)}
-    assert chosen_reader(held, 10, Wanted(states_of="big"), ["m"]) == "big@1"
-    some = held | {"big@1": Held(cells, frozenset({8}), 4)}
-    with pytest.raises(RecordError, match="big read 6 of 10 of these answers: run `metaprobe extract` on the rest"):
-        chosen_reader(some, 10, Wanted(states_of="big"), ["m"])
-    twice = held | {"big@2": held["big@1"]}
-    with pytest.raises(RecordError, match="big read these answers in several revisions; give one of big@1, big@2"):
-        chosen_reader(twice, 10, Wanted(states_of="big"), ["m"])
-    assert chosen_reader(twice, 10, Wanted(states_of="big@2"), ["m"]) == "big@2"
 
 
 def test_of_several_readers_and_no_own_states_one_must_be_named(tmp_path: Path) -> None:

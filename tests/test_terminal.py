@@ -14,7 +14,6 @@ from metaprobe.progress import (
     lines_in,
     live_collection,
     quiet_libraries,
-    steps,
 )
 from metaprobe.records.types import Call, Usage
 from metaprobe.terminal import command_line
@@ -92,25 +91,6 @@ def test_libraries_draw_no_bars_of_their_own_unless_the_user_wants_them(monkeypa
         quiet_libraries()
         assert os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] == kept
         assert not logs.is_progress_bar_enabled()
-
-
-def test_a_training_in_a_log_says_its_steps_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, clock = Log(), Clock(monkeypatch)
-    monkeypatch.setattr(sys, "stderr", log)
-    with steps() as on_step:
-        for fold in range(1, 5):
-            on_step(f"fold {fold} of 4, method 1 of 2: mean")
-            clock.now += 1.0
-            on_step(f"fold {fold} of 4, method 2 of 2: slow")
-            clock.now += 39.0
-        on_step("audit and export")
-    assert [line.partition("  ")[0] for line in log.getvalue().splitlines()] == [
-        "fold 2 of 4, method 1 of 2: mean",
-        "fold 3 of 4, method 1 of 2: mean",
-        "fold 4 of 4, method 1 of 2: mean",
-        "audit and export",
-    ]
-    assert "about 02:00 left of these" in log.getvalue()
 
 
 def test_the_lines_of_a_file_are_counted_and_said_only_where_they_take_long(

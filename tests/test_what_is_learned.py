@@ -27,14 +27,10 @@ from metaprobe.records.outcomes import QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.routing.panel import Panel
 from metaprobe.training.folds import final_roles
-from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.options import RouterOptions
 from metaprobe.training.panel_data import panels_of_outcomes
-from metaprobe.training.recipes.difficulty import ease_of, evaluate_difficulty, fit_difficulty, train_difficulty
-from metaprobe.training.recipes.hidden import write_hidden
 from metaprobe.training.recipes.panel import train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
-from metaprobe.training.study import study_of
 from metaprobe.training.trees import fit_trees
 
 WRITTEN = Path(__file__).parent / "what_is_learned.json"
@@ -109,57 +105,6 @@ def trees() -> dict[str, Any]:
     return found
 
 
-def told(probe: LinearProbe) -> dict[str, Any]:
-    return {
-        "place": [*probe.layers, probe.position],
-        "penalty": probe.penalty,
-        "tried": probe.tried,
-        "weights": probe.weights[:12].tolist(),
-        "intercept": probe.intercept,
-        "sweep": [point.auroc for point in probe.sweep],
-    }
-
-
-def probes() -> dict[str, Any]:
-    """A probe, and its checkpoint."""
-    evidence = made_up(400)
-    table, states = evidence.table, evidence.states
-    assert states is not None
-    roles = final_roles(table.groups.tolist(), table.y, seed=SEED)
-    both = ("prompt_last", "answer_last")
-    probe = fit_linear_probe(states, table.y, table.groups.tolist(), roles, positions=both, seed=SEED)
-    found = {"logistic": told(probe)}
-    of = study_of(evidence, folds=2, seed=SEED)
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)
-        checkpoint = write_hidden(Path(folder) / "h", of, when="after", target="correct", command="called so")
-    found["written"] = written(checkpoint)
-    return found
-
-
-def difficulty() -> dict[str, Any]:
-    """A probe of the prompt for the success rate of items."""
-    evidence = made_up(360)
-    table = evidence.table
-    table = dataclasses.replace(table, items=np.array([f"i{i // 2}" for i in range(360)]))
-    evidence = dataclasses.replace(evidence, table=dataclasses.replace(table, groups=table.items))
-    items = ease_of(evidence.table, "success-rate")
-    found = evaluate_difficulty(evidence, items, folds=3, seed=SEED)
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrustedCheckpoint)
-        asked = {"target": "success-rate", "folds": 3, "seed": SEED, "command": "called so"}
-        checkpoint, _ = train_difficulty(Path(folder) / "d", evidence, **asked)  # type: ignore[arg-type]
-    roles = final_roles(evidence.table.groups[items.rows].tolist(), (items.ease > 0.5).astype(np.int64), seed=SEED)
-    return {
-        "orders": {
-            one.name: [list(dataclasses.astuple(part))[:3] for part in (one.spearman, one.gain) if part]
-            for one in found
-        },
-        "probe": told(fit_difficulty(evidence, items, roles, seed=SEED)),
-        **written(checkpoint),
-    }
-
-
 def an_adapter() -> dict[str, Any]:
     """Losses on the selection rows, and log-odds, of a tiny base."""
     pytest.importorskip("peft")
@@ -202,8 +147,6 @@ def an_evaluation() -> dict[str, Any]:
 LEARNED: dict[str, Callable[[], dict[str, Any]]] = {
     "router from a log": lambda: a_router(logged_outcomes())[1],
     "trees": trees,
-    "probes": probes,
-    "difficulty": difficulty,
     "adapter": an_adapter,
     "evaluation of a router": an_evaluation,
 }
@@ -242,15 +185,6 @@ def test_a_router_learns_from_a_log_what_it_has_always_learned() -> None:
 
 def test_trees_grow_as_they_have_always_grown() -> None:
     check("trees")
-
-
-def test_probes_learn_what_they_have_always_learned() -> None:
-    check("probes")
-
-
-def test_a_difficulty_is_ordered_as_it_has_always_been() -> None:
-    # Ranks of 60 items and a fit in float32: processors with AVX-512 and without it are up to 1.3 % apart.
-    check("difficulty", within=0.02)
 
 
 def test_an_adapter_learns_what_it_has_always_learned() -> None:

@@ -15,7 +15,6 @@ from research.papers.feature_associations import feature_associations
 from research.systems.figures import ROOT, Lines, about, number, recorded, share
 
 SCORES = ROOT / "docs" / "measured" / "debate_scores.json"
-ATTACKS = ROOT / "docs" / "measured" / "attacks.json"
 CONTESTED = ROOT / "docs" / "measured" / "contested.json"
 
 
@@ -122,7 +121,7 @@ def debate_of(runs: Sequence[Run], way: str, paper: dict[str, Any]) -> Lines:
 
 
 def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
-    """Right grades kept and wrong grades corrected; what the solver had to work with; whether an attack is read."""
+    """Right grades kept and wrong grades corrected; what the solver had to work with."""
     head = ["variant", "n", "right before", "right after", "right ones kept", "wrong ones corrected", "moved"]
     rows = json.loads(CONTESTED.read_text()) if CONTESTED.exists() else []
     solved = [
@@ -145,38 +144,7 @@ def contest(runs: Sequence[Run], paper: dict[str, Any]) -> Lines:
         "",
         *markdown(frame, solved),
         "",
-        *attack_questions(),
         *rated(recorded("essays-caelf-rated")),
-    ]
-
-
-def attack_questions() -> Lines:
-    """Whether these models can recognise an attack at all, on pairs that people labelled."""
-    if not ATTACKS.exists():
-        return []
-    found = json.loads(ATTACKS.read_text())
-    rows = []
-    for row in found["rows"]:
-        cells = [row["model"], row["wording"]]
-        for way in ("plain", "against no context"):
-            estimate, low, high = row[way]["auroc"]
-            cells += [f"{estimate:.2f} [{low:.2f}, {high:.2f}]", f"{row[way]['yes']:.0%}"]
-        rows.append(cells)
-    best = max(rows, key=lambda cells: cells[2])
-    known = [row for row in found["rows"] if min(row[way]["auroc"][1] for way in ("plain", "against no context")) > 0.5]
-    told = (
-        "No model and wording distinguishes them with both intervals above 0.5"
-        if not known
-        else f"{len(known)} of {len(rows)} rows distinguish them (intervals above 0.5), at best {best[2]}"
-    )
-    return [
-        f"Can these models recognise an attack? {found['attacks']} attacks and {found['supports']} supports of "
-        "arg_microtexts, labelled by people, by the likelihood of yes against no "
-        "(`research/systems/attack_questions.py`). "
-        f"{told}.",
-        "",
-        *markdown(["model", "wording", "AUROC", "yes", "AUROC, less no context", "yes, less no context"], rows),
-        "",
     ]
 
 

@@ -131,6 +131,6 @@ Processors that multiply bfloat16 take rounded steps on the way to a probe (`tra
 """
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [pytest.param(part, marks=[pytest.mark.slow] * (part == "gate")) for part in PARTS])
 def test_trainings_learn_what_they_learned(part: str, tmp_path: Path) -> None:
     check("trained", part, PARTS[part](tmp_path), within=WITHIN.get(part))
