@@ -24,7 +24,7 @@ from research.pictures import (
 
 MEASURED, PAGE = DOCS / "measured", DOCS / "where-it-loses.md"
 Case = tuple[str, Ends]
-HEAD = ["what is offered", "the simple way", "cases", "ahead", "level", "behind", "where it is worst"]
+HEAD = ["what is offered", "the simple way", "ahead, level, behind", "where it is worst"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def row(offer: Offer) -> list[str]:
     behind = sum(ends[2] < 0 for _, ends in cases)
     name, ends = min(cases, key=lambda case: case[1][0])
     value, low, high = (offer.form.format(end) for end in ends[:3])
-    counts = [str(number) for number in (len(cases), ahead, len(cases) - ahead - behind, behind)]
-    return [offer.name, offer.simple, *counts, f"{name}: {value} [{low}, {high}]"]
+    counts = f"{ahead}, {len(cases) - ahead - behind}, {behind}"
+    return [offer.name, offer.simple, counts, f"{name}: {value} [{low}, {high}]"]
 
 
 def of_rows(rows: Callable[[], Iterable[tuple[str, Ends, str]]]) -> Callable[[], Iterable[Case]]:
