@@ -257,7 +257,6 @@ def test_an_address_that_is_not_there_is_answered_with_those_that_are(
         ({"canary_share": 1.1}, "expected a share from 0 to 1"),
         ({"port": 65536}, "a port up to"),
         ({"port": -1}, "a port up to"),
-        ({"top_logprobs": 21}, "0 to 20 alternatives"),
         ({"grace_s": -1}, "at least 0 seconds"),
         ({"upstream": "http://x/v1#part"}, "is not a base URL"),
         ({"upstream": "http:///v1"}, "is not a base URL"),

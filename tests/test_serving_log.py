@@ -3,6 +3,7 @@
 import gzip
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,8 +41,13 @@ class Logged(Served):
         self.log = ScoreLog.open(path)
 
     def entry(self, request_id: str) -> Any:
-        self.post("/v1/feedback", {"feedback": []})  # waits until the server has stored what it took
-        return self.log.entry(request_id)
+        """Returns the entry of an answer; the end of a stream may reach the caller before it reaches the log."""
+        for _ in range(100):
+            self.post("/v1/feedback", {"feedback": []})  # waits until the server has stored what it took
+            if (entry := self.log.entry(request_id)) is not None:
+                return entry
+            time.sleep(0.05)
+        return None
 
 
 @pytest.fixture(scope="module")
