@@ -32,6 +32,7 @@ from research.routing.data import SETS
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "routing.md"
 GUIDE, README = ROOT / "docs" / "routing.md", ROOT / "README.md"
+ANSWERS = ROOT / "docs" / "several-answers.md"
 KEPT = ROOT / "docs" / "measured" / "routing.json"
 PANEL = "panel"
 SPLITS = 3
@@ -242,6 +243,7 @@ def page() -> None:
     answer = _answer(kept)
     write(PAGE, "answer", answer)
     write(GUIDE, "routing", answer)
+    write(ANSWERS, "spent", _spent(kept))
     write(README, "routing", _short(kept))
     write(PAGE, "labels", _labels(few))
     write(PAGE, "sets", [line for name, one in kept.items() for line in _set(name, one)])
@@ -263,6 +265,19 @@ def _answer(kept: dict[str, Any]) -> list[str]:
         f"{lost}. "
         f"Over all budgets (area under the curve of accuracy and cost, points, with the strongest way on the test "
         f"questions): {'; '.join(told)}. By an interval it is ahead on {len(ahead) or 'none'} of {len(areas)}.",
+        "",
+    ]
+
+
+def _spent(kept: dict[str, Any]) -> list[str]:
+    """What the panel spent of its budgets on test questions."""
+    parts = sorted(row["cost"][PANEL] / row["budget"] for one in kept.values() for row in one["rows"])
+    less, more = sum(part < 0.97 for part in parts), sum(part > 1.03 for part in parts)
+    return [
+        f"On new questions a budget is kept on average, and not exactly: in {len(parts) - less - more} of {len(parts)} "
+        f"comparisons on {len(kept)} data sets the panel spent 97 to 103 % of it, in {more} more, up to "
+        f"{parts[-1]:.0%}, and in {less} less, down to {parts[0]:.0%}: what the most accurate way does not take is not "
+        "spent. Add up `spent`, and correct the budget where it differs.",
         "",
     ]
 
