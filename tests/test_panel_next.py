@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,18 @@ def test_an_answer_that_is_no_text_counts_as_asked_so_that_no_loop_goes_on_for_e
     assert first is not None
     broken = PanelAnswer(None, agent=first)  # type: ignore[arg-type]
     assert team.next("red", "sums", [broken], budget=1.0).agent != first
+
+
+def test_one_panel_serves_many_threads_as_it_does_one(team: Panel) -> None:
+    questions = [(f"{word} {n}", topic) for word in ("red", "old") for topic in ("sums", "facts") for n in range(10)]
+
+    def decided(asked: tuple[str, str]) -> tuple[object, ...]:
+        answers = [PanelAnswer("yes", agent="tiny", stated=0.3), PanelAnswer("no", agent="huge", stated=0.9)]
+        steps = [team.next(*asked, answers[:count], budget=1.0) for count in range(3)]
+        return *steps, team.judge(answers, question=asked[0], dimension=asked[1])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(decided, questions * 5)) == [decided(one) for one in questions] * 5
 
 
 def test_a_price_of_a_stranger_is_told(team: Panel) -> None:

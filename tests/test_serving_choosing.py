@@ -44,9 +44,9 @@ def one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Speaks:
-    """An upstream that says one thing, or answers with a status."""
+    """An upstream that says one thing, answers with this object, or with a status."""
 
-    def __init__(self, answer: str = "", status: int = 200, *, logprobs: bool = True, wait_s: float = 0.0) -> None:
+    def __init__(self, answer: Any = "", status: int = 200, *, logprobs: bool = True, wait_s: float = 0.0) -> None:
         self.answer, self.status, self.logprobs, self.wait_s = answer, status, logprobs, wait_s
         self.left = threading.Event()
         """Set when a caller closed the connection before the answer."""
@@ -69,6 +69,10 @@ class Speaks:
                 await receive()
                 self.left.set()
                 return
+        if isinstance(self.answer, dict):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": json.dumps(self.answer).encode()})
+            return
         status = 400 if body.get("logprobs") and not self.logprobs else self.status
         value: dict[str, Any] = {"error": {"message": f"no, {status}"}}
         if status == 200:
@@ -152,6 +156,40 @@ def test_an_upstream_that_fails_costs_its_answer(
     assert answer.choices[0].message.content == "It is 12"
     assert "1 of 2 requests failed (history: " in panel["reason"]
     assert "127.0.0.1" not in json.dumps(panel)
+
+
+@pytest.mark.parametrize(
+    "choice", [None, {"message": "It is 7"}, {"message": {"content": "It is 7", "tool_calls": ["f"]}}]
+)
+def test_an_upstream_s_answer_that_is_no_completion_costs_it_whole_and_streamed(
+    checkpoint: Path,  # noqa: F811
+    team: Path,
+    choice: Any,
+) -> None:
+    with World(checkpoint, team, {"history": Speaks({"choices": [choice]}), "maths": Speaks("It is 12")}) as server:
+        whole = server.chat()
+        chunks = list(server.chat(stream=True))
+    assert whole.choices[0].message.content == "It is 12"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "It is 12"
+    assert "history" in verdict_of(whole)["panel"]["reason"]
+
+
+def test_a_body_of_any_kind_is_answered_or_refused(checkpoint: Path, team: Path, two: dict[str, Speaks]) -> None:  # noqa: F811
+    body = {"model": "panel", "messages": [{"role": "user", "content": "What is 5 + 7?"}]}
+    odd: list[tuple[dict[str, Any], int]] = [
+        ({"n": 10**30}, 400),
+        ({"n": "x"}, 400),
+        ({"messages": None}, 400),
+        ({"messages": [5, {"role": "user", "content": [7, None]}]}, 200),
+        ({"model": 5}, 200),
+        ({"model": "x" * 100_000}, 200),
+        ({"stream": True, "stream_options": 5}, 200),
+        ({"metadata": {"metaprobe-tags": 5}}, 400),
+        ({"temperature": "x", "top_logprobs": -1}, 200),
+    ]
+    with World(checkpoint, team, two) as server:
+        for more, status in odd:
+            assert server.post("/v1/chat/completions", {**body, **more}).status_code == status, more
 
 
 def test_where_all_fail_the_upstreams_are_named(checkpoint: Path, team: Path) -> None:  # noqa: F811

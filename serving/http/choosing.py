@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 from starlette.requests import Request
@@ -48,6 +48,20 @@ class UpstreamCompletion(dict[str, Any]):
         self.raw, self.agent, self.seconds = raw, agent, seconds
         self.without = without
         """Why the answer has no log-probabilities, where that is known."""
+
+
+class _Message(msgspec.Struct):
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+
+
+class _Completion(msgspec.Struct):
+    """What an upstream's answer has to hold, so that it can be handed on, also as a stream."""
+
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
 
 
 class UpstreamFailed(Refusal):
@@ -120,7 +134,7 @@ class Chooser:
         body = await read_json_body(request, self.settings)
         chat = await aside(len(body), lambda: asked(body), REQUESTS)
         if chat.several:
-            message = "n is more than 1, and the panel decides how many answers it asks for; leave n out"
+            message = "n is not 1, and the panel decides how many answers it asks for; leave n out"
             raise Refusal(400, "invalid_request", message)
         tags = tags_of(request, chat)
         log = self.log.request(request, chat, one_usage=False, tags=tags) if self.log else None
@@ -267,9 +281,14 @@ def _held(
     if status != 200 or failure_in(body):
         raise Refusal(502, "upstream_status", f"the upstream answered {status} without an answer")
     try:
-        return UpstreamCompletion(body, agent, seconds, without)
+        completion = UpstreamCompletion(body, agent, seconds, without)
     except UNREADABLE as error:
         raise Refusal(502, "upstream_answer", "the upstream's answer is not a JSON object") from error
+    try:
+        msgspec.convert(completion, _Completion)
+    except msgspec.ValidationError as error:
+        raise Refusal(502, "upstream_answer", f"the upstream's answer is no chat completion ({error})") from error
+    return completion
 
 
 def _messages(chat: ChatRequest) -> list[Any]:
@@ -299,8 +318,8 @@ def _events(body: bytes, chat: ChatRequest) -> Iterator[bytes]:
     whole = msgspec.json.decode(body, type=dict[str, Any])
     known = {name: value for name, value in whole.items() if name not in ("choices", "usage", "metaprobe")}
     known["object"] = "chat.completion.chunk"
-    choice: dict[str, Any] = next(iter(whole.get("choices") or []), {})
-    delta = {name: value for name, value in (choice.get("message") or {}).items() if value is not None}
+    choice: dict[str, Any] = whole["choices"][0]
+    delta = {name: value for name, value in choice["message"].items() if value is not None}
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": place, **one} for place, one in enumerate(calls)]
     first = {"index": 0, "delta": delta, "logprobs": choice.get("logprobs"), "finish_reason": None}
