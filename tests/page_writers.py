@@ -127,7 +127,9 @@ WRITERS = (
     Writer(
         "research/decisions/served.py",
         {
-            "docs/research/rubric.md#learned": number("MEASURED", "served_decisions", "learned", "real", "auroc", 0),
+            "docs/research/rubric.md#learned": number(
+                "MEASURED", "served_decisions", "learned", "synthetic", "auroc", 0
+            ),
             "docs/text.md#speed": number("MEASURED", "served_decisions", "speed", "1", "p50_ms"),
         },
     ),

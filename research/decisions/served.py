@@ -30,8 +30,8 @@ from research.blocks import markdown, write
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
-PAGE = ROOT / "docs" / "text.md"
-RUBRIC_PAGE = ROOT / "docs" / "research" / "rubric.md"
+PAGE = ROOT / "docs" / "research" / "rubric.md"
+GUIDE = ROOT / "docs" / "text.md"
 FIGURES = (
     ("auroc", "AUROC, rater known"),
     ("auroc_of_run_identity", "AUROC of the rater alone"),
@@ -90,7 +90,7 @@ def learned_command(data: Path) -> None:
             **{key: _packed(manifest.metrics[key]) for key, _ in FIGURES if key in manifest.metrics},
         }
         click.echo(f"{name}: {figures[name]}")
-    _keep("learned", figures)
+        _keep("learned", figures)
 
 
 def _packed(value: Interval) -> list[float]:
@@ -151,20 +151,18 @@ def page_command() -> None:
         cells = ["{:.3f} [{:.3f}, {:.3f}]".format(*of[key]) if key in of else "-" for key, _ in FIGURES]
         rows.append([name, f"{of['n']} ({of['texts']})", ", ".join(of["read"][:4]), *cells])
     head = ["talks", "ratings (texts)", "reads", *(name for _, name in FIGURES)]
-    write(RUBRIC_PAGE, "learned", [*markdown(head, rows), ""])
+    write(PAGE, "learned", [*markdown(head, rows), ""])
     speed = figures["speed"]
     timed = [
-        f"{count} questions: {speed[str(count)]['p50_ms']} ms (median; p99 {speed[str(count)]['p99_ms']}), "
-        f"{speed[str(count)]['answered']:g} answered by {speed[str(count)]['runs']:g} run of the checkpoint"
-        for count in QUESTIONS
+        f"{count} question{'s' * (count > 1)}: {of['p50_ms']} ms (median; p99 {of['p99_ms']}), {of['answered']:g} "
+        f"answered by {of['runs']:g} run of the checkpoint"
+        for count, of in ((count, speed[str(count)]) for count in QUESTIONS)
     ]
     text = (
         f"Read, answered and written without HTTP by a reader of words, texts of {speed['words']} words, "
         f"{speed['requests']} requests, in a processor's time on a busy machine: {'; '.join(timed)}."
     )
-    reader = "[text reader](text-reader.md#what-it-is-worth)"
-    more = f"One decision by words alone is timed with the {reader}; a 135M adapter was not timed."
-    write(PAGE, "speed", [f"{text} {more}", ""])
+    write(GUIDE, "speed", [f"{text} A 135M adapter was not timed.", ""])
 
 
 if __name__ == "__main__":
