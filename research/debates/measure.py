@@ -10,6 +10,7 @@ known to every method and told apart from what distinguishes arguments of one ro
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.eval.results import Family
-from metaprobe.eval.table import answer_table
+from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.pipelines.essay_debate import ARGUMENT_STAGE
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.probes.decisions import decision_signals
@@ -33,7 +34,7 @@ from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.controls import TermsRegression, control_methods
 from metaprobe.training.evidence import Evidence, Scores, evidence_of
-from metaprobe.training.folds import Roles
+from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.methods import FeatureTrees, Fitted, GivenScore, LogprobLadder, Method, calibrators_of
 from metaprobe.training.study import CrossFit, crossfit
 
@@ -175,14 +176,19 @@ def decided(runs: Sequence[Run], question: str) -> dict[str, float]:
     return told
 
 
+def own_score(values: Scores, _: AnswerTable) -> Scores:
+    """Returns what a judge says, whatever the table."""
+    return values
+
+
 def measured(of: Arguments) -> Figures:
     """Returns the figures of all judges and windows on one target."""
     evidence, table = of.evidence, of.evidence.table
-    given = [GivenScore(judge, "decision", lambda _, values=values: values) for judge, values in of.judged.items()]
+    given = [GivenScore(judge, "decision", partial(own_score, values)) for judge, values in of.judged.items()]
     fits = crossfit(evidence, [*given, *LEARNED, *control_methods(evidence)], folds=FOLDS, seed=SEED)
     results = {result.name: result for result in method_results(table, fits.methods, resamples=RESAMPLES, seed=SEED)}
     weights = cluster_weights(table.groups.tolist(), RESAMPLES, SEED)
-    rows = {}
+    rows: Figures = {}
     for name in (*of.judged, *(method.name for method in LEARNED)):
         result = results[name]
         rows[name] = {
@@ -204,7 +210,7 @@ def measured(of: Arguments) -> Figures:
         else:
             flags = fits[name].probability >= 0.5
             rows[name]["kappa"] = packed(interval(quadratic_weighted_kappa, table.y, flags, weights))
-    strongest = rows[LEARNED[0].name]["strongest"]
+    strongest = str(rows[LEARNED[0].name]["strongest"])
     return {
         "n": len(table),
         "groups": len(set(table.groups.tolist())),
@@ -265,8 +271,8 @@ def trait_left_out(of: Arguments, fits: CrossFit) -> Figures:
         for roles in fits.roles:
             for trait in np.unique(table.levels[roles.test]):
 
-                def without(rows: NDArray[np.int64], trait: str = trait) -> NDArray[np.int64]:
-                    return rows[table.levels[rows] != trait]
+                def without(rows: Rows, trait: str = trait) -> Rows:
+                    return np.asarray(rows[table.levels[rows] != trait])
 
                 held = roles.test[table.levels[roles.test] == trait]
                 parts = Roles(without(roles.train), without(roles.selection), without(roles.calibration), held)

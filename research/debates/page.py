@@ -11,7 +11,6 @@ import click
 
 from research.blocks import markdown, write
 from research.debates.measure import (
-    COUNTS,
     DECISIONS,
     EARLY,
     FEW_LABELS,
@@ -22,12 +21,12 @@ from research.debates.measure import (
     STORES,
     TARGETS,
     TEXT_JUDGE,
+    WINDOWS,
     Early,
 )
 
 TARGET = "not critical, program"
 """The target that the page opens with."""
-WINDOWS = (*COUNTS, 0)
 AIM, SHARE = 0.03, 0.9
 """Gain in AUROC over the strongest control, and share of what the whole argument gives, that were aimed at."""
 
