@@ -24,7 +24,7 @@ NOT_COMPARED = {
 }
 """Block -> why no test can make it again."""
 WRITER_OF = {block: writer for writer in WRITERS for block in writer.blocks}
-PAGES = {"PAGE", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS", "PRODUCTION"}
+PAGES = {"PAGE", "ANSWERS", "README", "GUIDE", "REFERENCE", "CLAIMS", "FIGURE", "IMPORTS", "PRODUCTION"}
 """Names of a script for the pages that it writes."""
 READ_ALL = {f"docs/research/tables/systems.md#{name}" for name in ("essay-debate", "metacrit")}
 """Blocks for which whole stores are read and judged again."""
