@@ -292,10 +292,8 @@ def log_rows(found: dict[str, Any]) -> list[Row]:
 
 
 def panel_rows(found: dict[str, Any]) -> list[Row]:
-    return [
-        [name, duration(p50), "-", "-", "-", "p50 <= 150 us" if "samples" in name else "p50 <= 40 us"]
-        for name, (p50, _) in found.items()
-    ]
+    targets = {"whom": "p50 <= 40 us", "which": "p50 <= 150 us beside the reading"}
+    return [[name, duration(p50), "-", "-", "-", targets.get(name.split()[0], "-")] for name, (p50, _) in found.items()]
 
 
 def quality_rows(found: dict[str, Any]) -> list[Row]:

@@ -16,8 +16,9 @@ import numpy as np
 from benchmarks.predict import Call, rounds
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
+from metaprobe.records.types import Item
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_answers import PanelAnswer
+from metaprobe.routing.panel_answers import PanelAnswer, form_of, signals_in
 from metaprobe.routing.panel_lines import questions_in_store
 from metaprobe.train import train_panel, train_router
 
@@ -62,6 +63,10 @@ def main(out: Path | None, turns: int) -> None:
     calls[f"which of {len(asked.answers)} samples to keep"] = lambda: samples.judge(
         asked.answers, question=asked.question, choices=asked.choices
     )
+    item = Item("", asked.question, check=samples.same, choices=asked.choices)
+    calls["of that to read them: signals, and the answer in each text"] = lambda: [
+        (signals_in(one, samples.agents.signals), form_of(one, item, samples.same)) for one in asked.answers
+    ]
     figures = dict(zip(calls, rounds(*calls.values(), turns=turns, calls_a_turn=200), strict=True))
     for name, (p50, p99) in figures.items():
         click.echo(f"{name}: p50 {p50:.1f} us, p99 {p99:.1f} us")
