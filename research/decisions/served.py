@@ -154,15 +154,11 @@ def page_command() -> None:
     write(PAGE, "learned", [*markdown(head, rows), ""])
     speed = figures["speed"]
     timed = [
-        f"{count} question{'s' * (count > 1)}: {of['p50_ms']} ms (median; p99 {of['p99_ms']}), {of['answered']:g} "
-        f"answered by {of['runs']:g} run of the checkpoint"
+        f"{count} question{'s' * (count > 1)} {of['p50_ms']} ms (median; p99 {of['p99_ms']}) and {of['runs']:g} run"
         for count, of in ((count, speed[str(count)]) for count in QUESTIONS)
     ]
-    text = (
-        f"Read, answered and written without HTTP by a reader of words, texts of {speed['words']} words, "
-        f"{speed['requests']} requests, in a processor's time on a busy machine: {'; '.join(timed)}."
-    )
-    write(GUIDE, "speed", [f"{text} A 135M adapter was not timed.", ""])
+    asked = f"A request to a reader of words, {speed['words']} words, without HTTP, on a busy processor"
+    write(GUIDE, "speed", [f"{asked}: {'; '.join(timed)}.", ""])
 
 
 if __name__ == "__main__":
