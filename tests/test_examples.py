@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from served import small_checkpoint
+from served import Upstream, running, small_checkpoint
 
 from metaprobe import QualityPredictor
+from metaprobe.monitoring.log import ScoreLog
 from metaprobe.training.evidence import Evidence
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -35,9 +36,9 @@ def output_of(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_there_are_six_and_each_is_under_90_lines() -> None:
+def test_there_are_seven_and_each_is_under_90_lines() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert len(lengths) == 6
+    assert len(lengths) == 7
     assert max(lengths.values()) < 90, lengths
 
 
@@ -60,6 +61,31 @@ def test_a_response_that_cannot_be_scored_is_named_and_the_others_are_scored(che
     (tmp_path / "lines.jsonl").write_text(f"{good}\n{json.dumps(bad)}\n")
     lines = output_of("score_responses", str(tmp_path / "lines.jsonl"), "--checkpoint", checkpoint).splitlines()
     assert [line.startswith(f"{bad['id']}: not scored") for line in lines] == [True, False]
+
+
+@pytest.mark.parametrize("client", ["openai", "stream", "langgraph"])
+def test_an_answer_of_each_client_is_logged_with_its_verdict(client: str, tmp_path: Path) -> None:
+    if client == "langgraph":
+        pytest.importorskip("langgraph", reason="part of the dev extra; absent from an environment of users")
+    log = tmp_path / "scores.sqlite"
+    with running(Upstream()) as (base, _):
+        output_of(
+            "with_your_client",
+            "--url",
+            f"{base}/v1",
+            "--model",
+            "m",
+            "--question",
+            "plain",
+            "--client",
+            client,
+            "--log",
+            str(log),
+        )
+        with ScoreLog.open(str(log)) as opened:
+            columns = opened.columns()
+    assert len(columns) == 1
+    assert 0 < columns.score[0] < 1
 
 
 @pytest.mark.slow

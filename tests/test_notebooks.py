@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 notebooks = importlib.import_module("notebooks")
 
 PATHS = {path.stem: path for path in sorted(notebooks.FOLDER.glob("*.ipynb"))}
+NAMES = ["adapt", "panel", "route", "loop", "production", "compare", "probes", "itself"]
 LARGEST = 100_000
 """Bytes of a notebook with its outputs."""
 
@@ -32,11 +33,11 @@ def kinds(cell: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def test_there_is_one_for_each_kind_of_user() -> None:
-    assert set(PATHS) == {"production", "compare", "probes", "itself"}
+    assert set(PATHS) == {*NAMES}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["production", "compare", "probes", "itself"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_and_shows_what_it_showed(name: str) -> None:
     if name in ("compare", "itself"):
         pytest.importorskip("torch")

@@ -1,6 +1,6 @@
 """Writes the numbers of a finished demo into docs/research/demo.md, so that no number there is typed by hand.
 
-    make demo && python -m research.demo.page keep out/demo/report
+    metaprobe demo --limit 700 && python -m research.demo.page keep out/demo/report
     python -m research.demo.page page
 
 `keep` takes the report's tables into docs/measured/demo.json, from which `page` writes.

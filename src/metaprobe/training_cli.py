@@ -231,7 +231,7 @@ def demo(
 ) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
-    Takes some six minutes on two cores that do nothing else; run again, it resumes. Where other programs need the
+    All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need the
     cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.eval.report.write import comparison_table

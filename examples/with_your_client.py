@@ -1,0 +1,76 @@
+"""Verdicts on what your own client answers, and a score log of them (extra `serve`; openai and langgraph are yours).
+
+python examples/with_your_client.py --url http://127.0.0.1:8000/v1 --model NAME [--client openai|stream|langgraph]
+
+The server may be vLLM, SGLang, llama.cpp or any other that speaks OpenAI's API and gives log-probabilities
+(`metaprobe doctor URL MODEL` says whether it does). What is logged goes on to Langfuse, MLflow or OpenTelemetry by
+`metaprobe log export`, and tasks of Inspect take `metaprobe/verdict` as a scorer (docs: logs).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from metaprobe import QualityPredictor, watch
+from metaprobe.monitoring.log import ScoreLog
+from metaprobe.serving.scored import OnVerdict, score
+from metaprobe.serving.verdict_export import log_verdicts
+
+Ask = Callable[[str, str, str, QualityPredictor, OnVerdict], None]
+
+
+def openai_client(url: str, model: str, question: str, predictor: QualityPredictor, on_verdict: OnVerdict) -> None:
+    """The plain client: the response goes to the predictor."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=url, api_key="none") as client:
+        messages = [{"role": "user", "content": question}]
+        response = client.chat.completions.create(model=model, messages=messages, logprobs=True)  # type: ignore[arg-type]
+    on_verdict(score(predictor, response))
+
+
+def stream(url: str, model: str, question: str, predictor: QualityPredictor, on_verdict: OnVerdict) -> None:
+    """The same, streamed: `watch` hands the chunks on, and gives the verdict at the end."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=url, api_key="none") as client:
+        messages = [{"role": "user", "content": question}]
+        chunks = client.chat.completions.create(model=model, messages=messages, logprobs=True, stream=True)  # type: ignore
+        for _ in watch(chunks, predictor, on_verdict=on_verdict):
+            pass
+
+
+def langgraph(url: str, model: str, question: str, predictor: QualityPredictor, on_verdict: OnVerdict) -> None:
+    """A handler in the config of a graph; the verdict also stands in the message, for the nodes that come later."""
+    from langchain_openai import ChatOpenAI
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    from metaprobe.serving.langchain_callback import VerdictHandler
+
+    chat = ChatOpenAI(model=model, base_url=url, api_key="none", logprobs=True)  # type: ignore[arg-type]
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", lambda state: {"messages": [chat.invoke(state["messages"])]})
+    graph.add_edge(START, "answer")
+    config = {"callbacks": [VerdictHandler(predictor, on_verdict=on_verdict)]}
+    graph.compile().invoke({"messages": [("user", question)]}, config=config)  # type: ignore[arg-type]
+
+
+CLIENTS: dict[str, Ask] = {"openai": openai_client, "stream": stream, "langgraph": langgraph}
+
+
+@click.command()
+@click.option("--url", required=True, help="Base URL of an OpenAI-compatible server, with /v1.")
+@click.option("--model", required=True)
+@click.option("--client", type=click.Choice(list(CLIENTS)), default="openai")
+@click.option("--question", default="Name the capital of Kenya.")
+@click.option("--log", type=click.Path(path_type=Path), default=Path("out/scores.sqlite"))
+def main(url: str, model: str, client: str, question: str, log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with ScoreLog.open(str(log)) as opened:
+        CLIENTS[client](url, model, question, QualityPredictor.load(), log_verdicts(opened, tags={"client": client}))
+    print(f"logged: metaprobe estimate --log {log}; metaprobe log export --log {log} --to langfuse")
+
+
+if __name__ == "__main__":
+    main()
