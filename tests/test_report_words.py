@@ -177,7 +177,7 @@ def test_figures_in_the_words_are_those_of_the_comparison(comparison):
 
 def test_the_method_named_beforehand_speaks_for_the_learned_ones_or_else_the_last_of_them(comparison):
     assert headline(comparison).name == METHOD_OF_ALL
-    assert headline(replace(comparison, headline="length")).name == "length"
+    assert headline(replace(comparison, headline="length")).name == METHOD_OF_ALL  # a control is not learned
     assert headline(replace(comparison, headline="", methods=comparison.methods[:3])) is None
     names = [method.name for method in main_methods(comparison)]
     assert names == ["verbalised confidence", "mean log-probability", "minimum log-probability", METHOD_OF_ALL]
