@@ -145,3 +145,9 @@ def test_below_100_groups_more_are_asked_for(comparison, groups, few):
     told = brief(replace(comparison, methods=methods))
     assert any("groups are few" in sentence for sentence in told.sure) == few
     assert any(sentence.startswith("Collect more questions") for sentence in told.do) == few
+
+
+def test_the_method_named_beforehand_speaks_for_the_learned_ones_or_else_the_last_of_them(comparison):
+    assert headline(comparison).name == METHOD_OF_ALL
+    assert headline(replace(comparison, headline="length")).name == METHOD_OF_ALL  # a control is not learned
+    assert headline(replace(comparison, headline="", methods=comparison.methods[:3])) is None

@@ -19,9 +19,10 @@ FEW_GROUPS = 100
 
 
 def headline(comparison: Comparison) -> MethodResult | None:
-    """The learned method that was named beforehand, or else the last of them; None where there is none."""
-    learned = [method for method in comparison.methods if method.family == "learned"]
-    return next((m for m in comparison.methods if m.name == comparison.headline), learned[-1] if learned else None)
+    """The method named beforehand where it is learned or the user's own, or else the last learned one; else None."""
+    named = [m for m in comparison.methods if m.name == comparison.headline and m.family in ("learned", "own")]
+    learned = [m for m in comparison.methods if m.family == "learned"]
+    return next(iter(named), learned[-1] if learned else None)
 
 
 def main_methods(comparison: Comparison) -> tuple[MethodResult, ...]:
