@@ -4,6 +4,7 @@
 
 One answer a group of Qwen2.5-Coder-1.5B to MetaCog-Eval (recorded/metacog-every-agent), in an order drawn by a fixed
 seed: the command adapts on the first fifty lines and judges the others. No answer was chosen by its score.
+Answers are graded by the program as it is now, which reads "in Rome, Italy" as a country; the store holds older labels.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from metaprobe.records.correctness import is_correct
 from metaprobe.records.store import RunStore
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,7 +44,7 @@ def lines_of(store: Path) -> list[dict[str, Any]]:
                     "id": run.item.id,
                     "group": run.item.group,
                     "messages": [{"role": "user", "content": run.item.question}],
-                    "labels": {"correct": int(run.label("correct", call.id) or 0)},
+                    "labels": {"correct": int(is_correct(run.item, call.text))},
                     "response": {"model": call.model, "choices": [choice]},
                 }
                 groups.setdefault(run.item.group, []).append(line)
