@@ -231,8 +231,8 @@ def demo(
 ) -> None:
     """The main job on a real local model: collect, train, export, compare, report.
 
-    All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need the
-    cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
+    All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
+    the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
     from metaprobe.eval.report.write import comparison_table
     from metaprobe.training.comparison import require_report
