@@ -129,7 +129,8 @@ def demo() -> Iterable[Row]:
 
 def judges() -> Iterable[Row]:
     of = read("judges")["asap-debate-scaffold"]["targets"]["not critical, program"]
-    for window in [name for name in of["stopping"] if name.startswith("terms")]:
+    windows = [name for name in of["stopping"] if name.startswith("terms")]
+    for window in sorted(windows, key=lambda name: next(map(float, filter(str.isdigit, name.split())), math.inf)):
         stop = of["stopping"][window]
         yield f"{window.partition(', ')[2]}: AUROC of the critical flag", of["methods"][window]["auroc"], LEARNED
         yield "sound arguments stopped with the critical ones", stop["lost"], STATED
