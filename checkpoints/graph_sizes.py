@@ -295,6 +295,14 @@ def _top(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     return [sized(one.elem, shape), sized(INT64, shape)]
 
 
+def _transpose(node: Node, inputs: list[Sized | None]) -> list[Sized]:
+    one = needed(node, inputs, 0)
+    order = certain(node, inputs, len(inputs), "perm") or list(range(len(one.shape)))[::-1]
+    if sorted(order) != list(range(len(one.shape))):
+        raise UnsafeModel(f"Transpose of {len(one.shape)} axes by {order}")
+    return [sized(one.elem, [one.shape[place] for place in order])]
+
+
 def _product(node: Node, inputs: list[Sized | None]) -> list[Sized]:
     a, b = needed(node, inputs, 0).shape, needed(node, inputs, 1).shape
     if not a or not b:
@@ -402,6 +410,7 @@ RULES: dict[str, Rule] = {
     "Split": split_rule,
     "Squeeze": squeeze_rule,
     "TopK": _top,
+    "Transpose": _transpose,
     "Unsqueeze": unsqueeze_rule,
 }
 """Operator -> the rule of its sizes, but for the tree ensembles."""
