@@ -61,7 +61,8 @@ Shape end start, Slice, Sqrt, Squeeze axes, TopK axis largest sorted, Unsqueeze 
 _ADAPTER = """
 Constant value, ConstantOfShape value, Cos, Erf, Gelu approximate, Gemm alpha beta transA transB,
 LayerNormalization axis epsilon stash_type, Or, Pow, Reciprocal, ReduceMax keepdims noop_with_empty_axes,
-ReduceMean keepdims noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Sin, Softmax axis, Tanh, Transpose perm
+ReduceMean keepdims noop_with_empty_axes, ReduceSum keepdims noop_with_empty_axes, Sin, Softmax axis, Tanh,
+Transpose perm
 """
 """More operators, of a language model: the exporter of torch writes them for the decoders of transformers."""
 

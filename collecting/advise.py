@@ -181,7 +181,7 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     """Yields the advice for each signal. `first`: what makes the run store `runs`; `lines`: the file, if it is one."""
     labelled, fewer = it.labels[TARGET], min(len(it.right), len(it.wrong))
     label = () if labelled else (f"metaprobe label {runs}",)
-    n, model = it.with_logprobs, next(iter(it.models), "MODEL")
+    n, model = it.with_logprobs, next(iter(+it.models), "MODEL")
     score = f"metaprobe score bundled:quality {quote(lines) if lines else runs}"
     if not n:
         yield Advice("log-probabilities", False, "no answer has any: ask the server for `logprobs`", ())
@@ -226,7 +226,8 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         then = (f"metaprobe train text {runs} --out {OUT}/text",) if trains else label
         yield Advice("text", True, why, (*first, *then))
     if it.judged:
-        yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *label))
+        then = (f"metaprobe train quality {runs} --reads decisions --out {OUT}/decided",) if trains else label
+        yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *then))
     else:
         yield Advice("decisions", False, "no answer was judged by one: ask it, if you have one (docs/text.md)", ())
 

@@ -350,7 +350,9 @@ def _answer(record: dict[str, Any], *, plain: bool) -> ParsedResponse | ParsedTe
 
 def text_of_line(record: dict[str, Any]) -> ParsedText:
     """Returns what a line's response says, without its log-probabilities. Raises `InvalidResponse` for no answer."""
-    response = record["response"]
+    response = _checked(record).get("response")
+    if response is None:  # decisions about a text that was not kept
+        return ParsedText("")
     if isinstance(response, (str, bytes)):
         response = from_json(response)
     return parse_text(as_completion(response) if isinstance(response, Mapping) else response)

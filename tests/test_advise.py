@@ -129,3 +129,16 @@ def test_the_page_has_a_row_for_each_signal_and_says_what_was_not_measured() -> 
     rows = {name: next(row for row in page.splitlines() if row.startswith(f"| {SIGNALS[name]} |")) for name in SIGNALS}
     latency, price = rows["decisions"].split(" | ")[2:4]
     assert (latency, price) == ("not measured", "not measured")
+
+
+def test_lines_of_question_and_answer_are_advised_to_learn_from_words(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    lines = [
+        {"question": f"Is {n} even?", "answer": f"It is {n}.", "labels": {"correct": n % 2}, "group": f"g{n}"}
+        for n in range(40)
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    advised = {one.signal: one for one in advise(file).signals}
+    assert advised["text"].supported
+    assert "train text" in advised["text"].commands[-1]
+    assert not advised["log-probabilities"].supported

@@ -331,8 +331,10 @@ def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
 
     `same`: when two answers are the same. Raises `RecordError` where no question has two labelled answers.
     """
-    rows, texts, many, left_out = [], [], 0, 0
+    rows, texts, many, left_out, unreadable = [], [], 0, 0, ""
     for name, question in questions_in_file(path, score_by).items():
+        bad = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
+        unreadable = unreadable or next(iter(bad), "")
         answers = [
             _answer_of_line(question.question, answer, label, same)
             for answer, label in zip(question.answers, question.labels, strict=True)
@@ -353,9 +355,10 @@ def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
             )
             texts.append(question.question)
     if not rows:
+        why = f". The first answer that cannot be read: {unreadable}" if unreadable else ""
         raise RecordError(
-            f"no question of {path} has two labelled answers; expected lines that share a question_id, each with "
-            '"labels": {"correct": 0 or 1}'
+            f"no question of {path} has two labelled answers that can be read; expected lines that share a question_id,"
+            f' each with "labels": {{"correct": 0 or 1}}{why}'
         )
     lines = "\n".join(sorted(f"{row.identity}\t{[(a.form, a.right) for a in row.answers]}" for row in rows))
     joined = join_groups([row.group for row in rows], texts)

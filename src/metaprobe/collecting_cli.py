@@ -157,8 +157,9 @@ def _say(report: Any, file: Path, shown: tuple[str, ...]) -> None:
         click.echo(f"stored, and said by each verdict: {count} x {doubt}", err=True)
     if report.without_logprobs:
         click.echo(
-            f"{report.without_logprobs} lines hold no log-probabilities and are there for what they state: nothing is"
-            " trained on them until another model has read them (metaprobe extract --logprobs MODEL)",
+            f"{report.without_logprobs} lines hold no log-probabilities and are there for what they state, or what was"
+            " decided of them (metaprobe train quality --reads decisions); another model can read the others (metaprobe"
+            " extract --logprobs MODEL)",
             err=True,
         )
     empty = not (report.imported or report.already_stored or report.bad)
