@@ -107,6 +107,13 @@ class JoinedFit:
         return self._made[members]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedJoin(Fitted):
+    """A blend that has learned."""
+
+    joined: JoinedFit
+
+
 @dataclass(frozen=True, slots=True)
 class Blend:
     """Joins methods by their calibrated log-odds."""
@@ -129,7 +136,7 @@ class Blend:
         joined = self.join(fitted, evidence, roles, seed=seed)
         scores, rows = joined.score(), roles.calibration
         selected = float(auroc(evidence.table.y[rows], np.nan_to_num(scores[rows])))
-        return Fitted(lambda rows: scores[rows], selected, joined=joined)
+        return FittedJoin(score=lambda rows: scores[rows], selection_auroc=selected, joined=joined)
 
     def join(self, fitted: Mapping[Method, Fitted], evidence: Evidence, roles: Roles, *, seed: int) -> JoinedFit:
         """Returns the parts that are joined, calibrated; their weights are fitted when they are asked for."""

@@ -6,7 +6,7 @@ rows; one that learns is calibrated on rows it has not seen.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from metaprobe.training.folds import Roles, Rows
 from metaprobe.training.ladder import decided_columns, fit_ladder
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
-
-if TYPE_CHECKING:
-    from metaprobe.training.joined import JoinedFit
 
 MEAN_LOGPROB = "mean log-probability"
 TREES = "LightGBM on logprobs"
@@ -61,8 +58,6 @@ class Fitted:
     """Where the method is a probe on hidden states."""
     linear: LinearScore | None = None
     """Where the method is linear in numbers that come with an answer."""
-    joined: "JoinedFit | None" = None
-    """Where the method joins others."""
 
 
 class Method(Protocol):

@@ -23,7 +23,7 @@ from metaprobe.training.controls import control_methods, controls_apart
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, outer_folds, with_fewer
 from metaprobe.training.heads import INVERTED
-from metaprobe.training.joined import CONFIDENCE, TRUE, Blend, JoinedFit, TermsPart
+from metaprobe.training.joined import CONFIDENCE, TRUE, Blend, FittedJoin, JoinedFit, TermsPart
 from metaprobe.training.linear import LinearProbe
 from metaprobe.training.methods import (
     AFTER,
@@ -217,7 +217,7 @@ def crossfit(
                 made[method] = fitted = method.fit(evidence, roles, seed=seed)
             if fitted.probe is not None:
                 probes.setdefault(method.name, []).append(fitted.probe)
-            if fitted.joined is not None:
+            if isinstance(fitted, FittedJoin):
                 joined.setdefault(method.name, []).append(fitted.joined)
             scores, coverage[method.name] = _without_gaps(fitted.score(np.arange(n)))
             if not method.fitted:

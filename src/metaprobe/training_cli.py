@@ -224,7 +224,7 @@ def quickstart_command(
 def demo(
     out: Annotated[Path, Option("Folder for runs and results.", kind="folder")] = Path("out/demo"),
     llm: Llm = "smollm2-135m",
-    limit: Annotated[int, Option("So many of the 700 items, spread evenly over dimensions and levels.", low=1)] = 350,
+    limit: Annotated[int, Option("Number of items, of 700, spread evenly over dimensions and levels.", low=1)] = 350,
     batch_size: Annotated[int, Option("Requests generated at once.", low=1)] = 32,
     folds: Folds = 5,
     seed: Seed = 0,

@@ -266,8 +266,8 @@ def adapter_rung(texts: TextData, reached: TextMethod, options: TextOptions) -> 
     """Returns an adapter of the texts, and what it gains over the rung that was reached, fitted in the same roles."""
     own = {name: getattr(options, name) for name in ("out", "target", "seed", "questions", "on_step", "stage", "agent")}
     asked = AdapterOptions(**own, llm=options.adapter, when="after", command=options.recorded("train_text"))
-    made = require("metaprobe.training.recipes.adapter", "train,adapter").make_adapter(texts, asked, int8_if_held=True)
-    roles = require("metaprobe.training.recipes.lora", "train,adapter").adapter_roles(texts.table, seed=options.seed)
+    made = require("metaprobe.training.recipes.adapter", "train").make_adapter(texts, asked, int8_if_held=True)
+    roles = require("metaprobe.training.recipes.lora", "train").adapter_roles(texts.table, seed=options.seed)
     below = reached.fit(texts.evidence, roles, seed=options.seed).score(roles.test)
     scores = [(ADAPTER, made.probability["after"]), (reached.name, below)]
     own_scores, other = (Judged(name, "learned", values, values, 1.0) for name, values in scores)
@@ -285,7 +285,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     """
     require("sklearn", "fit")
     if options.adapter:
-        require("peft", "train,adapter")
+        require("peft", "train")
         check_target(options.out, ADAPTER)  # before hours of training: it may be of either kind
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise WrongOptions("adapter: several processes train together; expected one, or `metaprobe train adapter`")
