@@ -17,7 +17,6 @@ from metaprobe.quickstart import quickstart
 from metaprobe.shown import quickstart_table
 from metaprobe.training.rescale import FEWEST
 from research.blocks import markdown, write
-from research.hero.figure import rows_of
 from research.hidden import headline
 
 ROOT = Path(__file__).parent.parent
@@ -148,7 +147,7 @@ SHORT = ["you have", "use", "you get", "proof, and when it does not help"]
 
 def in_short() -> list[list[str]]:
     """Returns the rows of README: what each situation gives, its figure, and where a simple way is as good."""
-    pairs = rows_of(headline.read())
+    pairs = headline.controlled(headline.gains(headline.read()))
     ahead = sum(pair.stands for pair in pairs)
     told = []
     for one in read("panel")["samples"].values():

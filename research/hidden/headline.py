@@ -72,12 +72,17 @@ def accuracies(figures: dict[str, Any]) -> dict[str, float]:
     return {name: row["accuracy"] for name, row in figures.items() if "methods" in row}
 
 
+def controlled(found: list[Gain]) -> list[Gain]:
+    """Returns the pairs for which answer words and the joined free signals, the hardest controls, were measured."""
+    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
+    return [gain for gain in found if gain.row in joined]
+
+
 def answer(found: list[Gain]) -> str:
     """The page in three sentences."""
-    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
-    checked = [gain for gain in found if gain.row in joined]
+    checked = controlled(found)
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
-    ahead = sum(gain.stands for gain in found if gain.row not in joined)
+    ahead = sum(gain.stands for gain in found if gain not in checked)
     by = (
         f" The gain in AUROC over the strongest control is {stand[0].gain:+.2f} to {stand[-1].gain:+.2f} there."
         if stand
