@@ -75,11 +75,12 @@ def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
     """Returns the lines of the picture with its alternative text, and of what it shows."""
     top = figures["curves"]["stated"]["bins"][-1]
     pairs = headline.controlled(headline.gains(headline.read()))
+    stands = sum(pair.stands for pair in pairs)
     over = sum(row.learned[1] > row.explicit[2] for row in rows)
     says = (
         f"Left: where models state about {top['mean']:.0%} confidence, {top['right'][0]:.0%} of answers are right. "
         f"Right: a blend of log-probabilities and hidden states beats stated confidence on {over} of {len(rows)} "
-        f"model-task pairs, every control on {sum(pair.stands for pair in pairs)} of {len(pairs)} fully controlled ones."
+        f"model-task pairs, every control on {stands} of {len(pairs)} fully controlled ones."
     )
     # What the picture is; what it shows stands below it, where a screen reader reads it as well.
     alt = "Reliability of stated confidence and of a learned score, and AUROC by model and task"
