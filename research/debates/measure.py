@@ -47,6 +47,8 @@ STORES = {
     "debates/qwen-coder-1.5b": "1.5B, zero-shot",
 }
 """Store of recorded/ -> its debaters, and how they were asked."""
+UNDECIDED = "-undecided"
+"""Suffix for a store of debates without decisions."""
 PROGRAM, TEXT = "program", "text"
 TARGETS: Mapping[str, tuple[str, str, Callable[[float], bool]]] = {
     "not critical, program": (PROGRAM, "critical", lambda flag: flag == 0),
@@ -332,7 +334,7 @@ def measure_command(names: tuple[str, ...], targets: tuple[str, ...], recorded: 
     for name in names or STORES:
         if not (recorded / name).is_dir():
             continue
-        runs = list(RunStore(recorded / name).runs(hidden=False))
+        runs = runs_in(recorded, name)
         keep(name, {"price": price(runs), "targets": {}})
         for target in targets or TARGETS:
             source, label, good = TARGETS[target]
@@ -341,6 +343,12 @@ def measure_command(names: tuple[str, ...], targets: tuple[str, ...], recorded: 
                 click.echo(f"{name}: {target}")
                 figures = {"lacking": of.lacking} if of.lacking else measured(of)
                 keep(name, {"targets": {target: figures}})
+
+
+def runs_in(recorded: Path, name: str) -> list[Run]:
+    """Returns the debates of a store, and those beside it whose arguments no decision model was asked about."""
+    stores = [recorded / name, recorded / f"{name}{UNDECIDED}"]
+    return [run for store in stores if store.is_dir() for run in RunStore(store).runs(hidden=False)]
 
 
 def keep(name: str, figures: Figures) -> None:

@@ -1,0 +1,185 @@
+"""What the states of the larger coder know, from stores of `research.states.collect` with their states read again.
+
+    metaprobe extract OUT/MODEL/NAME --llm MODELS/MODEL/model.gguf --layers every:2 --stage answer \
+        --position prompt_last --position answer_mean --position before_exact --position answer_last
+    python -m research.states.measure answers OUT/MODEL/NAME
+    python -m research.states.measure fewer OUT/MODEL/NAME            # layers 8 to 24 are enough
+    python -m research.states.measure difficulty OUT/MODEL/NAME-samples OUT/MODEL/NAME
+    python -m research.states.page
+
+Every method of `metaprobe compare` in the same folds by group, against every control; once with all labels and once
+with fewer. The figures are kept in docs/measured/states.json.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from metaprobe.eval.compare import add_details, method_results
+from metaprobe.eval.controls import ANSWER, JOINED, P_TRUE, PROMPT, STATED, TERMS
+from metaprobe.eval.metrics.strongest_control import ControlComparison
+from metaprobe.records.errors import RecordError
+from metaprobe.records.store import RunStore
+from metaprobe.training.evidence import Evidence, load_evidence
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
+from metaprobe.training.recipes.difficulty import SUCCESS_RATE, ease_of, evaluate_difficulty
+from metaprobe.training.study import CrossFit, crossfit, standard_methods
+from research.hidden.controls import over_strongest, packed
+
+MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "states.json"
+FEWER = (100, 300, 1000)
+"""Labels of the learning curve, beside all."""
+LEARNED = (TERMS, ANSWER, PROMPT, JOINED, LADDER, BEFORE, AFTER, BLEND, STATED, P_TRUE)
+"""Methods of the learning curve."""
+
+Figures = dict[str, Any]
+
+
+@click.group()
+def main() -> None:
+    """Measure stores with states."""
+
+
+@main.command("answers")
+@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def answers_command(store: Path) -> None:
+    """Compares every method on the answers of a store, with all labels."""
+    evidence = evidence_in(store)
+    keep("answers", store, whole(store, evidence, crossfit(evidence, standard_methods(evidence))))
+
+
+@main.command("fewer")
+@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def fewer_command(store: Path) -> None:
+    """Compares some methods where each fold learns from fewer labels; the test rows are the same."""
+    evidence, curve = evidence_in(store), {}
+    methods = [method for method in standard_methods(evidence) if method.name in LEARNED]
+    for labels in FEWER:
+        try:
+            curve[str(labels)] = brief(evidence, crossfit(evidence, methods, labels=labels))
+        except RecordError as error:  # as where so few labels are of four groups
+            curve[str(labels)] = {"refused": str(error)}
+        keep("fewer", store, curve)
+
+
+@main.command("difficulty")
+@click.argument("samples", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("stated", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def difficulty_command(samples: Path, stated: Path) -> None:
+    """Orders the items of a store of samples by the state of the prompt; STATED holds how hard each was said to be."""
+    evidence = evidence_in(samples)
+    said = {run.item.id: run.stated("difficulty") for run in RunStore(stated).runs(hidden=False)}
+    values = [said.get(str(item)) for item in evidence.table.items]
+    column = np.array([np.nan if value is None else value for value in values])
+    evidence = replace(evidence, table=replace(evidence.table, stated_difficulty=column))
+    items = ease_of(evidence.table, SUCCESS_RATE)
+    ranked = {one.name: one for one in evaluate_difficulty(evidence, items)}
+    row = {
+        "items": len(items),
+        "samples": int(np.median(items.samples)),
+        "rate": round(float(items.ease.mean()), 4),
+        "stated": sorted({round(float(value), 2) for value in column[np.isfinite(column)]}),
+        "methods": {
+            name: {"spearman": packed(one.spearman)} | ({} if one.gain is None else {"gain": packed(one.gain)})
+            for name, one in ranked.items()
+            if np.isfinite(one.spearman.estimate)  # a number that is the same for all orders nothing
+        },
+    }
+    keep("difficulty", samples, row)
+
+
+def evidence_in(store: Path) -> Evidence:
+    """Returns the answers of a store with their states."""
+    evidence = load_evidence([store])
+    assert evidence.states is not None, f"{store} holds no hidden states"
+    return evidence
+
+
+def keep(what: str, store: Path, row: Figures) -> None:
+    """Write the figures of one store beside those of the others."""
+    figures: Figures = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    figures.setdefault(what, {})[f"{store.parent.name}/{store.name}"] = row
+    MEASURED.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def whole(store: Path, evidence: Evidence, fits: CrossFit) -> Figures:
+    """Returns all figures of all methods, as `research.hidden.measure` keeps them."""
+    table = evidence.table
+    results = add_details(table, fits.methods, method_results(table, fits.methods))
+    probes = {name: fits.probes[name] for name in (BEFORE, AFTER) if name in fits.probes}
+    blend = next(one for one in results if one.name == BLEND)
+    assert blend.controls is not None, "a learned method is held against the controls"
+    return {
+        "n": len(table),
+        "groups": len(set(table.groups.tolist())),
+        "accuracy": round(float(table.y.mean()), 4),
+        "fingerprint": evidence.fingerprint,
+        "methods": {
+            one.name: {
+                "family": one.family,
+                "coverage": round(one.coverage, 4),
+                "auroc": packed(one.auroc),
+                "ece": packed(one.ece),
+                "brier_skill": packed(one.brier_skill),
+                "aurc": packed(one.aurc),
+                **({} if one.right_at_80 is None else {"right_at_80": packed(one.right_at_80)}),
+                **({} if one.error_fall is None else {"error_fall": packed(one.error_fall)}),
+                **({} if one.controls is None else {"over_strongest": over_strongest(one.controls)}),
+            }
+            for one in results
+        },
+        "controls": against(blend.controls),
+        "over_mean_logprob": next(packed(c.difference) for c in blend.controls.controls if c.name == MEAN_LOGPROB),
+        "best_baseline": sorted(set(fits.best_baseline)),
+        "chosen": {
+            name: sorted({f"layer {p.layers[0]} at {p.position}" for p in of_folds})
+            for name, of_folds in probes.items()
+        },
+        "selected": {
+            name: float(np.mean([max(point.auroc for point in p.sweep) for p in of_folds]))
+            for name, of_folds in probes.items()
+        },
+        "sweep": {name: swept(of_folds) for name, of_folds in probes.items()},
+        "tokens": int(sum(call.usage.completion_tokens for run in RunStore(store) for call in run.calls)),
+    }
+
+
+def swept(probes: Sequence[Any]) -> dict[str, float]:
+    """Returns the mean AUROC in the inner folds of each layer and position."""
+    of: dict[str, list[float]] = {}
+    for probe in probes:
+        for point in probe.sweep:
+            of.setdefault(f"{point.layer} {point.position}", []).append(point.auroc)
+    return {place: round(float(np.mean(values)), 4) for place, values in of.items()}
+
+
+def against(controls: ControlComparison) -> list[Figures]:
+    """Returns each control, the strongest first, with the paired difference and whether it is beaten after Holm."""
+    return [
+        {
+            "name": control.name,
+            "auroc": round(control.estimate, 4),
+            "difference": packed(control.difference),
+            "beaten": control.beaten,
+        }
+        for control in controls.controls
+    ]
+
+
+def brief(evidence: Evidence, fits: CrossFit) -> Figures:
+    """Returns AUROC of the methods of the learning curve, and the gain over the strongest control among them."""
+    shown = [method for method in fits.methods if method.name in LEARNED]
+    return {
+        one.name: {"auroc": packed(one.auroc)}
+        | ({} if one.controls is None else {"over_strongest": over_strongest(one.controls)})
+        for one in method_results(evidence.table, shown)
+    }
+
+
+if __name__ == "__main__":
+    main()
