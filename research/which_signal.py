@@ -31,14 +31,19 @@ def read(name: str) -> dict[str, Any]:
     return dict(json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8")))
 
 
+def pairs_measured() -> list[dict[str, Any]]:
+    """Returns the figures of each pair of a model and a task."""
+    return [row for row in headline.read().values() if "methods" in row]
+
+
 def aurocs(method: str) -> list[float]:
     """Returns the AUROC of a method on each pair of a model and a task of docs/research/probes.md that has it."""
-    return [pair["methods"][method]["auroc"][0] for pair in read("probes").values() if method in pair["methods"]]
+    return [pair["methods"][method]["auroc"][0] for pair in pairs_measured() if method in pair["methods"]]
 
 
 def worth(method: str) -> str:
     """Returns the median AUROC over the pairs, its range, and the median difference from stated confidence."""
-    held, pairs = aurocs(method), [p["methods"] for p in read("probes").values() if method in p["methods"]]
+    held, pairs = aurocs(method), [p["methods"] for p in pairs_measured() if method in p["methods"]]
     over = [one[method]["auroc"][0] - one[STATED]["auroc"][0] for one in pairs if STATED in one]
     beside = "" if method == STATED else f", {median(over):+.2f} from {STATED}"
     return f"AUROC {median(held):.2f} ({min(held):.2f} to {max(held):.2f} on {len(held)} pairs){beside}"
@@ -87,7 +92,7 @@ def samples() -> list[str]:
 
 def weights() -> list[str]:
     captured = read("capture")["4 layers"]
-    pairs = [pair["n"] for pair in read("probes").values()]
+    pairs = [pair["n"] for pair in pairs_measured()]
     return [
         "a probe of hidden states ([probes](probes.md))",
         f"{captured['time']:.2f} times the generation [{captured['from']:.2f}, {captured['to']:.2f}], 4 layers kept",

@@ -105,7 +105,8 @@ def kept_right(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> N
 
 hero = number("MEASURED", "hero", "curves", "stated", "bins", -1, "right", 0)
 live = number("FIGURES", "live_signals", "rows", 0, "accuracy", "value", 0)
-PLACES = "smollm2-135m/places"
+states = partial(number, "MEASURED", "states")
+PLACES, LARGER = "smollm2-135m/places", "qwen-coder-1.5b/places"
 EYES, PICTURES = "qwen-coder-0.5b|arithmetic|smollm2-135m", "research.pictures"
 WRITERS = (
     Writer(
@@ -290,6 +291,18 @@ WRITERS = (
             "docs/research/probes.md#rows": probes(PLACES, "methods", "blend", "auroc", 0),
             "docs/research/probes.md#answer": probes(PLACES, "methods", "blend", "auroc", 0, to=0.1),
             "docs/research/tables/probes.md#headline": probes(PLACES, "methods", "blend", "auroc", 0),
+        },
+        "main",
+    ),
+    Writer(
+        "research/states/page.py",
+        {
+            "docs/research/probes.md#larger": states("answers", LARGER, "methods", "blend", "auroc", 0),
+            "docs/research/tables/probes.md#curve": states("answers", LARGER, "methods", "blend", "auroc", 0),
+            "docs/research/tables/probes.md#selective": states("answers", LARGER, "methods", "blend", "error_fall", 0),
+            "docs/research/tables/probes.md#difficulty": states(
+                "difficulty", f"{LARGER}-samples", "methods", "probe", "spearman", 0
+            ),
         },
         "main",
     ),

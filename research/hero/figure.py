@@ -19,8 +19,8 @@ from research.hidden import headline
 
 README, GUIDE = ROOT / "README.md", ROOT / "docs" / "index.md"
 FIGURE = ROOT / "docs" / "figures" / "hero.svg"
-WIDTH, HEIGHT = 920, 452
-LEFT, RIGHT = (64, 84, 316, 300), (584, 84, 296, 300)
+WIDTH, HEIGHT = 920, 592
+LEFT, RIGHT = (64, 84, 316, 300), (584, 84, 296, 440)
 """x, y, width and height of the two panels."""
 LOWEST = 0.35
 """Left end of the AUROC axis."""

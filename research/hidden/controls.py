@@ -25,9 +25,11 @@ CONTROLS = (
     "run identity",
 )
 """What is free, asked of the model itself, or read off the prompt or the run."""
-JOINED = ("answer TF-IDF", "free signals joined")
-"""No single numbers, measured by joined_controls.py where the answers are recorded."""
+JOINED = ("answer TF-IDF", "free signals joined", "words and log-probabilities")
+"""No single numbers: of the smaller models measured by joined.py, where the answers are recorded."""
 MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "probes_joined.json"
+LARGER = MEASURED.parent / "states.json"
+"""What `research.states.measure` found, with all controls."""
 Z = 1.96
 """97.5 % point of the normal distribution."""
 
@@ -42,14 +44,26 @@ def over_strongest(controls: ControlComparison) -> dict[str, Any]:
 
 
 def with_joined(figures: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of docs/measured/probes.json with the joined controls among the methods of each row that has them."""
+    """The numbers of docs/measured/probes.json with the joined controls among the methods of each row that has them.
+
+    The rows of the larger coder come from docs/measured/states.json.
+    """
     joined = json.loads(MEASURED.read_text(encoding="utf-8"))
-    return {
+    rows = {
         key: {**row, "methods": {**row["methods"], **joined.get(key, {}).get("methods", {})}}
         if "methods" in row
         else row
         for key, row in figures.items()
     }
+    larger = json.loads(LARGER.read_text(encoding="utf-8"))["answers"]
+    return {key: rows.get(key, {}) | row for key, row in larger.items()} | {
+        key: row for key, row in rows.items() if key not in larger
+    }
+
+
+def hardest_measured(methods: dict[str, Any]) -> bool:
+    """Returns whether the answer's words and the joined free signals are among the methods."""
+    return sum(name in methods for name in JOINED) > 1
 
 
 def gain_of(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
     python -m research.hidden.headline
 
-From docs/measured/probes.json, which keeps an interval for each method's AUROC and, of paired differences, only those
-to the baseline chosen per fold and to the mean log-probability. So the difference to another control is taken as if the
-two AUROCs were independent: wider than a paired interval, unless two scores of the same answers err in opposite ways.
+From docs/measured/states.json (the larger coder), which keeps paired differences, and docs/measured/probes.json, which
+keeps only those to the baseline chosen per fold and to the mean log-probability. There the difference to another
+control is taken as if the two AUROCs were independent: wider than a paired interval, unless two scores of the same
+answers err in opposite ways.
 """
 
 import json
@@ -30,6 +31,8 @@ class Gain:
     high: float
     stands: bool
     """Whether the blend is above every single control, after Holm over the controls."""
+    hardest: bool
+    """Whether answer words and joined free signals, the hardest controls, were measured."""
 
 
 def main() -> None:
@@ -53,7 +56,8 @@ def gains(figures: dict[str, Any]) -> list[Gain]:
 def gain_of(name: str, methods: dict[str, Any]) -> Gain:
     """The blend against each control that was measured, and the strongest of them by name."""
     found = probes_controls.gain_of({"methods": methods})
-    return Gain(name, found["control"], *found["difference"], stands=not found["standing"])
+    hardest = probes_controls.hardest_measured(methods)
+    return Gain(name, found["control"], *found["difference"], stands=not found["standing"], hardest=hardest)
 
 
 def in_short(figures: dict[str, Any]) -> list[str]:
@@ -73,9 +77,8 @@ def accuracies(figures: dict[str, Any]) -> dict[str, float]:
 
 
 def controlled(found: list[Gain]) -> list[Gain]:
-    """Returns the pairs for which answer words and the joined free signals, the hardest controls, were measured."""
-    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
-    return [gain for gain in found if gain.row in joined]
+    """Returns the pairs for which the hardest controls were measured."""
+    return [gain for gain in found if gain.hardest]
 
 
 def answer(found: list[Gain]) -> str:
@@ -93,14 +96,13 @@ def answer(found: list[Gain]) -> str:
         "log-probabilities distinguishes right from wrong answers better than every control, the answer's own words "
         f"and all free signals joined among them; on the other {len(checked) - len(stand)} this is not shown.{by} On "
         f"{len(found) - len(checked)} further pairs, where these two controls could not be measured, the blend beats "
-        f"every other control on {ahead}."
+        f"every other control on {ahead or 'none'}."
     )
 
 
 def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
     """What holds, what does not, and where there was little to predict."""
-    joined = json.loads(probes_controls.MEASURED.read_text(encoding="utf-8"))
-    checked, others = ([gain for gain in found if (gain.row in joined) == known] for known in (True, False))
+    checked, others = ([gain for gain in found if gain.hardest == known] for known in (True, False))
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
     parts = [
         "**What holds.** A small learned score (hidden-state probes and log-probabilities, blended) is compared with "
@@ -114,7 +116,7 @@ def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
             if stand
             else "."
         )
-        + " Intervals are of 95 %, as if the two scores were independent."
+        + " Intervals are of 95 %; for the smaller models as if the two scores were independent."
     ]
     if rest := [gain for gain in checked if not gain.stands]:
         parts.append("Not shown on " + "; ".join(f"{_named(gain.row)}, {_shown(gain)}" for gain in rest) + ".")

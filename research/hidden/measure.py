@@ -149,16 +149,16 @@ def page_command() -> None:
     """Write the tables of docs/research/probes.md from the numbers."""
     figures = json.loads(FIGURES.read_text())
     rows = {key: value for key, value in figures.items() if "methods" in value}
+    beside = with_joined(figures)
     setting = ", ".join(f"{key.replace('/', ' on ')} ({row['tokens']:,} tokens)" for key, row in rows.items())
     write(
         PAGE, "setting", [f"Measured: {setting}. System `self-report`, variant `p-true`, every second layer kept.", ""]
     )
-    beside = with_joined(rows)
     write(PAGE, "discrimination", [*discrimination(beside), "", *says(beside), ""])
-    write(PAGE, "calibration", [*calibration(rows), ""])
+    write(PAGE, "calibration", [*calibration(beside), ""])
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
-    write(PAGE, "efficiency", [*efficiency(rows), ""])
+    write(PAGE, "efficiency", [*efficiency(beside), ""])
 
 
 def speed() -> list[str]:

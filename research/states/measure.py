@@ -4,6 +4,7 @@
         --position prompt_last --position answer_mean --position before_exact --position answer_last
     python -m research.states.measure answers OUT/MODEL/NAME
     python -m research.states.measure fewer OUT/MODEL/NAME            # layers 8 to 24 are enough
+    python -m research.states.measure harder OUT/MODEL/gsm8k
     python -m research.states.measure difficulty OUT/MODEL/NAME-samples OUT/MODEL/NAME
     python -m research.states.page
 
@@ -12,28 +13,38 @@ with fewer. The figures are kept in docs/measured/states.json.
 """
 
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from metaprobe.eval.compare import add_details, method_results
 from metaprobe.eval.controls import ANSWER, JOINED, P_TRUE, PROMPT, STATED, TERMS
 from metaprobe.eval.metrics.strongest_control import ControlComparison
+from metaprobe.eval.results import Family
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
 from metaprobe.training.evidence import Evidence, load_evidence
-from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
+from metaprobe.training.folds import Roles
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB, Fitted
 from metaprobe.training.recipes.difficulty import SUCCESS_RATE, ease_of, evaluate_difficulty
 from metaprobe.training.study import CrossFit, crossfit, standard_methods
+from metaprobe.training.trees import fit_trees
 from research.hidden.controls import over_strongest, packed
 
 MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "states.json"
 FEWER = (100, 300, 1000)
 """Labels of the learning curve, beside all."""
+FORM = "form of the working and log-probabilities"
+FORM_NAMES = (
+    *("characters", "lines", "numbers", "equations", "says Answer", "first ten", "last ten", "lowest", "three lowest"),
+    *("mean", "total", "quantile 5", "quantile 10", "quantile 25", "median"),
+)
 LEARNED = (TERMS, ANSWER, PROMPT, JOINED, LADDER, BEFORE, AFTER, BLEND, STATED, P_TRUE)
 """Methods of the learning curve."""
 
@@ -65,6 +76,44 @@ def fewer_command(store: Path) -> None:
         except RecordError as error:  # as where so few labels are of four groups
             curve[str(labels)] = {"refused": str(error)}
         keep("fewer", store, curve)
+
+
+@main.command("harder")
+@click.argument("store", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def harder_command(store: Path) -> None:
+    """Tries to explain the blend by how a working looks: its form and its log-probabilities, as finely tuned."""
+    evidence = evidence_in(store)
+    blend = [method for method in standard_methods(evidence) if method.name in (BEFORE, AFTER, BLEND)]
+    results = method_results(evidence.table, crossfit(evidence, [*blend, FormTrees()]).methods)
+    row: Figures = {one.name: {"auroc": packed(one.auroc)} for one in results}
+    controls = next(one.controls for one in results if one.name == BLEND)
+    assert controls is not None, "a learned method is held against the controls"
+    row[BLEND]["over_strongest"] = over_strongest(controls)
+    keep("harder", store, row)
+
+
+@dataclass(frozen=True, slots=True)
+class FormTrees:
+    """LightGBM on the form of the text and on quantiles of its log-probabilities."""
+
+    name: str = FORM
+    family: Family = "plain"
+    fitted: bool = True
+
+    def fit(self, evidence: Evidence, roles: Roles, *, seed: int) -> Fitted:
+        table = evidence.table
+        assert table.answers is not None, "the working is read"
+        X = np.array([form_of(*pair) for pair in zip(table.answers.tolist(), table.logprobs, strict=True)])
+        trees = fit_trees(X.astype(np.float32), table.y, roles, names=FORM_NAMES, seed=seed)
+        return Fitted(lambda rows: trees.score(X[rows].astype(np.float32)), trees.selection_auroc)
+
+
+def form_of(text: str, logprobs: NDArray[np.float32]) -> list[float]:
+    """Returns the numbers of `FORM_NAMES`."""
+    at = np.asarray(logprobs, dtype=np.float64)
+    form = [len(text), text.count("\n"), len(re.findall(r"\d+", text)), text.count("="), "Answer:" in text]
+    ends = [at[:10].mean(), at[-10:].mean(), at.min(), np.sort(at)[:3].mean(), at.mean(), at.sum()]
+    return [float(value) for value in (*form, *ends, *np.quantile(at, (0.05, 0.1, 0.25, 0.5)))]
 
 
 @main.command("difficulty")

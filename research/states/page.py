@@ -1,0 +1,144 @@
+"""What docs/research/probes.md says of the larger coder, and its further tables.
+
+    python -m research.states.page
+
+From docs/measured/states.json (`research.states.measure`).
+"""
+
+import json
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from metaprobe.eval.controls import P_TRUE, PROMPT, STATED, TERMS
+from metaprobe.training.methods import BEFORE, BLEND
+from research.blocks import markdown, write
+from research.hidden.controls import shown
+from research.hidden.measure import PAGE
+from research.states.measure import FEWER, MEASURED
+
+LARGER = "qwen-coder-1.5b/"
+FREE = ("explicit", "log-probability")
+"""Families of numbers that cost no training."""
+ANSWERED = 0.8
+"""Share of the answers that is given."""
+
+Figures = dict[str, Any]
+
+
+def main() -> None:
+    """Write the paragraph and the tables."""
+    figures = json.loads(MEASURED.read_text(encoding="utf-8"))
+    write(PAGE, "larger", [larger(figures), ""])
+    write(PAGE, "curve", [*curve(figures), ""])
+    write(PAGE, "selective", [*selective(figures), ""])
+    write(PAGE, "difficulty", [*difficulty(figures), ""])
+
+
+def larger(figures: Figures) -> str:
+    """Returns what the states of the larger coder are worth, in one paragraph."""
+    rows = tasks(figures["answers"])
+    over = {task: row["methods"][BLEND]["over_strongest"] for task, row in rows.items()}
+    ahead = sorted((found["difference"][0], task) for task, found in over.items() if not found["standing"])
+    behind = [task for task, found in over.items() if found["difference"][2] < 0]
+    stated = median(auroc(row, BLEND) - auroc(row, STATED) for row in rows.values())
+    fall = median(row["methods"][BLEND]["error_fall"][0] for row in rows.values())
+    orders = tasks(figures["difficulty"])
+    spearman = sorted(one["methods"]["probe"]["spearman"][0] for one in orders.values())
+    gains = [one["methods"][PROMPT]["gain"] for one in orders.values()]
+    same = all(len(one["stated"]) == 1 for one in orders.values())
+    return (
+        f"**The larger coder (Qwen2.5-Coder-1.5B), {min(row['n'] for row in rows.values()):,} to "
+        f"{max(row['n'] for row in rows.values()):,} answers a task.** On {len(ahead)} of {len(rows)} tasks "
+        f"({', '.join(task for _, task in reversed(ahead))}) the blend is ahead of every control, the answer's words "
+        f"and all free signals joined among them, by {ahead[0][0]:+.2f} to {ahead[-1][0]:+.2f} in AUROC over the "
+        f"strongest{harder(figures)}; "
+        + (f"it is behind on {', '.join(behind)}" if behind else "on no task is it shown to be behind")
+        + f". In the median of all {len(rows)} it gains "
+        f"{median(found['difference'][0] for found in over.values()):+.3f} over the strongest control and "
+        f"{stated:+.2f} over stated confidence. Holding back the fifth of the answers that it is least sure of lowers "
+        f"the error by {fall:.0%} in the median; the free number that is best in hindsight lowers it by "
+        f"{median(best_free(row)[1] for row in rows.values()):.0%}, and perfect knowledge would by "
+        f"{median(possible(row['accuracy']) for row in rows.values()):.0%}. Before it answers, a probe on the last "
+        f"token of the prompt orders questions by how often ten samples are right (Spearman {spearman[0]:.2f} to "
+        f"{spearman[-1]:.2f}); it is ahead of the prompt's words on {sum(gain[1] > 0 for gain in gains)} of "
+        f"{len(gains)} tasks"
+        + (", and the model itself states the same difficulty for every question." if same else ".")
+    )
+
+
+def harder(figures: Figures) -> str:
+    """Returns a clause on each control that was made afterwards to explain a gain."""
+    clauses = []
+    for task, row in tasks(figures.get("harder", {})).items():
+        over = row[BLEND]["over_strongest"]
+        clauses.append(f" (on {task}, {shown(over['difference'], signed=True)} over trees on the {over['control']})")
+    return "".join(clauses)
+
+
+def tasks(rows: Figures) -> Figures:
+    """Returns task -> figures of the larger coder."""
+    return {key.removeprefix(LARGER): row for key, row in rows.items() if key.startswith(LARGER)}
+
+
+def auroc(row: Figures, name: str) -> float:
+    return float(row["methods"][name]["auroc"][0])
+
+
+def best_free(row: Figures) -> tuple[str, float]:
+    """Returns the free number that lowers the error most, and by what share."""
+    falls = {name: one["error_fall"][0] for name, one in row["methods"].items() if one["family"] in FREE}
+    name = max(falls, key=lambda name: falls[name])
+    return name, float(falls[name])
+
+
+def possible(accuracy: float) -> float:
+    """Returns the share of errors that perfect knowledge would avoid by holding back so many answers."""
+    wrong = 1 - accuracy
+    return 1 - max(wrong - (1 - ANSWERED), 0) / (ANSWERED * wrong)
+
+
+def curve(figures: Figures) -> list[str]:
+    """Returns the blend's AUROC, and its gain over the strongest control, by how many labels were learned from."""
+    lines = []
+    for task, few in tasks(figures.get("fewer", {})).items():
+        for labels in map(str, FEWER):
+            found = few.get(labels, {})
+            if BLEND not in found:
+                lines.append([task, labels, "-", "-", "-", "-"])
+                continue
+            over = found[BLEND]["over_strongest"]
+            cells = [shown(found[name]["auroc"]) for name in (TERMS, BLEND)]
+            lines.append([task, labels, *cells, over["control"], shown(over["difference"], signed=True)])
+        row = figures["answers"][LARGER + task]
+        over, all_of_them = row["methods"][BLEND]["over_strongest"], f"all ({row['n']:,} x 4/5)"
+        cells = [shown(row["methods"][name]["auroc"]) for name in (TERMS, BLEND)]
+        lines.append([task, all_of_them, *cells, over["control"], shown(over["difference"], signed=True)])
+    return markdown(["task", "labels", TERMS, BLEND, "strongest control", "blend over it"], lines)
+
+
+def selective(figures: Figures) -> list[str]:
+    """Returns how much the error falls where the fifth that a method is least sure of is held back."""
+    head = ["task", "right", STATED, P_TRUE, "best free number", BEFORE, BLEND, "perfect knowledge"]
+    lines = []
+    for task, row in tasks(figures["answers"]).items():
+        name, fall = best_free(row)
+        falls: Sequence[float] = [row["methods"][one]["error_fall"][0] for one in (STATED, P_TRUE, BEFORE, BLEND)]
+        cells = [f"{one:.0%}" for one in falls]
+        free = f"{fall:.0%} ({name})"
+        lines.append([task, f"{row['accuracy']:.0%}", *cells[:2], free, *cells[2:], f"{possible(row['accuracy']):.0%}"])
+    return markdown(head, lines)
+
+
+def difficulty(figures: Figures) -> list[str]:
+    """Returns rank correlations with the success rate of ten samples, of what is known before the answer."""
+    lines = []
+    for key, row in figures["difficulty"].items():
+        for name, one in row["methods"].items():
+            gain = shown(one["gain"], signed=True) if "gain" in one else "-"
+            lines.append([key.replace("/", ", "), name, shown(one["spearman"]), gain])
+    return markdown(["model, task", "order by", "Spearman", "probe over it"], lines)
+
+
+if __name__ == "__main__":
+    main()
