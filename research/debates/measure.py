@@ -29,7 +29,6 @@ from metaprobe.pipelines.essay_debate import ARGUMENT_STAGE
 from metaprobe.pipelines.judging import STAGE as JUDGE_STAGE
 from metaprobe.probes.decisions import decision_signals
 from metaprobe.probes.features import COUNTS, PLUS_TERMS, features, schema
-from metaprobe.records.decisions import asks_questions
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Run
 from metaprobe.training.controls import TermsRegression, control_methods
@@ -304,7 +303,8 @@ def price(runs: Sequence[Run]) -> Figures:
             if call.stage == ARGUMENT_STAGE:
                 calls[ARGUMENT_STAGE].append((0, len(call.logprobs if call.logprobs is not None else ())))
             elif call.stage == JUDGE_STAGE:
-                calls[DECISIONS if asks_questions(call) else TEXT_JUDGE].append(used)
+                # A judge by its options writes nothing; a packed store holds no messages that would say who was asked.
+                calls[TEXT_JUDGE if call.usage.completion_tokens else DECISIONS].append(used)
     return {
         name: {
             "read": round(sum(read for read, _ in of) / arguments, 1),
