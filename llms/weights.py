@@ -185,7 +185,16 @@ PLAIN_TEMPLATE = (
 
 
 def complete_tokenizer(tokenizer: Any) -> Any:
-    """The tokenizer itself, with a plain chat template and a padding token where it has none."""
+    """The tokenizer itself, with a plain chat template and a padding token where it has none.
+
+    Raises `LLMError` for one that makes no token of a text: transformers gives such a one where a folder lacks its
+    file, and the model would be asked nothing.
+    """
+    if not encode_text(tokenizer, "What is 1 + 1?"):
+        raise LLMError(
+            f"the tokenizer of {tokenizer.name_or_path or 'this model'} makes no tokens of a text: its vocabulary "
+            "(tokenizer.json) is missing beside the weights; save the tokenizer into the folder, or download it again"
+        )
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN_TEMPLATE
     if tokenizer.pad_token_id is None:

@@ -169,3 +169,14 @@ def test_a_model_without_template_or_padding_gets_plain_ones(tmp_path: Path) -> 
     (folder / "config.json").write_text("{")
     with pytest.raises(LLMError, match=r"model '.*tiny' cannot be loaded"):
         LocalLLM.load(str(folder))
+
+
+def test_a_folder_whose_vocabulary_is_missing_is_refused(tmp_path: Path) -> None:
+    """transformers gives Qwen's tokenizer with no words: seen where 3,000 questions got answers to nothing."""
+    config = transformers.Qwen2Config(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Qwen2Tokenizer"}))
+    with pytest.raises(LLMError, match="vocabulary"):
+        LocalLLM.load(str(tmp_path), device="cpu")
