@@ -18,7 +18,7 @@ from metaprobe.eval.results import CONTROL_FAMILIES, Family
 from metaprobe.eval.table import AnswerTable, usable_groups
 from metaprobe.probes.decisions import MADE
 from metaprobe.probes.features import DECIDED
-from metaprobe.training.calibration import calibrator_on
+from metaprobe.training.calibration import calibrator_on, sigmoid
 from metaprobe.training.controls import control_methods, controls_apart
 from metaprobe.training.evidence import Evidence, Scores, invert, load_evidence
 from metaprobe.training.folds import Roles, outer_folds, with_fewer
@@ -232,7 +232,7 @@ def crossfit(
             chosen_baselines.append(best)
             logits[BEST_BASELINE] = logits[best]
         for name, logit in logits.items():
-            probability[name][roles.test] = 1 / (1 + np.exp(-logit[roles.test]))
+            probability[name][roles.test] = sigmoid(logit[roles.test])
     apart = {method.name: controls_apart(method) for method in methods}
     results = tuple(
         Judged(name, family, probability[name], ranking[name], coverage[name], apart.get(name, ()))
