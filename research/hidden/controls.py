@@ -24,7 +24,7 @@ CONTROLS = (
     "dimension x level table",
     "run identity",
 )
-"""What is free, asked of the model itself, or read off the prompt or the run."""
+"""Controls that are free, asked of the model itself, or read off the prompt or the run."""
 JOINED = ("answer TF-IDF", "free signals joined")
 """No single numbers, measured by joined_controls.py where the answers are recorded."""
 MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "probes_joined.json"
@@ -77,7 +77,7 @@ def gain_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def says(rows: dict[str, Any]) -> list[str]:
-    """What the first table says of the blend, by the rule for beating controls."""
+    """Returns the sentences on the blend in the first table, by the rule for beating controls."""
     gains = {key.replace("/", ", "): gain_of(row) for key, row in rows.items()}
     ahead = {key: gain for key, gain in gains.items() if not gain["standing"]}
     by = sorted(gain["difference"][0] for gain in ahead.values())
