@@ -55,7 +55,7 @@ def written(block: str, patch: pytest.MonkeyPatch, folder: Path, change: Change 
 
 
 def text_of(folder: Path, block: str) -> str:
-    """What stands there now."""
+    """Returns the text of the block in the file."""
     page, _, name = block.partition("#")
     text = (folder / page).read_text(encoding="utf-8")
     return next(found["lines"] for found in MARKED.finditer(text) if found["name"] == name) if name else text
