@@ -1,4 +1,4 @@
-"""What keeping hidden states costs, in time and memory: no layer, 4, all, and all as transformers keeps them.
+"""Measures the time and memory of keeping hidden states: no layer, 4, all, and all as transformers keeps them.
 
     python -m benchmarks.capture [--llm smollm2-135m] [--pairs 6] [--prompt 400] [--tokens 40] [--out FILE.json]
 

@@ -37,7 +37,7 @@ LOGS = ROOT / "tests" / "logs"
 FIGURES = ROOT / "docs" / "measured" / "fuzz_logs.json"
 PAGE = ROOT / "docs" / "import.md"
 ODD: list[Any] = [None, True, -1, 0, 2.5, 1e308, 10**400, "", "x", "1", "\ud83d", [], [[]], {}, {"a": 1}, float("nan")]
-"""What stands in the place of a value."""
+"""Values that take the place of a value in a log."""
 MEASURED = ("logprobs", "logProbs", "tokens", "resps", "token", "logprob", "bytes", "top_logprobs", "arguments")
 """Keys under which a change may change a log-probability, or what it is of."""
 
@@ -67,7 +67,7 @@ class Log:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the changes to one reader's logs."""
+    """Counts the results of the changes to one reader's logs."""
 
     reader: str
     mutations: int = 0
@@ -189,7 +189,7 @@ def archive(data: bytes, rng: random.Random) -> bytes:
 
 
 def told(path: Path, form: str) -> dict[str, Told]:
-    """What a reader makes of a file: id -> answer. Bad samples are passed over."""
+    """Returns the answers that a reader finds in a file, by id. Bad samples are passed over."""
 
     def skip(*_: object) -> None:
         pass
@@ -218,7 +218,7 @@ def ids_of_samples(log: Log, path: Path) -> list[set[str]]:
 
 
 def wrong(now: dict[str, Told], truth: dict[str, Told], own: set[str], path: tuple[Any, ...]) -> str:
-    """What is stored otherwise than in the unchanged log though the change was elsewhere; empty for nothing."""
+    """Names a field that differs from the unchanged log although the change was elsewhere; empty where none does."""
     # The Responses API lists the parts of an answer: a part twice is an answer twice as long.
     measured = any(key in MEASURED for key in path) or path[:3] == ("response", "body", "output")
     for name, answer in now.items():

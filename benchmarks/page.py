@@ -129,7 +129,7 @@ def figures_of(name: str) -> Path:
 
 
 def figures() -> dict[str, dict[str, Any]]:
-    """What each benchmark left; nothing for one that never ran."""
+    """Returns the figures that each benchmark left; a benchmark that never ran has none."""
     return {name: read(figures_of(name)) for name in BENCHMARKS}
 
 
@@ -193,7 +193,7 @@ def where(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
 
 
 def timed_rows(found: dict[str, Any]) -> list[Row]:
-    """Of predict.py and peers.py, which write the same."""
+    """Returns the rows of predict.py and peers.py, which write the same fields."""
     rows = [
         [
             row["what"],

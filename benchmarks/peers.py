@@ -33,7 +33,7 @@ BATCH = 2000
 SAME = 1e-5
 """Largest difference between the exported graph and the model it came from."""
 SAME_AUROC = 2e-3
-"""Of solvers that stop at tolerances of their own."""
+"""Largest difference in AUROC of solvers that stop at tolerances of their own."""
 
 
 def lightgbm_rows(turns: int) -> Iterator[Row]:

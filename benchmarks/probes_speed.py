@@ -33,7 +33,7 @@ PENALTIES = tuple(1 / (c * LEARNED) for c in C)
 """The same in the batched solver's units."""
 RANK = np.array([1, 2, 3, 5, 9, 17, 33, 65, 129, 201, 576])
 EIGENVALUE = np.array([86.8, 40.3, 27.2, 19.9, 10.7, 7.3, 4.3, 1.9, 0.38, 0.07, 0.005])
-"""Of the standardised states, by rank; between these, straight lines on logarithmic axes."""
+"""Eigenvalues of the standardised states, by rank; between these, straight lines on logarithmic axes."""
 
 
 def made_up(layers: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

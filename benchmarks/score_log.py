@@ -1,4 +1,4 @@
-"""What the score log costs: a request with and without it, and the dashboard over many answers.
+"""Measures the cost of the score log: a request with and without it, and the dashboard over many answers.
 
     python -m benchmarks.score_log
     python -m benchmarks.score_log --rows 10000000 --requests 4000 --json docs/measured/score_log.json
@@ -188,7 +188,8 @@ def hand_over(path: Path, handed: Any) -> None:
 
 
 def measure_kills(folder: Path) -> list[dict[str, int]]:
-    """What processes that are killed had handed over, what is stored of it, and what the next one says is lost."""
+    """Returns, for killed processes, the answers they handed over, the answers stored, and the loss that the next one
+    reports."""
     found = []
     for number in range(KILLS):
         path, handed = folder / f"killed{number}.sqlite", SPAWN.Value("q", 0, lock=False)

@@ -1,4 +1,5 @@
-"""What a proxy costs: processor time a request, beside the upstream asked directly, a bare reverse proxy and LiteLLM's.
+"""Measures the cost of a proxy: processor time a request, beside the upstream asked directly, a bare reverse proxy and
+LiteLLM's.
 
     python -m benchmarks.serving
     python -m benchmarks.serving --litellm VENV/bin/litellm --json docs/measured/serving.json
@@ -43,7 +44,7 @@ UP_WITHIN_S = 120
 
 @dataclass(frozen=True)
 class Front:
-    """What a client asks in place of the upstream."""
+    """Describes a server that a client asks in place of the upstream."""
 
     name: str
     url: str
@@ -149,7 +150,7 @@ def listening() -> tuple[socket.socket, str]:
 
 
 def processor_seconds(pids: tuple[int, ...]) -> float:
-    """What these processes have taken of a core so far."""
+    """Returns the processor seconds that these processes have taken so far."""
     threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir())
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 

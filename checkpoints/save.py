@@ -55,7 +55,8 @@ class Replacing:
 
 NOTHING = Replacing()
 _running: ContextVar[Replacing] = ContextVar("replacing")
-"""What the running command may replace. It is no argument: in every training the writer is many calls below."""
+"""The outputs that the running command may replace. It is no argument: in every training the writer is many calls
+below."""
 
 
 @contextmanager

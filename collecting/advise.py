@@ -57,7 +57,7 @@ class Contents:
     states: int = 0
     """Answers with stored hidden states."""
     taken: Counter[str] = field(default_factory=Counter)
-    """What the label `correct` was taken from, or why an answer has none -> answers."""
+    """Counts answers by the field that the label `correct` was taken from, or by the reason why there is no label."""
 
     def add(self, run: Run, question: str) -> None:
         """Counts the labelled answers of a run; all of its answers where it has no label."""
@@ -99,7 +99,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """What a log can support."""
+    """Describes what a log can support: its answers, labels and signals, and the commands that they allow."""
 
     what: str
     """Format of the log."""
@@ -115,7 +115,7 @@ class Advised:
     reasons: dict[str, int]
     """Why they cannot be read -> lines."""
     taken: dict[str, int]
-    """What the label `correct` was taken from, or why an answer has none -> answers."""
+    """Counts answers by the field that the label `correct` was taken from, or by the reason why there is no label."""
     signals: tuple[Advice, ...]
 
 

@@ -19,7 +19,7 @@ def hull_corners(cost: ArrayLike, accuracy: ArrayLike) -> list[int]:
     if not (np.isfinite(costs).all() and np.isfinite(accuracies).all()):
         raise RecordError("a point has no finite cost or accuracy: leave it out, or record what is missing")
     order = np.lexsort((-accuracies, costs))
-    # What costs as much or more and is no better than one before it cannot be a corner.
+    # A point that costs as much or more and is no better than an earlier one cannot be a corner.
     best_before = np.maximum.accumulate(np.concatenate([[-np.inf], accuracies[order]]))[:-1]
     points: list[tuple[float, float]] = []
     corners: list[int] = []

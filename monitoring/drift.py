@@ -388,7 +388,7 @@ class DriftWatch:
         stream.waiting.append(0.0 if named else float(value))
         if len(stream.waiting) < self.batch:
             return None
-        # Of names, which have no mean, the last one of each batch counts.
+        # Names have no mean, so the last name of each batch counts.
         read: Any = str(value) if named else sum(stream.waiting) / len(stream.waiting)
         stream.waiting.clear()
         ranks = stream.ranks.setdefault(stratum, _ranks_of(stream.name))

@@ -219,8 +219,8 @@ def _from_labels(given: Labelled, level: float, method: str) -> Estimate:
     mean, weight = float(given.score.mean()), 1 / given.propensity
     y = np.concatenate([given.y, np.repeat([0.0, 1.0], ADDED)])
     f = np.concatenate([given.predicted, np.full(2 * ADDED, mean)])
-    # What is added weighs as an answer drawn from where most of the weight is: among few labels that stand for many and
-    # many that stand for few, as of two sheets, it is the few on which the interval rests.
+    # The added label weighs as much as an answer drawn from where most of the weight is. Where few labels stand for
+    # many answers and many labels for few (two sheets), the interval rests on the few.
     typical = float((weight**2).sum() / weight.sum())
     w = np.append(weight, np.full(2 * ADDED, typical))
     slope = _slope(y, f, w, float(given.score.var())) if method == POWERED else 0.0

@@ -254,7 +254,7 @@ def _labels_over_time(span: Span, bins: Sequence[Bin], labelled: LogColumns) -> 
         here = (labelled.time >= first) & (labelled.time < first + width)
         if not np.isfinite(labelled.label[here]).any():
             continue
-        # Of hours the scores are known by the day alone: they only help.
+        # Scores of whole days are also taken for windows of hours: they only help the estimate.
         within = [one for one in bins if first - DAY < one[0] * DAY < first + width]
         scores, _ = _expanded(within, EXPANDED_IN_PART)
         nothing = np.full(len(scores), np.nan)

@@ -355,7 +355,7 @@ def _file_at(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-# What may be said of a database's error is its kind. Its text names hosts, ports, users and sometimes passwords.
+# Only the kind of a database's error may be shown. Its text names hosts, ports, users and sometimes passwords.
 
 _KNOWN = (
     "connection refused",

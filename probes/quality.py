@@ -44,14 +44,14 @@ _ROUNDED = 1e-4
 
 
 class Read(NamedTuple):
-    """What is scored of one answer. The text is left out: there may be many answers."""
+    """Holds what is scored of one answer. The text is left out: there may be many answers."""
 
     logprobs: FloatArray
     top: FloatArray | None
     thinking: FloatArray | None
     model: str | None
     note: str
-    """What the verdict must say of it."""
+    """Text that the verdict must give as a reason."""
     inputs: Mapping[str, NDArray[np.float32]] = {}
     """Further inputs of the graph, by name, (1, d); the features are computed later."""
 

@@ -1,1 +1,1 @@
-"""What happened: items, calls, runs, labels, and the store that keeps them."""
+"""Holds what happened: items, calls, runs, labels, and the store that keeps them."""

@@ -161,7 +161,7 @@ def read_number(question: str, answer: str) -> Fraction | None:
     return left.pop() if len(left) == 1 else None
 
 
-# Of a question and its options, which many answers and many lines of an answer are held against.
+# The functions below cache a question and its options: many answers, and many lines of one, are compared with them.
 
 
 @lru_cache(maxsize=16)

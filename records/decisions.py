@@ -35,7 +35,7 @@ class DecisionQuestion:
     options: tuple[str | bool, ...] = ()
     """Values of a choice, labels of a score's levels from the lowest to the highest; empty for a predicate."""
     unread: str = ""
-    """What the question holds beside text, such as `an image`; empty for nothing."""
+    """Names the parts of the question that are not text, such as `an image`; empty where all is text."""
 
 
 def read_questions(given: object) -> list[DecisionQuestion]:

@@ -64,7 +64,8 @@ class ParsedResponse:
     hidden: Hidden | None = None
     """Hidden states that came with the answer."""
     stated: Mapping[str, float] = field(default_factory=dict)
-    """What the model stated of the answer, where that came with it: `confidence` and `p_true`, in [0, 1]."""
+    """Maps `confidence` and `p_true` to the numbers in [0, 1] that the model stated of the answer, where it stated
+    them."""
 
 
 @dataclass(frozen=True, slots=True)

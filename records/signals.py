@@ -1,4 +1,4 @@
-"""What else came with an answer, under `metaprobe_signals` of its response: hidden states, and what the model stated.
+"""Reads `metaprobe_signals` of a response: hidden states, and the numbers that the model stated.
 
     "metaprobe_signals": {
         "hidden_states": {"model": "m", "layers": [18], "positions": ["answer_mean"], "values": [[[...]]]},
@@ -25,7 +25,7 @@ from metaprobe.records.types import POSITIONS, FloatArray, Hidden, SegmentKind
 KEY = "metaprobe_signals"
 HIDDEN_STATES = "hidden_states"
 STATED = ("confidence", "p_true")
-"""What a model states of its answer, each in [0, 1]."""
+"""Names of the numbers in [0, 1] that a model states of its answer."""
 DTYPES = {"float16": "<f2", "float32": "<f4"}
 POOLED = ("answer_first", "answer_last", "answer_mean", "thinking_first", "thinking_last", "thinking_mean")
 

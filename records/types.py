@@ -191,8 +191,8 @@ class DecisionAnswer:
     """The model that answered, as `MODEL` or `MODEL@REVISION`."""
     kind: DecisionKind
     value: float | None = None
-    """Of a predicate the probability that it is true. Of a score the expected level, where the lowest level is 0. None
-    of a choice, of a refusal, and where the answer gave no such number."""
+    """Holds the probability that a predicate is true, or the expected level of a score, where the lowest level is 0. It
+    is None for a choice, for a refusal, and where the answer gave no number."""
     choice: str = ""
     """The option that a choice answer names; empty for the other kinds."""
     options: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ Row = tuple[str, Ends, str]
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a picture shows: its title, what its axis means, where nothing is gained, and its rows."""
+    """Holds the parts of a picture: its title, what its axis means, where nothing is gained, and its rows."""
 
     title: str
     axis: str

@@ -29,7 +29,7 @@ HEAD = ["what is offered", "the simple way", "ahead, level, behind", "where it i
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What is offered, the simple way beside it, its cases, and how a difference is shown."""
+    """Holds a feature, the simple way beside it, its cases, and how a difference is shown."""
 
     name: str
     simple: str

@@ -35,7 +35,7 @@ class Exhaustive:
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """As of the papers' rules, whose decision stands in the reason."""
+        """Returns the signals that the papers' rules read; their decision stands in the reason."""
         return self.rules.reads
 
     def decide(self, state: State, legal_actions: Sequence[str]) -> Decision:
@@ -70,7 +70,7 @@ class EpsilonGreedy:
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]] | None:
-        """As of the other policy."""
+        """Returns the signals that the other policy reads."""
         return getattr(self.policy, "reads", None)
 
     @property

@@ -144,7 +144,8 @@ class Gate:
 
     @property
     def note(self) -> str:
-        """What makes the gate's score doubtful, such as a response of another model; empty where nothing does."""
+        """Says why the gate's score is doubtful, such as a response of another model; empty where nothing is
+        doubtful."""
         return self._reader.note
 
     @property

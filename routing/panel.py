@@ -107,12 +107,12 @@ class _Read:
     note: str = ""
     """Why it counts against all others."""
     doubt: str = ""
-    """What is doubtful of an answer that is compared."""
+    """Says what is doubtful about an answer that is compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Looked:
-    """What the models make of the answers to one question."""
+    """Holds the numbers that the models give for the answers to one question."""
 
     read: Sequence[_Read]
     named: Sequence[str]

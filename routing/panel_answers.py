@@ -36,7 +36,7 @@ class PanelAnswer:
     """One answer as a panel reads it, for callers that hold no response of an API."""
 
     text: str
-    """What the agent answered."""
+    """Text of the agent's answer."""
     agent: str = ""
     """Who answered."""
     logprobs: Sequence[float] | None = None
@@ -48,7 +48,7 @@ class PanelAnswer:
     cut: bool = False
     """Whether the answer did not end by itself. It then counts against every class."""
     note: str = ""
-    """What is doubtful of it, which a verdict says; empty for nothing."""
+    """Says what is doubtful about the answer; a verdict repeats it. Empty where nothing is doubtful."""
     logprobs_mode: LogprobsMode = "unknown"
     """Whether the log-probabilities are `raw` (before temperature and truncation) or `processed` (after them)."""
 
@@ -69,7 +69,7 @@ class PanelClass:
 @explain_fields
 @dataclass(frozen=True, slots=True, repr=False)
 class PanelVerdict:
-    """What a panel makes of several answers to one question."""
+    """Gives the result for several answers to one question: classes of equal answers, the kept one, its score."""
 
     classes: tuple[PanelClass, ...]
     """Each distinct answer, the likeliest first."""
@@ -84,7 +84,7 @@ class PanelVerdict:
     checkpoint: str
     """Digest of the checkpoint that gave it."""
     reason: str = ""
-    """What makes the verdict doubtful, or why nothing is kept; empty where nothing does."""
+    """Says why the verdict is doubtful, or why nothing is kept; empty where neither holds."""
 
     def __repr__(self) -> str:
         score = "None" if self.score is None else f"{self.score:.3f}"

@@ -55,7 +55,7 @@ class PanelAnswered:
     stopped: str
     """Why no further agent was asked."""
     reason: str
-    """What is doubtful, and what failed; empty for nothing."""
+    """Says what is doubtful and what failed; empty where nothing is."""
 
 
 @dataclass(slots=True, eq=False)

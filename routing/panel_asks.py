@@ -55,7 +55,7 @@ class AskSetting:
     agents: tuple[int, ...]
     """Columns that it may ask, of a cascade in order."""
     thresholds: tuple[float, ...]
-    """Of a cascade: log-odds of each answer but the last below which the next agent is asked."""
+    """Holds, for a cascade, the log-odds of each answer but the last below which the next agent is asked."""
     cost: float
     """Mean US dollars for 1,000 questions."""
     accuracy: float
@@ -63,7 +63,7 @@ class AskSetting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asking:
-    """What is known of b questions between two answers."""
+    """Holds what is known about b questions between two answers."""
 
     asked: Mask
     """(b, A): who was asked, those that failed among them."""
@@ -187,7 +187,7 @@ class AskPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """What the ways came to on groups left out, and their settings."""
+    """Holds the results of the ways on groups left out, and the settings of the ways."""
 
     settings: Mapping[str, Sequence[AskSetting]]
     """Way -> corners of its upper hull, cheapest first."""
@@ -260,7 +260,7 @@ def mixed(settings: Sequence[AskSetting], budget: float) -> tuple[AskSetting, As
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asks:
-    """What a checkpoint stores of whom to ask."""
+    """Holds the part of a checkpoint that decides whom to ask."""
 
     curves: Curves
     price: Floats

@@ -63,7 +63,7 @@ class AskedQuestion:
     choices: tuple[str, ...] = ()
     dimension: str = ""
     group: str = ""
-    """What must stay in one split; empty where nothing is said."""
+    """Name of the unit that must stay in one split; empty where the line names no unit."""
     answers: list[PanelAnswer | InvalidResponse] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """The id of each answer."""

@@ -35,7 +35,7 @@ from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import ASK, EXECUTE, Outcome, Policy, State, make_decision, without_failed
 
 DRAWS = 32
-"""Of what the other agents may say, for the worth of asking them."""
+"""Number of random draws of what the other agents may say. The draws give the worth of asking them."""
 ASSESSMENT = 0.5
 NARROW = 0.5
 """Least width of an agent's scale of confidence: one that always gave the same may give another within it."""
@@ -163,7 +163,8 @@ class AgentPolicy:
     def _worth_of_asking(
         self, agent: str, confidence: float | None, dimension: str, failed: frozenset[str]
     ) -> tuple[float, str]:
-        """What the best other agent will be worth once all have spoken, less that price; and who it most often is."""
+        """Returns the worth of the best other agent once all have spoken, less the prices, and the agent that is most
+        often best."""
         others = [name for name in self.team if name != agent and name not in failed]
         prices = {name: self._price(name, dimension, 1 - self.assessment) for name in others}
         total, chosen = 0.0, Counter[str]()

@@ -34,7 +34,7 @@ ANYBODY = ""
 UNREADABLE = -1
 """Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
 LEAST = -3.0e38
-"""What minus infinity is taken for: the least float32, rounded."""
+"""Replaces minus infinity: the least float32, rounded."""
 LEAST_WEIGHT = 0.01
 """Least weight of a vote: an answer that is more likely wrong than right still breaks a tie."""
 FURTHEST = 4.0
@@ -43,7 +43,7 @@ FURTHEST = 4.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agents:
-    """What is known of the agents: how often each is right, and the scale of its signals."""
+    """Describes the agents: how often each is right, and the scale of its signals."""
 
     names: tuple[str, ...]
     """A of them, in the order of the columns."""

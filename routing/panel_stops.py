@@ -32,7 +32,7 @@ NEAR = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the ways look at after some answers."""
+    """Holds the values that the ways look at after some answers."""
 
     answers: int
     """How many came, those that cannot be read among them."""
@@ -65,7 +65,7 @@ class Setting:
     samples: float
     """Mean answers asked for."""
     accuracy: float
-    """Of the kept answer."""
+    """Accuracy of the kept answer."""
 
     def stops(self, seen: Seen) -> bool:
         """Returns whether it stops after what was seen."""

@@ -32,13 +32,13 @@ GOOD = 0.85
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known when a pipeline asks."""
+    """Holds what is known when a pipeline asks."""
 
     decision_id: str
     point: str
     """Where in the pipeline: `assess`, `assign`, `regulate`, `budget`, `iterate`, `select`, `review`, `ask-again`."""
     signals: Signals = field(default_factory=Signals)
-    """Of the agent whose turn it is, or of its answer."""
+    """Signals of the agent whose turn it is, or of its answer."""
     agent: str = ""
     others: Mapping[str, Signals] = field(default_factory=dict)
     """Agent -> its signals, of those that have been asked."""
@@ -65,7 +65,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a decision. Never an input to one."""
+    """Holds what followed from a decision. It is never an input to a decision."""
 
     correct: float | None = None
     cost_usd: float | None = None

@@ -1,4 +1,4 @@
-"""What is known of each agent's past: its success rate on each dimension, as the paper's moving average.
+"""Keeps each agent's past: its success rate on each dimension, as the paper's moving average.
 
 `metaprobe collect --profiles FILE` keeps judged outcomes in one file, one row an observation. Several threads and
 processes of one machine may write and read at once, and any of them may be killed (SIGKILL). Profiles are not stored
@@ -83,7 +83,7 @@ class Profiles:
 
 
 def experiences(run: Run) -> Iterator[Experience]:
-    """What the agents learn from a labelled run: each from its own answer, if the system made it answer.
+    """Yields what the agents learn from a labelled run: each from its own answer, if the system made it answer.
 
     After a vote that is every agent, where MetaCogAgent (section III-D) speaks of "the executing agent" only. An agent
     that answered for the record (variant `every-agent`), or whose draft was only read for its confidence, learns
@@ -101,7 +101,7 @@ def experiences(run: Run) -> Iterator[Experience]:
 def run_observations(
     run: Run, learned: Callable[[Run], Iterable[Experience]] = experiences, *, time: float
 ) -> Iterator[Observation]:
-    """What a run's agents learn, by `learned`, as observations at the moment `time`: one an agent."""
+    """Yields one observation per agent of a run, at the moment `time`; `learned` picks what is learned."""
     for one in learned(run):
         yield Observation(one.agent, one.dimension, one.correct, id=f"{run.id}/{one.agent}", time=time)
 
@@ -137,7 +137,7 @@ def executing(run: Run) -> tuple[str, ...]:
 
 
 def read_correctness(run: Run, agent: str) -> float | None:
-    """What is known of an agent's last answer, in [0, 1]; None where it gave none or nobody judged it."""
+    """Returns the known correctness of an agent's last answer, in [0, 1]; None without an answer or a judgement."""
     answers = [call.id for call in run.calls if call.stage == "answer" and call.agent == agent]
     return run.label("correct", answers[-1]) if answers else None
 
@@ -161,7 +161,8 @@ _SELECT = "SELECT agent, dimension, correct, id, time, crc32 FROM observations"
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a profile file held when a collection began: that is what its items see, also when it is resumed."""
+    """Holds what a profile file held when a collection began. The items of the collection see this state, also when the
+    collection is resumed."""
 
     before: float
     """Outcomes of an earlier time were there; those of the collection have this time and later ones."""
@@ -172,7 +173,7 @@ class Carried:
 
     @classmethod
     def of(cls, past: Sequence[Observation], before: float) -> "Carried":
-        """Of these outcomes, in this order."""
+        """Makes the state from these outcomes, in this order."""
         digest = hashlib.sha256(repr([_content(one) for one in past]).encode()).hexdigest()[:16]
         return cls(float(before), len(past), digest)
 

@@ -65,7 +65,8 @@ class ReviewRules:
 
     @property
     def needs(self) -> Mapping[str, tuple[str, ...]]:
-        """What cannot work without a signal, the rule itself or a constant -> the signals of which one will do."""
+        """Maps each part that cannot work without a signal (the rule itself or a constant) to the signals of which one
+        is enough."""
         signals = {"again": ("critical",), "critical": ("critical",), "keep": ("quality",)}
         given = {name: of for name, of in signals.items() if getattr(self, name) is not None}
         return {

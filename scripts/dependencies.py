@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "out" / "dependencies.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("dev", "docs")]
-"""What a user installs; the others are for who works on it."""
+"""Extras that a user installs; the others are for contributors."""
 APPS = {
     path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"]
     for path in sorted(ROOT.glob("apps/*/pyproject.toml"))
@@ -101,7 +101,8 @@ PERMISSIVE = re.compile(
 
 
 def licence(found: Distribution) -> str:
-    """As an SPDX expression where the package says one, or its classifiers or words can be read as one."""
+    """Returns the licence as an SPDX expression where the package gives one, or its classifiers or words can be read as
+    one."""
     # `get`: with importlib_metadata installed, which langchain brings, a missing field raises.
     if stated := found.metadata.get("License-Expression"):
         return str(stated)
@@ -160,7 +161,8 @@ Groups = dict[str, list[str]]
 
 
 def groups() -> Groups:
-    """What a user may install; of an extra or an app that contains another, what it adds to that."""
+    """Returns the groups that a user may install; an extra or an app that contains another adds only the rest to
+    that."""
     extras = {**PROJECT["optional-dependencies"], **APPS}
     added = {
         extra: [text for text in extras[extra] if Requirement(text).name != PROJECT["name"]]

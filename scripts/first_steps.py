@@ -1,4 +1,4 @@
-"""What the base install must do on the first day; run by scripts/matrix.py in environments of its own.
+"""Checks what the base install must do on the first day; run by scripts/matrix.py in environments of its own.
 
     python scripts/first_steps.py CHECKPOINTS RESPONSES.jsonl
 
@@ -19,7 +19,7 @@ HEAVY = {"torch", "scikit-learn", "scipy", "pyarrow", "lightgbm", "onnx", "trans
 
 
 def metaprobe(*arguments: str, fails: bool = False) -> str:
-    """What the command printed; what it said of a failure where it is to fail."""
+    """Returns the command's output, or its error message where it is to fail."""
     command = str(Path(sys.executable).with_name("metaprobe"))
     done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
     assert bool(done.returncode) == fails, (arguments, done.stdout, done.stderr)
@@ -33,7 +33,7 @@ def import_ms() -> float:
 
 
 def use(kind: str, path: Path) -> str:
-    """What a checkpoint of that kind says when it is used the way it is meant to be."""
+    """Returns the output of using a checkpoint of that kind the way it is meant to be used."""
     import numpy as np
 
     from metaprobe import QualityPredictor

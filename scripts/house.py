@@ -217,7 +217,7 @@ class Entered:
 
     @contextmanager
     def walk(self) -> Iterator[None]:
-        """What is called in this context belongs to the walk."""
+        """Counts the calls in this context as part of the walk."""
         self.noting = True
         try:
             yield

@@ -25,7 +25,7 @@ TEST_TOOLS = "pytest>=8.4\nhypothesis>=6.130\nbuild>=1.2\nsetuptools>=77\n"
 
 
 class Failed(Exception):
-    """What a step said."""
+    """A step failed; its output is the message."""
 
 
 def environment(folder: Path, wheel: Path, python: str, resolution: str, extras: tuple[str, ...]) -> Path:

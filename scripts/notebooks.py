@@ -50,7 +50,7 @@ def executed(path: Path) -> dict[str, Any]:
 
 
 def shown(source: str, names: dict[str, Any], where: str, number: int) -> list[dict[str, Any]]:
-    """What a cell prints, and the value of its last line."""
+    """Returns the printed output of a cell, and the value of its last line."""
     tree, value = ast.parse(source), None
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()

@@ -51,7 +51,7 @@ for run in RunStore("recorded/qwen-metacog-eval"):
         break
 print("\\n".join(map(json.dumps, lines)))
 """
-"""What a user's own log would hold; recorded answers stand in for it."""
+"""Program that writes a log like a user's own; recorded answers stand in for it."""
 
 
 class Failed(Exception):
@@ -173,7 +173,7 @@ def _ready(server: "subprocess.Popen[bytes]", said: Path) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on; the load shows what else ran."""
+    """Describes the machine; the load shows what else ran."""
     return {
         "cores": os.cpu_count(),
         "architecture": platform.machine(),

@@ -62,7 +62,7 @@ def pip(python: Path, *words: str) -> None:
 
 
 def requirements(python: Path, wheel: Path) -> list[str]:
-    """What the wheel asks for on this machine, without what is not needed."""
+    """Returns the packages that the wheel asks for on this machine, without those that are not needed."""
     with zipfile.ZipFile(wheel) as held:
         [name] = [name for name in held.namelist() if name.endswith(".dist-info/METADATA")]
         asked = Parser().parsestr(held.read(name).decode()).get_all("Requires-Dist") or []

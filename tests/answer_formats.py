@@ -21,7 +21,7 @@ REFUSED = {"llama_cpp_python_echo"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What every format must say of itself."""
+    """Holds what every format must say of an answer."""
 
     tokens: list[str]
     logprobs: list[float]
@@ -48,7 +48,7 @@ class Answer:
 
 
 def recorded_answers(store: Path, *, most: int = 12) -> list[Answer]:
-    """What a model really said, shortened, with alternatives made up around it."""
+    """Returns recorded answers of a model, shortened, with alternatives made up around them."""
     rng = np.random.default_rng(0)
     found = []
     for call in (call for run in RunStore(store) for call in run.calls):

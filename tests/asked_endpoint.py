@@ -1,4 +1,4 @@
-"""What tests of the OpenAI client share: a key, a local server that goes wrong as planned, and ways to ask it."""
+"""Shared by tests of the OpenAI client: a key, a local server that goes wrong as planned, and ways to ask it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -45,7 +45,7 @@ def request(content: str, **sampling: Any) -> Request:
 
 
 def use(server: FaultyServer, ask: Callable[[OpenAILLM], Coroutine[Any, Any, Any]], **options: Any) -> Any:
-    """What `ask` gives with a model of this server."""
+    """Returns the result of `ask` with a model of this server."""
 
     async def main() -> Any:
         async with server, OpenAILLM("m", **{"base_url": server.base_url, "sleep": Sleep()} | options) as llm:

@@ -1,4 +1,4 @@
-"""What several files share: the recorded runs, and answers with planted signals."""
+"""Shared by several files: the recorded runs, and answers with planted signals."""
 
 import importlib.util
 import os

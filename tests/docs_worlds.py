@@ -1,4 +1,5 @@
-"""What the code of each page finds when it runs: checkpoints of its kinds, recorded runs, and a client that answers."""
+"""Makes the files that the code of each page needs: checkpoints of its kinds, recorded runs, and a client that
+answers."""
 
 import atexit
 import json
@@ -236,7 +237,7 @@ def loop(folder: Path) -> Names:
         return ask(agent, messages)
 
     def create(*, model: str, messages: object, **_: object) -> SimpleNamespace:
-        """As an object, as the openai client has it."""
+        """Returns an object, as the openai client does."""
         given = ask(model, messages)
         choices = [SimpleNamespace(message=SimpleNamespace(**one["message"])) for one in given["choices"]]
         return SimpleNamespace(choices=choices, usage=given["usage"], model_dump=lambda: given)

@@ -146,7 +146,7 @@ def made_up(n=400, resamples=100, model=HOSTILE):
 
 
 def of_systems():
-    """What only some runs have."""
+    """Returns the parts that only some runs have."""
     stages = ("answer", "monitor", "control", "synthesis")
     return {
         "headline": METHOD_OF_ALL,

@@ -1,4 +1,4 @@
-"""What tests of the task sets from outside share: made-up rows of each set, and where the real ones are."""
+"""Shared by tests of the task sets from outside: made-up rows of each set, and where the real ones are."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Each script that writes blocks of the docs, with a change of its figures that must change the block."""
+"""Each script that writes blocks of the docs, with changes of its figures that must change the blocks."""
 
 import dataclasses
 import importlib
@@ -30,7 +30,7 @@ class Writer:
 
     script: str
     blocks: dict[str, Change]
-    """PAGE#NAME, or PAGE where it is whole -> what makes its figures others."""
+    """PAGE#NAME -> what makes its figures others. All the changes of a script are made at once."""
     command: str = "page_command"
     arguments: tuple[Any, ...] = ()
 
@@ -40,7 +40,8 @@ def number(constant: str, file: str, *place: str | int, to: Any = None, owner: s
     or the folder, `owner` the module that has it where the script does not."""
 
     def change(patch: pytest.MonkeyPatch, script: ModuleType, folder: Path) -> None:
-        shutil.copytree(MEASURED, folder / "measured")
+        if not (folder / "measured").exists():
+            shutil.copytree(MEASURED, folder / "measured")
         path = folder / "measured" / f"{file}.json"
         figures = json.loads(path.read_text(encoding="utf-8"))
         *way, last = place
@@ -50,7 +51,9 @@ def number(constant: str, file: str, *place: str | int, to: Any = None, owner: s
         inside[last] = moved(inside[last]) if to is None else to
         path.write_text(json.dumps(figures), encoding="utf-8")
         module = importlib.import_module(owner) if owner else script
-        patch.setattr(module, constant, folder / getattr(module, constant).relative_to(MEASURED.parent))
+        kept = getattr(module, constant)
+        if kept.is_relative_to(MEASURED):
+            patch.setattr(module, constant, folder / kept.relative_to(MEASURED.parent))
 
     return change
 

@@ -1,4 +1,4 @@
-"""What tests of extraction share: a tiny random model, its recorded calls in a store, and their second reading."""
+"""Shared by tests of extraction: a tiny random model, its recorded calls in a store, and their second reading."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +20,8 @@ from metaprobe.records.types import LIVE_POSITIONS, Call, Item, Message, Run, Sa
 
 LAYERS = (0, 1, 2, 3, 4)
 TOLERANCE = 1e-3
-"""Of the largest value: float32 through four layers, added up in another order, then rounded to float16 (5e-4)."""
+"""Tolerance, as a share of the largest value: float32 through four layers, added in another order, then float16
+(5e-4)."""
 PROMPTS = ["a b c", "q", "z y x w v u t s", "m n", "e e e e", "o p q r s", "f"]
 
 

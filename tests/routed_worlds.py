@@ -1,4 +1,4 @@
-"""What tests of routers share: six agents, each dearer and better, on questions whose words move their skill."""
+"""Shared by tests of routers: six agents, each dearer and better, on questions whose words move their skill."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ def outcomes(n: int = 260, *, timed: bool = True) -> list[QuestionOutcomes]:
 
 
 def logged_outcomes() -> list[QuestionOutcomes]:
-    """Of each question one of three agents was asked, the middle one most."""
+    """Returns questions of which each was put to one of three agents, mostly the middle one."""
     rng, names = np.random.default_rng(1), ("small", "middle", "large")
     made = []
     for one in outcomes(600):

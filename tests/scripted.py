@@ -36,7 +36,7 @@ class ScriptedLLM:
         return "\n".join(message.content for message in self.asked[index].messages)
 
     def prompts_of(self, stage: str) -> list[str]:
-        """What the model was shown at each request of a stage."""
+        """Returns the prompts of a stage, one a request."""
         return [self.prompt(i) for i, request in enumerate(self.asked) if request.stage == stage]
 
     async def complete(self, request: Request) -> Call:

@@ -1,4 +1,4 @@
-"""What tests of the server share: a running server, the upstream it stands in front of, and clients that ask it."""
+"""Shared by tests of the server: a running server, the upstream behind it, and clients that ask it."""
 
 import json
 from collections.abc import Iterator

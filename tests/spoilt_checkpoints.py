@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: one of three weights, made in milliseconds, and the ways to spoil a copy of it."""
+"""Shared by tests of checkpoints: one of three weights, made in milliseconds, and the ways to spoil a copy of it."""
 
 import hashlib
 import json

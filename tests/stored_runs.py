@@ -1,4 +1,4 @@
-"""What tests of the run store share: small runs, told apart by their number, and stores filled with them."""
+"""Shared by tests of the run store: small runs, told apart by their number, and stores filled with them."""
 
 import dataclasses
 from pathlib import Path

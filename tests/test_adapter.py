@@ -68,7 +68,7 @@ class Exported:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory, runs: Path, base: str) -> Exported:
-    """What `write_adapter` made, and what it made it of: tracing the model is by far the slowest part."""
+    """Returns the result of `write_adapter` and its inputs: tracing the model is by far the slowest part."""
     out = tmp_path_factory.mktemp("adapter") / "probe"
     made: list[tuple[AdapterScorer, dict[str, Platt], bytes]] = []
 

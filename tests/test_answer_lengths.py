@@ -1,4 +1,4 @@
-"""What an answer that was ended had still to come: the mean of what those that went on had, where there are enough."""
+"""An ended answer still had as much to come as the mean of those that went on, where there are enough of them."""
 
 import sys
 import threading

@@ -39,7 +39,7 @@ def test_the_same_question_under_another_group_is_a_leak(copies, severity):
     assert repeated_questions(asked, folds(groups)).passed
     asked = asked.astype("U200")
     splits = folds(groups)
-    # As someone would type it again: other case and spacing, under a group that lies in another fold.
+    # The copies are typed again: other case and spacing, under a group that lies in another fold.
     test, train = splits[0]["test"][:copies], splits[0]["train"][:copies]
     asked[test] = [f"  {text.upper()}?" for text in asked[train].tolist()]
     audit = repeated_questions(asked, splits)

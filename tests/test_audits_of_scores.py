@@ -60,7 +60,7 @@ def test_a_planted_length_confound_is_found_whichever_way_it_points():
     for sign, name in ((1, "length, reversed"), (-1, "length")):
         tokens = (50 + sign * 20 * table.y + rng.integers(0, 20, len(table))).astype(np.int64)
         by_tokens, *others = audits(sign * tokens + rng.normal(size=400), dataclasses.replace(table, tokens=tokens))
-        # What how the answers were collected explains is no number of the probe.
+        # A number explained by how the answers were collected is no number of the probe.
         assert (by_tokens.name, by_tokens.passed, by_tokens.severity) == (f"probe beats {name}", False, "invalid")
         assert all(audit.passed for audit in others)
 

@@ -86,13 +86,13 @@ def test_a_model_of_one_run_is_recognized_by_the_response_and_one_of_several_is_
     assert of_a.flagged is not None
     assert of_b.flagged is None
     assert of_b.score == pytest.approx(bare.score)
-    # What a caller names goes before what a response says of itself.
+    # A run that the caller names goes before the run that a response names.
     named = QualityPredictor(checkpoint, run="b|sums|v").predict(answer("a"))
     assert log_odds(named.score) == pytest.approx(log_odds(bare.score) - 0.5, abs=1e-4)
 
 
 def test_a_run_that_leaves_the_task_or_the_way_of_asking_open_is_taken_for_any(tmp_path: Path) -> None:
-    """As of a checkpoint that was recalibrated by a score log, which knows of models alone."""
+    """The checkpoint was recalibrated by a score log, which knows models alone."""
     runs = {"a||": {"correct": 1.5}, "b|sums|": {"correct": -0.5}, "b|trivia|v": {"correct": 0.3}}
     predictor = QualityPredictor(made(tmp_path / "c", {**RATES, "runs": runs}))
     for run, known in {

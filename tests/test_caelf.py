@@ -40,7 +40,7 @@ def pairs(llm):
 
 
 def solved(run, number):
-    """What the solver noted on the teacher's first or second answer."""
+    """Returns the solver's note on the teacher's first or second answer."""
     (answer,) = [call for call in run.calls if call.stage == "answer" and call.round == number]
     return {label.name: label.value for label in run.labels if label.call_id == answer.id}
 

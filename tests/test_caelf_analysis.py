@@ -1,4 +1,4 @@
-"""What a contest did to the grades, from runs whose grades are planted."""
+"""The effect of a contest on the grades is read from runs whose grades are planted."""
 
 from dataclasses import replace
 from itertools import count

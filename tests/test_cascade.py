@@ -21,7 +21,7 @@ from metaprobe.serving.cascade import AsyncCascade, Cascade, CascadeAnswer, Tier
 from metaprobe.training.evidence import Evidence
 
 GOOD, BAD = [0.1 - 0.001 * i for i in range(8)], [0.4 * i for i in range(8)]
-"""What each token loses in log-probability."""
+"""Loss of log-probability of each token."""
 WEAK, STRONG = Price(1.0, 2.0), Price(10.0, 20.0)
 MESSAGES = [{"role": "user", "content": "plain"}]
 

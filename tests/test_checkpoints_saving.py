@@ -1,4 +1,4 @@
-"""What was saved comes back and runs, and nothing is saved or replaced that should not be."""
+"""A saved checkpoint comes back and runs, and nothing is saved or replaced that should not be."""
 
 import dataclasses
 import errno

@@ -1,4 +1,4 @@
-"""What commands ask the library for, what they say, and how errors are shown."""
+"""Commands ask the library for the right things, print its results, and show errors."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""What is typed is what the library is asked for: every option of a command, and its default where it is left out."""
+"""Typed options reach the library: every option of a command, and its default where it is left out."""
 
 import dataclasses
 import inspect

@@ -190,7 +190,7 @@ def test_an_interrupted_collection_keeps_what_was_done(tmp_path: Path) -> None:
             return await super().complete(request)
 
     async def interrupted() -> None:
-        """What asyncio does on Ctrl-C: cancel the main task, and let it clean up."""
+        """Acts as asyncio does on Ctrl-C: cancels the main task, and lets it clean up."""
         llm = Slow(mended=True)
         task = asyncio.create_task(collect(SYSTEM, ITEMS, setup(llm), RunStore(tmp_path), concurrency=4))
         while len(llm.answered) < 30:

@@ -124,7 +124,7 @@ def test_route_of_good_lines_says_nothing_and_of_none_fails(world: Path, tmp_pat
 
 
 def completed(line: str) -> list[str]:
-    """What the shell is told for the last word of a line, as bash asks."""
+    """Returns the completions of the last word of a line, as bash asks for them."""
     words = line.split(" ")
     command = ShellComplete(main, {}, "metaprobe", "_METAPROBE_COMPLETE")
     return [f"{item.type} {item.value}" for item in command.get_completions(words[:-1], words[-1])]

@@ -1,4 +1,4 @@
-"""What a comparison says of runs: efficiency, coupling, whose statement an answer has, the whole report."""
+"""A comparison describes runs: efficiency, coupling, whose statement an answer has, the whole report."""
 
 import json
 from dataclasses import replace

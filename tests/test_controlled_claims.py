@@ -52,7 +52,7 @@ def loop_run(system: str, number: int, correct: Sequence[bool], good: Sequence[f
 
 
 def number_of(ours: list[Run], theirs: list[Run], same: Sequence[Run] = ()) -> dict[str, Any]:
-    """As it stands in docs/measured/reproduction.json."""
+    """Returns the number in the form of docs/measured/reproduction.json."""
     return json.loads(json.dumps(dataclasses.asdict(over_self_refine(7.0, ours, theirs, same))))
 
 

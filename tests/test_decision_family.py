@@ -1,4 +1,4 @@
-"""What decision models said is a family of its own in a comparison, and it learns which question tells."""
+"""Answers of decision models are a family of their own in a comparison, which learns which question tells."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What stands in deploy/ is of one piece with the program: options, addresses, metrics and files that there are."""
+"""The files in deploy/ agree with the program: options, addresses, metrics and files exist."""
 
 import json
 import re

@@ -135,7 +135,8 @@ def test_files_that_the_architecture_says_to_read_exist() -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """Of a page's headings, as the site makes them; where GitHub makes another, no link may use it."""
+    """Returns the anchors of a page's headings, as the site makes them; where GitHub makes another, no link may use
+    it."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text(path), flags=re.S), re.M)
     plain = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
     return {site for name in plain if (site := re.sub(r"[-\s]+", "-", name)) == name.replace(" ", "-")}

@@ -1,4 +1,4 @@
-"""What an endpoint's errors mean: whether to ask again, what is told of them, and what never is."""
+"""An endpoint's errors decide whether to ask again; some parts of them are shown, and some never are."""
 
 from collections.abc import Mapping
 

@@ -105,7 +105,7 @@ def test_a_judge_that_was_asked_again_or_said_nothing_readable_is_counted() -> N
     assert (silent.top, silent.passed, silent.critical, silent.q) == ({}, {}, None, None)
     assert (spoke.role, spoke.asked, spoke.retried, spoke.missing) == ("skeptic", 10, 1, 0)
     assert (spoke.top["evidence"].estimate, spoke.passed["evidence"].estimate) == (0, 1)
-    # What the program did not check has no row, and the next role has its own.
+    # Arguments that the program did not check have no row, and the next role has its own.
     (checked,) = checks(runs, resamples=20)
     assert (checked.role, checked.rates["critical"].estimate) == ("skeptic", 1)
     assert checked.rates["check:evidence"].estimate == 0  # one piece of evidence is not more than one

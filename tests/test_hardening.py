@@ -51,7 +51,7 @@ def folder(made, tmp_path):
 
 
 def write(folder, files, *, rehash=True):
-    """As one who can also compute hashes would."""
+    """Writes the files as an attacker would who can also compute hashes."""
     if rehash:
         try:
             manifest = json.loads(files["manifest.json"])

@@ -1,4 +1,4 @@
-"""What the help of every command says: each option with its meaning, its default, and whether it must be given."""
+"""The help of every command explains each option: its meaning, its default, and whether it must be given."""
 
 import inspect
 

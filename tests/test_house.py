@@ -1,6 +1,7 @@
 """The house keeps its budgets: lines a room, import cycles, files entered on the five walks."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -27,6 +28,20 @@ def test_a_walk_enters_no_more_files_than_its_ceiling(walk: str) -> None:
     ceiling = house.budgets()["walks"][walk]["at_most"]
     assert len(entered) <= ceiling, f"{len(entered)} files, expected at most {ceiling}: {' '.join(entered)}"
     assert any(file.startswith(("probes/", "training/")) for file in entered)
+
+
+def test_no_docstring_or_comment_goes_on_from_a_name_above_it() -> None:
+    """A reader of one sentence understands it; one that begins so has the name above it for its subject."""
+    begins = re.compile(r'\s*(?:r?"""|# )(?:Of|What|As|So many)\b')
+    folders = (ROOT / folder for folders in house.OUTSIDE.values() for folder in folders)
+    outside = (path for folder in folders for path in folder.rglob("*.py"))
+    wrong = []
+    for path in {*house.sources().values(), *outside}:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for before, line in zip(["", *lines], lines, strict=False):
+            if begins.match(line) and not before.lstrip().startswith("#"):
+                wrong.append(f"{path}: {line.strip()}")
+    assert wrong == []
 
 
 def test_every_room_and_walk_has_a_ceiling_and_a_ceiling_that_is_passed_is_named() -> None:

@@ -281,12 +281,12 @@ def litellm() -> Iterator[Any]:
 
 
 class Heard:
-    """What callbacks said of each call; LiteLLM calls them on a thread of its own, some time later."""
+    """Notes what callbacks said of each call; LiteLLM calls them on a thread of its own, some time later."""
 
     def __init__(self) -> None:
         self.scored: dict[str, list[Scored]] = defaultdict(list)
         self.metadata: dict[str, dict[str, Any]] = {}
-        """As a callback sees it that comes after the one that scores."""
+        """Metadata as seen by a callback that comes after the one that scores."""
         self._news = threading.Condition()
 
     def take(self, scored: Scored) -> None:
@@ -329,7 +329,7 @@ def asked(url: str, call: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def left_open() -> Iterator[None]:
-    """What LiteLLM leaves open is collected here, and not in the middle of another test."""
+    """Collects here what LiteLLM leaves open, so that it is not collected in the middle of another test."""
     yield
     gc.collect()
 

@@ -51,7 +51,7 @@ def predictor() -> QualityPredictor:
 
 
 def reason(predictor: QualityPredictor, response: object) -> str:
-    """What the verdict says besides what it says of every answer of an unknown run."""
+    """Returns the verdict's reason without the part that every answer of an unknown run has."""
     known = predictor.predict(completion()).reason
     verdict = predictor.predict(response)
     assert verdict.score is not None

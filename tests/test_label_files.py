@@ -54,7 +54,7 @@ def test_what_is_no_label_is_refused_with_what_was_expected(said: object) -> Non
         label_value(said)
 
 
-# What each program gives, by the shapes of its own documentation
+# Each program's export, by the shapes of its own documentation
 
 LINES = [
     {"request_id": "a", "label": "right", "who": "ada", "time": NOON},
@@ -341,7 +341,7 @@ SOUND = {
     "datasource_item": evals() | {"datasource_item": {"request_id": "b"}},
     "label": {"request_id": "b", "label": 1},
 }
-"""What marks a program's record, and one of it that is a label."""
+"""Marks of each program's record, and one of its records that is a label."""
 
 
 @pytest.mark.parametrize("held", NO_LABELS.values(), ids=NO_LABELS)
@@ -467,7 +467,7 @@ def test_a_value_that_says_what_it_means_is_read_by_that(held: dict[str, Any], v
 
 
 def meant(kind: str | None, value: object, text: str | None, name: str) -> float | None:
-    """What a Langfuse score means, by the rules of its types; None where it means nothing."""
+    """Returns the meaning of a Langfuse score by the rules of its types; None where it has none."""
     yes: object = None
     if str(kind).upper() == "BOOLEAN" and not isinstance(value, str | None):
         agreed = text in (None, "", "True" if value == 1 else "False")

@@ -1,4 +1,4 @@
-"""What a collection leaves where its cache is shared, damaged or larger than the disk."""
+"""A collection ends well where its cache is shared, damaged or larger than the disk."""
 
 import asyncio
 import dataclasses

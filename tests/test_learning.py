@@ -1,4 +1,4 @@
-"""What a collection learns while it runs reaches its policy and the next collection, once, in the items' order."""
+"""Outcomes of a running collection reach its policy and the next collection, once, in the items' order."""
 
 import asyncio
 import dataclasses
@@ -70,7 +70,7 @@ def gathered(
 
 
 def told(folder: Path) -> dict[str, object]:
-    """What each item's run decided, on which profiles, and what came of it."""
+    """Returns each item's decision, the profiles it was made on, and its outcome."""
     return {
         run.item.id: (
             [(d.point, d.action, d.scores) for d in run.decisions],

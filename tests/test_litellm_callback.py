@@ -1,5 +1,5 @@
-"""What LiteLLM hands to its callback is scored once and told to whoever listens. LiteLLM's own class is a stand-in
-here, for its import takes ten seconds; the real one is asked in `test_integrations`."""
+"""A call that LiteLLM hands to its callback is scored once and told to every listener. LiteLLM's own class is a
+stand-in here, for its import takes ten seconds; the real one is asked in `test_integrations`."""
 
 import asyncio
 import importlib
@@ -39,7 +39,7 @@ def callback() -> Iterator[Any]:
 
 
 def call(identity: str | None = "c", kind: str = "completion", **more: Any) -> dict[str, Any]:
-    """What LiteLLM says of a call."""
+    """Makes LiteLLM's record of a call."""
     return {"litellm_call_id": identity, "call_type": kind, "litellm_params": {"metadata": {"mine": 1}}, **more}
 
 

@@ -1,4 +1,4 @@
-"""What leaves a score log by `metaprobe log`: old answers, one request, and what moves to a run store."""
+"""`metaprobe log` removes from a score log: old answers, one request, and answers that move to a run store."""
 
 import time
 from pathlib import Path

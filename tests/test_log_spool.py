@@ -1,4 +1,4 @@
-"""What the log's database does not take is kept in a file and stored later; what is lost is counted and said."""
+"""Rows that the log's database refuses are kept in a file and stored later; lost rows are counted and reported."""
 
 import json
 import logging

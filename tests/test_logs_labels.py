@@ -1,4 +1,4 @@
-"""What the readers of other programs' logs take for right and wrong, and what they leave out (docs/import.md)."""
+"""The readers of other programs' logs read right and wrong as docs/import.md says, and leave out the rest."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""What a log of another program holds wrongly is named, with what was expected in its place."""
+"""A malformed field in a log of another program is named, with what was expected in its place."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the page of the loop says scores can spare at best is what the estimate needs where they tell so much."""
+"""The most that scores can spare, on the page of the loop, is the estimate's need where they tell so much."""
 
 from pathlib import Path
 

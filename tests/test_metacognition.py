@@ -33,7 +33,7 @@ def by_response(absent, present):
 
 
 def expected_counts(d_prime, criterion, distances, *, meta_d=None, n=1000.0):
-    """What n trials of each signal give on average: responses with d', grades with meta-d'.
+    """Returns the mean counts of n trials of each signal: responses with d', grades with meta-d'.
 
     `distances` (2, K-1): ascending, of each response's thresholds from the criterion, on its own side.
     """

@@ -10,7 +10,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Decision, Item, Label, Run, Statement, Usage
 
 Planted = Sequence[tuple[float, float | None]]
-"""Of each cycle: whether its answer is right, and how it was evaluated."""
+"""For each cycle: whether its answer is right, and how it was evaluated."""
 
 
 def run(number: int, cycles: Planted, *, difficulty: float | None = 0.5, returned: int = -1, label: bool = True) -> Run:

@@ -28,7 +28,7 @@ def code(notebook: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def kinds(cell: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What a cell shows, without the words and numbers, which may differ between machines."""
+    """Returns the kinds of a cell's outputs, without words and numbers, which may differ between machines."""
     return [(output["output_type"], *sorted(output.get("data", ()))) for output in cell["outputs"]]
 
 

@@ -1,4 +1,4 @@
-"""What is asked reaches the endpoint, and a call, a stream, a schema or a likelihood holds what the server said."""
+"""A request reaches the endpoint, and a call, a stream, a schema or a likelihood holds the server's answer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What may pass is asked again after a wait, what is for good is not, and no request is lost."""
+"""A passing error is retried after a wait, a lasting error is not, and no request is lost."""
 
 import asyncio
 from collections import Counter

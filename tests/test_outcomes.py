@@ -1,4 +1,4 @@
-"""What came of asking agents, line by line: what is read, what is written, and what is refused by name."""
+"""Outcomes of asking agents are read and written line by line, and wrong lines are refused by name."""
 
 import json
 import math

@@ -1,4 +1,5 @@
-"""What a page says of a log: windows, days and curves hold each answer once, and sums follow what was taken away."""
+"""Pages about a log agree with it: windows, days and curves hold each answer once, and sums follow what was taken
+away."""
 
 from pathlib import Path
 from statistics import NormalDist
@@ -17,7 +18,7 @@ DAYS = 24
 
 
 def pictures(log: ScoreLog, span: Span) -> dict[str, Any]:
-    """What is shown of the only version."""
+    """Returns the pictures of the only version."""
     [version] = overview(log, span)["versions"]
     return dict(version)
 

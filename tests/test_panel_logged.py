@@ -45,7 +45,8 @@ def full(n: int, seed: int) -> list[QuestionOutcomes]:
 
 
 def logged(questions: Sequence[QuestionOutcomes], seed: int, *, bias: float = 0.85) -> list[QuestionOutcomes]:
-    """As by a policy that hands most of the hard questions to "right", and most of the soft ones to "left"."""
+    """Logs outcomes of a policy that hands most of the hard questions to "right", and most of the soft ones to
+    "left"."""
     rng = np.random.default_rng(seed)
     made = []
     for question in questions:
@@ -71,7 +72,7 @@ def panel(folder: Path) -> Panel:
 
 
 def asked_first(panel: Panel, question: QuestionOutcomes, budget: float) -> AgentOutcome:
-    """What comes of the agent that is asked first."""
+    """Returns the outcome of the agent that is asked first."""
     step = panel.next(question.question, question.dimension, [], budget=budget, request_id=question.id)
     assert step.agent is not None
     return question.agents[step.agent]

@@ -73,7 +73,7 @@ class Evening:
         return ids
 
     def run(self, *words: str, code: int | None = 0) -> list[dict[str, Any]]:
-        """What a command prints as JSON, a line or a document; the log is named for it."""
+        """Returns a command's output as JSON, a line or a document; the log is named for it."""
         as_json = ["--json"] * (words[0] in ("estimate", "drift", "promote"))
         done = CliRunner().invoke(main, [*words, *as_json, "--log", self.log])
         assert code is None or done.exit_code == code, done.output

@@ -228,7 +228,7 @@ def test_labels_that_do_not_say_when_their_answers_were_are_not_judged_by(
         (tmp_path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         recalibrate_quality(running, read_labelled(tmp_path / "labels.jsonl"), out=tmp_path / "by-file")
         old.adapt(series, y.tolist(), out=tmp_path / "adapted")
-        # What follows from a recalibration of before is not how an adapted one's scores follow from it.
+        # An adapted checkpoint's scores do not follow from an earlier recalibration.
         QualityPredictor.load(recalibrated).adapt(series, y.tolist(), out=tmp_path / "again")
         again = QualityPredictor.load(tmp_path / "again").checkpoint.manifest.contract
         assert RECALIBRATED not in again

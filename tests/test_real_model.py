@@ -29,7 +29,7 @@ def metaprobe(*arguments: object) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the demo made of 80 items. It was interrupted while it collected, and started again.
+    """Returns the demo's results on 80 items. It was interrupted while it collected, and started again.
 
     `test_launch.py` kills a collection by SIGKILL.
     """

@@ -52,7 +52,7 @@ EXPECTED = {
     "vllm_request_output_split_markers": (BOTH, 1),
     "vllm_response": (BOTH, 1),
 }
-"""What each shape comes to: tokens of the thinking with a log-probability, and tokens left out at the end."""
+"""For each shape: tokens of the thinking with a log-probability, and tokens left out at the end."""
 
 
 def said(parsed: ParsedResponse, kind: str) -> str:

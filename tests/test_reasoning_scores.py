@@ -1,4 +1,4 @@
-"""What reads an answer reads it without the thinking: predictor, features, store, import, training, gate and probes."""
+"""Every reader of an answer leaves out the thinking: predictor, features, store, import, training, gate and probes."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a collection cannot do is refused before a model is loaded and before anything is asked."""
+"""A collection refuses what it cannot do before a model is loaded and before anything is asked."""
 
 import dataclasses
 import os

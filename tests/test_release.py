@@ -1,4 +1,4 @@
-"""What is released: the same bits twice, the whole repository, and a page that lists all that is needed."""
+"""A release is the same bits twice and the whole repository, with a page that lists all that is needed."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the figures of a report draw: the numbers of the comparison, where the axes and the words beside them say."""
+"""The figures of a report draw the numbers of the comparison, where the axes and the words beside them say."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a report adds from whole runs: tokens seen, stages, cost and quality."""
+"""A report adds numbers from whole runs: tokens seen, stages, cost and quality."""
 
 from dataclasses import replace
 from itertools import islice

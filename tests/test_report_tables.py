@@ -1,4 +1,4 @@
-"""What the tables and files of a report hold: each number of the comparison under its own name."""
+"""The tables and files of a report hold each number of the comparison under its own name."""
 
 import csv
 import io

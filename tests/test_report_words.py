@@ -1,4 +1,4 @@
-"""What a report says in words: what was found, how sure it is, what it advises and when it does not."""
+"""A report puts its results into words: the finding, how sure it is, its advice, and when it gives none."""
 
 from dataclasses import replace
 

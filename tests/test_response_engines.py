@@ -30,7 +30,7 @@ class Logprob:
 
 @dataclass
 class FlatLogprobs(MutableSequence[dict[int, Logprob]]):
-    """As vLLM keeps them: columns over all positions, of which an entry is made when it is read."""
+    """Keeps log-probabilities as vLLM does: columns over all positions, of which an entry is made when it is read."""
 
     start_indices: list[int] = field(default_factory=list)
     end_indices: list[int] = field(default_factory=list)

@@ -17,7 +17,7 @@ LEGAL = (KEEP, AGAIN, JUDGE)
 
 
 def signals(critical: float | None = None, quality: float | None = None, *, bare: bool = False) -> Signals:
-    """What checkpoints read of an argument; `bare`: by checkpoints that have no thresholds."""
+    """Returns the signals that checkpoints read of an argument; `bare`: by checkpoints that have no thresholds."""
     return Signals(
         critical=None if critical is None else Signal(critical, "abc", {} if bare else CRITICAL),
         quality=None if quality is None else Signal(quality, "def", {} if bare else QUALITY),

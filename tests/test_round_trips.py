@@ -1,4 +1,4 @@
-"""What was imported from any format, told again as answer lines in any container, is imported as the same runs."""
+"""Runs imported from any format and exported as answer lines in any container are imported as the same runs."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What the sandbox runs, what it stops, and what it says of it."""
+"""The sandbox runs programs, stops them at its limits, and reports on them."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Of what is deleted nothing is left: no tag, no sheet, no event's word, no byte; and of what stays nothing is lost."""
+"""Deleted answers leave nothing: no tag, no sheet, no event's word, no byte; and nothing of the others is lost."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What is pruned, deleted or moved out of a score log is gone from it, and nothing else is."""
+"""Pruned, deleted or moved answers are gone from a score log, and nothing else is."""
 
 import errno
 from collections.abc import Iterable

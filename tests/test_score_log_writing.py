@@ -1,4 +1,4 @@
-"""What is written to a score log is not lost: threads, queues, killed processes, databases that go away."""
+"""Answers written to a score log are not lost: threads, queues, killed processes, databases that go away."""
 
 import sqlite3
 import subprocess

@@ -58,7 +58,7 @@ TURNS = ("<|channel|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|con
 
 
 def from_the_whole(text: str, *, opened: bool) -> list[str]:
-    """What each character of a whole text is, read from left to right with all of it at hand."""
+    """Returns the kind of each character of a whole text, read from left to right with all of it at hand."""
     found: list[str] = []
 
     def take(upto: int, kind: str) -> None:

@@ -193,7 +193,7 @@ def test_a_redirect_from_the_models_is_not_followed(served: Served) -> None:
     assert "location" not in answer.headers
 
 
-# What is not shared
+# Answers that are not shared
 
 
 def test_a_cookie_of_the_upstream_is_neither_kept_nor_passed_on(served: Served, upstream: tuple[Upstream, str]) -> None:

@@ -82,7 +82,8 @@ def connected(client: Served, sent: str = "") -> socket.socket:
 
 
 def everything(opened: socket.socket) -> bytes:
-    """What the server sends until it closes the connection; raises `TimeoutError` where it does not."""
+    """Returns all bytes that the server sends until it closes the connection; raises `TimeoutError` where it does
+    not."""
     parts = []
     try:
         while part := opened.recv(65536):
@@ -92,7 +93,7 @@ def everything(opened: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-# What is not clear
+# Requests that are not clear
 
 
 def test_a_request_with_two_lengths_is_refused_and_what_follows_it_is_not_answered(served: Served) -> None:
@@ -140,7 +141,8 @@ def test_a_header_that_does_not_end_is_refused_as_too_large(checkpoint: Path) ->
 def test_offers_of_another_protocol_are_passed_over_however_the_bytes_are_torn(
     served_bounded: Served, data: st.DataObject
 ) -> None:
-    """As in the first request of Java's own client; bodies are read as they are, also where they look like an offer."""
+    """The offer is that of the first request of Java's own client; a body that looks like an offer is read as a
+    body."""
     offer = "Connection: Upgrade, HTTP2-Settings\r\nUPGRADE: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
     odd = json.dumps({"logprobs": LOGPROBS, "x": "\r\nupgrade: h2c\r\n\r\n"}).encode()
     sent, number = b"", data.draw(st.integers(1, 4))
@@ -444,7 +446,7 @@ def test_a_hundred_and_forty_silent_connections_and_few_files_stop_nobody(checkp
     assert len(lines) < 30
 
 
-# What is logged
+# Log lines
 
 
 def test_what_happens_often_is_counted_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

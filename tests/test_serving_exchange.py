@@ -29,7 +29,7 @@ OTHER_KEY = "another-key-of-this-test"
 WATCHED = ("exchange.py", "proxy.py", "upstream.py", "streamed_answer.py")
 """The files of which each line that runs for a request fails once."""
 CLOSERS = {("upstream.py", "asking"), ("upstream.py", "close")}
-"""What does the closing cannot be asked to survive itself."""
+"""Functions that do the closing; they cannot be asked to survive it."""
 
 
 class CountingUpstream:

@@ -36,7 +36,7 @@ served = serving_clients.served
 SECRET = "the-prompt-and-the-answer-are-nobody-elses-business"
 
 
-# What goes wrong upstream
+# Faults upstream
 
 
 @contextmanager
@@ -283,7 +283,7 @@ def test_the_end_of_the_server_closes_its_connections_to_the_upstream(
     assert len(closed) == 1
 
 
-# What goes wrong here, and what is logged
+# Faults here, and their log lines
 
 
 def test_neither_logs_nor_metrics_hold_a_word_of_prompt_or_answer(

@@ -27,7 +27,7 @@ upstream = serving_clients.upstream
 callers_keys = serving_clients.callers_keys
 
 SEEN = "".join(token for token, _ in TOKENS[:3])
-"""What a caller sees of an answer that `FakeGate` ended."""
+"""Text that a caller sees of an answer that `FakeGate` ended."""
 
 
 class FakeGate:
@@ -155,7 +155,7 @@ def test_what_gate_and_predictor_both_say_of_an_answer_is_said_once(
     assert verdict_of(last)["reason"] == "response of m, checkpoint trained on other"
 
 
-# What is ended and what is not, from the events themselves
+# Answers that are ended or not, from the events themselves
 
 
 def delta(index: int = 0, **brought: Any) -> dict[str, Any]:

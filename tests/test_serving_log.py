@@ -1,4 +1,4 @@
-"""What the server logs of its answers, and the labels that it takes back."""
+"""The server logs its answers, and takes back their labels."""
 
 import gzip
 import json
@@ -269,7 +269,7 @@ def test_settings_of_the_log_that_cannot_be_meant_are_refused(given: dict[str, A
 
 PRICES = {"m": {"prompt": 1000.0, "completion": 2000.0}}
 COST = (3 * 1000 + len(TOKENS) * 2000) / 1e6
-"""Of every answer of the upstream, which counts three tokens read."""
+"""Cost of every answer of the upstream, which counts three tokens read."""
 
 
 @contextmanager

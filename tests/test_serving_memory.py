@@ -1,4 +1,4 @@
-"""What requests in flight may take, of memory and of threads: counted before anything is made of them."""
+"""Requests in flight have limits of memory and threads, counted before anything is made of them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What `/metrics` counts is what was answered, of all workers, and the times are those that its names say."""
+"""`/metrics` counts the answers of all workers, and the times are those that its names say."""
 
 import itertools
 import logging

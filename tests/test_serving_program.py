@@ -75,7 +75,7 @@ def test_checkpoint_and_gate_are_those_that_the_settings_name(
         assert loaded.pop() == ("g", {"stop": 0.2, "escalate": 0.1, "sha256": "d", "on_mismatch": passed})
 
 
-# What is said
+# Printed lines
 
 
 def test_the_program_says_nothing_of_itself_and_believes_nothing_that_callers_say_of_themselves(

@@ -70,7 +70,7 @@ def test_the_request_passes_unchanged_but_for_the_logprobs(served: Served, upstr
 def test_who_asked_for_logprobs_alone_gets_them_alone_and_a_verdict(
     served: Served, predictor: QualityPredictor, said: str
 ) -> None:
-    """Of llama.cpp's server, which gives none without alternatives, and of one that has no alternatives to give."""
+    """Covers llama.cpp's server, which gives none without alternatives, and one that has no alternatives to give."""
     expected = pytest.approx(predictor.predict(LOGPROBS).score)
     entries = [{"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []} for token, logprob in TOKENS]
     whole = served.chat(said, logprobs=True)

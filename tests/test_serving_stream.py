@@ -1,4 +1,4 @@
-"""What the proxy passes of a stream, from the events themselves: all of it, and where there is no score the reason."""
+"""The proxy passes every event of a stream, and where there is no score it passes the reason."""
 
 import json
 import logging
@@ -75,7 +75,7 @@ def verdict_of(out: bytes) -> dict[str, Any]:
     return verdict
 
 
-# What passes
+# Streams that pass
 
 
 @pytest.mark.parametrize("first", [b"", TWO])
@@ -146,7 +146,7 @@ def test_the_middle_of_an_event_is_an_error_and_no_end(started: Started, rest: b
 
 
 def test_a_usage_in_the_middle_of_the_answer_does_not_bring_the_verdict_forward(started: Started) -> None:
-    """As vLLM's `continuous_usage_stats`, and a usage while one of two answers goes on."""
+    """The stream has vLLM's `continuous_usage_stats`, and a usage while one of two answers goes on."""
     for middle in (event(USAGE), event(END) + event(chunk(-0.5, index=1)) + event(USAGE)):
         through = started()
         assert not said(through.feed(ANSWER + middle))
@@ -165,7 +165,7 @@ def test_a_stream_without_an_answer_says_that_it_holds_none(started: Started) ->
     assert (verdict["score"], verdict["reason"]) == (None, "the upstream's stream holds no answer")
 
 
-# What cannot be scored
+# Streams that cannot be scored
 
 
 @pytest.mark.parametrize(

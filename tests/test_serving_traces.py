@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """What the server's log holds, written as `--log-format json` does."""
+    """Yields the server's log, written as `--log-format json` does."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(JsonLine())

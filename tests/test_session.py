@@ -1,4 +1,4 @@
-"""What a session notes down is what happened, in the order in which it was asked."""
+"""A session notes down what happened, in the order of the requests."""
 
 import asyncio
 from types import SimpleNamespace

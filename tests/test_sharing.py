@@ -20,7 +20,7 @@ def predictor(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(predictor):
-    """What one thread says."""
+    """Returns the verdicts of one thread."""
     return [predictor.predict(answer) for answer in ANSWERS]
 
 

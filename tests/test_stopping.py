@@ -54,7 +54,7 @@ def test_an_answer_ends_where_a_stop_text_first_appears(text: str, sizes: list[i
     assert kept_text == expected[1]
     assert decoded(pieces, range(kept)).startswith(kept_text)
     assert kept == 0 or not decoded(pieces, range(kept - 1)).startswith(kept_text)  # no token too many
-    # What was called safe on the way there was kept.
+    # Points that were called safe on the way there were kept.
     assert all(found.safe(range(step)) <= kept for step in range(1, steps))
 
 

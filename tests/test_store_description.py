@@ -1,4 +1,4 @@
-"""What `metaprobe inspect RUNS` says of a run store is what the store holds, counted."""
+"""`metaprobe inspect RUNS` describes a run store as counted from the store."""
 
 import json
 from pathlib import Path

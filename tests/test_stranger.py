@@ -1,4 +1,4 @@
-"""What `scripts/stranger.py` types exists, and a stranger is soon there."""
+"""The commands that `scripts/stranger.py` types exist, and a stranger is soon there."""
 
 import json
 import re
@@ -13,7 +13,7 @@ STRANGER = runpy.run_path(str(SCRIPT))
 
 
 def test_a_stranger_has_a_first_score_within_two_minutes() -> None:
-    """What issue 7 asks for: environment, base install and both first scores."""
+    """Issue 7 asks for this: environment, base install and both first scores."""
     steps = json.loads(STRANGER["MEASURED"].read_text(encoding="utf-8"))["steps"]
     assert sum(step["cpu_s"] for step in steps[:4]) < 120
     assert sum(step["wall_s"] for step in steps[:4]) < 120

@@ -54,7 +54,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "factual-qa": {"gold": ("Ann Lee", "A. Lee"), "group": "who was number 1?", "dimension": "simpleqa",
                    "check": "exact"},
 }  # fmt: skip
-"""What the second item of each set says beside its question; what is not named is empty."""
+"""Fields of the second item of each set beside its question; a field that is not named is empty."""
 
 
 @pytest.mark.parametrize("name", OUTSIDE)

@@ -17,7 +17,7 @@ SILENCERS = (
     "GITHUB_ACTIONS",
     "TF_BUILD",
 )
-"""What would keep ONNX Runtime silent anyway."""
+"""Settings that would keep ONNX Runtime silent anyway."""
 
 
 def test_scoring_leaves_no_trace_of_telemetry(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What the features do not need of a response is not read: alternatives, nine tenths of it, but for a few tokens."""
+"""Parts of a response that the features do not need are not read: alternatives, nine tenths of it, but for a few
+tokens."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What a model says of itself, as a number or as nothing."""
+"""A model's statement about itself is read as a number or as nothing."""
 
 import string
 

@@ -63,7 +63,7 @@ class PlannedGates:
 
 
 def process(states: dict[int, Any], update: Any, begin: Any) -> bool:
-    """What vLLM's helper of this name does: rows that came, that went, and that moved."""
+    """Does the same as vLLM's helper of this name: rows that came, that went, and that moved."""
     for row in update.removed if update else ():
         states.pop(row, None)
     for row, params, prompt, drawn in update.added if update else ():

@@ -16,7 +16,7 @@ from metaprobe.probes.hidden import ConfidenceProbe
 
 WIDTH, PAD, EOS = 32, 0, 1
 TOLERANCE = 1e-4
-"""Of probabilities: float32 through four layers, with a cache and padding or without."""
+"""Largest difference of probabilities: float32 through four layers, with a cache and padding or without."""
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13], [20, 21, 22, 23]]
 NEW = 12
 
@@ -48,7 +48,7 @@ def batch(prompts: Sequence[Sequence[int]] = PROMPTS) -> dict[str, torch.Tensor]
 
 
 def generated(network: LlamaForCausalLM, *criteria: StoppingCriteria, **options: object) -> list[list[int]]:
-    """What comes after the prompts, with everything behind it."""
+    """Returns the tokens after the prompts, with everything behind them."""
     settings = {**batch(), "max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, **options}
     if settings["do_sample"]:
         torch.manual_seed(3)
@@ -57,7 +57,7 @@ def generated(network: LlamaForCausalLM, *criteria: StoppingCriteria, **options:
 
 
 def true_states(network: LlamaForCausalLM, prompt: Sequence[int], answer: Sequence[int], layer: int) -> np.ndarray:
-    """Of the last prompt token, then of each answer token, by one plain pass without padding."""
+    """Returns the states of the last prompt token, then of each answer token, by one plain pass without padding."""
     with torch.inference_mode():
         out = network(torch.tensor([[*prompt, *answer]]), output_hidden_states=True)
     return out.hidden_states[layer][0, len(prompt) - 1 :].numpy()
@@ -149,7 +149,7 @@ class EndAt(StoppingCriteria):
 
 def test_a_row_that_ended_otherwise_has_an_estimate_for_each_token_and_none_for_padding(network) -> None:
     plain = generated(network, min_new_tokens=None)
-    # As if this token were the end of the sequence: row 2 comes to it, the others do not.
+    # This token is taken for the end of the sequence: row 2 comes to it, the others do not.
     count = next(i for i in range(3, NEW) if plain[2][i] not in [*plain[0], *plain[1], *plain[2][:i]])
     ends = plain[2][count]
     with watch(network, layers=(2,), read=Recorded, stop_below=0.4, end_ids=(PAD, ends)) as watcher:

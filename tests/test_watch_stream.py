@@ -93,7 +93,7 @@ def test_of_several_answers_the_first_is_followed(client: openai.OpenAI, predict
     assert "several answers and this is of the first" in watched.reason
 
 
-# What goes wrong
+# Faults
 
 
 def test_without_logprobs_there_is_a_reason_and_no_exception(

@@ -145,7 +145,7 @@ def test_an_async_stream_that_breaks_raises_what_it_raised_and_says_so(predictor
 def test_a_stream_that_is_both_is_watched_as_its_caller_takes_it(
     predictor: QualityPredictor, asynchronous: bool
 ) -> None:
-    """As LiteLLM's, whose one class serves both."""
+    """LiteLLM's streams are like this: one class serves both."""
 
     class Both(Source):
         def __iter__(self) -> Iterator[dict[str, Any]]:

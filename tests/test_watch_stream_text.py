@@ -33,7 +33,7 @@ def columns(begin: int, end: int) -> dict[str, Any]:
 
 
 def entries(begin: int, end: int) -> dict[str, Any]:
-    """As llama.cpp's server gives them."""
+    """Returns entries as llama.cpp's server gives them."""
     rows = zip(WORDS[begin:end], VALUES[begin:end], ROWS[begin:end], strict=True)
     return {
         "content": [

@@ -42,7 +42,7 @@ def output(words: list[tuple[int, str, float]], total: float, *, ended: str | No
 
 
 def outputs(words: list[tuple[int, str, float]], sizes: list[int], kind: str) -> list[Any]:
-    """What the engine yields when it hands on so many tokens at a time."""
+    """Returns what the engine yields when it hands on so many tokens at a time."""
     made, done = [], 0
     bounds = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     for bound in bounds:

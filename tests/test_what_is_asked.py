@@ -1,4 +1,5 @@
-"""What every system asks, of whom, in which round and how: what cached calls are found by, and costs rest on.
+"""Every system asks the recorded questions, of whom and in which round: cached calls are found by this, and costs rest
+on it.
 
 A change here makes stores and caches of before ask anew. `python tests/test_what_is_asked.py` writes the file again.
 """

@@ -1,4 +1,5 @@
-"""What every training learns from given outcomes: numbers in the docs, and checkpoints in use, rest on it.
+"""Every training learns the recorded numbers from given outcomes: numbers in the docs, and checkpoints in use, rest on
+it.
 
 The numbers are those of the settings that research chose; a change of one of them, or a seed that no longer arrives,
 shows here. `python tests/test_what_is_learned.py` writes the file again, for whoever means the change.
@@ -39,7 +40,7 @@ SEED = 3
 
 
 def written(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What a checkpoint says of itself, but for versions and digests."""
+    """Returns a checkpoint's manifest, without versions and digests."""
     manifest = checkpoint.manifest
     training = manifest.training
     assert training is not None
@@ -60,7 +61,7 @@ def written(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def operating_of(own: OperatingPoint | None) -> list[Any]:
-    """What the stored flag threshold does."""
+    """Returns the effect of the stored flag threshold."""
     if own is None:
         return []
     return [own.option, own.value, *([one.estimate, one.low, one.high] for one in (own.flagged, own.caught, own.cost))]

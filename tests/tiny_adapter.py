@@ -1,4 +1,4 @@
-"""What tests of the adapter probe share: a tiny random base, and answers whose texts tell whether they are right."""
+"""Shared by tests of the adapter probe: a tiny random base, and answers whose texts tell whether they are right."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What tests of watched streams share: a client and its questions, a predictor, and a gate that does as told."""
+"""Shared by tests of watched streams: a client and its questions, a predictor, and a gate that does as told."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the lines of outcomes lack: agents that were not asked, calls that failed, answers without a label."""
+"""Names what the lines of outcomes lack: agents that were not asked, calls that failed, answers without a label."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -256,7 +256,7 @@ class RouterOptions(RunOptions, ReplaceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelOptions(RunOptions, ReplaceOptions):
-    """What `train_panel` takes."""
+    """Holds the options of `train_panel`."""
 
     sampled: Annotated[
         str | None,

@@ -122,14 +122,14 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST) 
 
 
 class GainModel(Protocol):
-    """What gives a number (n,) for rows (n, len(ASK_STATE)): fitted trees, or those of a checkpoint."""
+    """Gives a number (n,) for rows (n, len(ASK_STATE)): fitted trees, or the trees of a checkpoint."""
 
     def score(self, X: NDArray[np.float32], /) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """What is known of m questions if their agents are asked, by models that have not seen their groups."""
+    """Holds what is known about m questions if their agents are asked, by models that have not seen their groups."""
 
     model: Judge
     gain: GainModel | None
@@ -354,7 +354,7 @@ def _grow(parts: Sequence[tuple[NDArray[np.float32], Floats]], seed: int) -> Tre
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """What a setting came to on m questions."""
+    """Holds the result of one setting on m questions."""
 
     score: Floats
     """(m,): of the kept answer."""

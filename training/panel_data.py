@@ -53,7 +53,7 @@ class Panels:
 
     ids: tuple[str, ...]
     groups: tuple[str, ...]
-    """What must stay in one split."""
+    """Names of the units that must stay in one split."""
     agents: tuple[str, ...]
     dimensions: tuple[str, ...]
     dimension: Ints
@@ -81,7 +81,7 @@ class Panels:
     fingerprint: str
     generator: Generator | None = None
     note: str = ""
-    """What was joined or left out, in words; empty for nothing."""
+    """Says in words what was joined or left out; empty where nothing was."""
     score_by: str = ""
     """Question of a decision model whose number is each answer's score; empty for none."""
 
@@ -289,14 +289,14 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
 class _Answer:
     agent: str
     form: str | None
-    """What it says, in a form in which equal answers are equal; None where it cannot be read."""
+    """Text of the answer in a form in which equal answers are equal; None where the answer cannot be read."""
     score: float | None
     """How good it is, in [0, 1]; None where that is not known."""
     signals: Sequence[float]
     cost: float | None = None
     """US dollars; None where that is not known."""
     tokens: tuple[float, float] = (math.nan, math.nan)
-    """Of its prompt and of itself; NaN where they are not known."""
+    """Number of tokens of the prompt and of the answer; NaN where they are not known."""
 
     @property
     def right(self) -> float | None:

@@ -188,7 +188,7 @@ class CrossFitPanel:
     placed: Placed
     """Their answers, with the odds of models of the other folds."""
     models: tuple[FittedPanel, ...]
-    """Of each fold, the panel that was fitted on the others."""
+    """Holds, for each fold, the panel that was fitted on the other folds."""
 
 
 def cross_fit(data: Panels, *, seed: int = 0, on_step: Callable[[str], None] = lambda _: None) -> CrossFitPanel:

@@ -595,7 +595,7 @@ def flags_again(
     promises = tuple(replace(promise, threshold=move(promise.threshold)) for promise in caught)
     lacking = f"; the curve of flag rates is that of the checkpoint before, its scores moved with the others: {few}"
     stored = StoredFlags({}, points, promises, lacking=lacking)
-    # Of all answers, where a labelled one counts as 1 / propensity answers.
+    # The sum is over all answers: a labelled answer counts as 1 / propensity answers.
     known = np.isfinite(propensity)
     weights = np.where(known, 1 / np.where(known, propensity, 1.0), 0.0) if known.any() else np.ones(len(known))
     wrong = float(np.average(1 - sigmoid(head.log_odds), weights=weights))

@@ -106,7 +106,7 @@ LEARNED = (
     *(Early("trees", k) for k in (EARLY, 0)),
 )
 HELD = [Early(rung, k) for rung in ("ladder", "terms") for k in (EARLY, 0)]
-"""What is tried on traits left out, and on fewer labels."""
+"""The ways that are tried on traits left out, and on fewer labels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,5 @@
-"""What the page of decisions says in numbers: learning from decisions on people's ratings, and answering many at once.
+"""Measures the numbers on the page of decisions: learning from decisions on people's ratings, and answering many at
+once.
 
 python -m research.decisions.served learned --data DATA
 python -m research.decisions.served speed

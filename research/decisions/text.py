@@ -1,4 +1,4 @@
-"""What a text reader is worth on labelled texts: words, states of the embedded model, both; question, task left out.
+"""Measures a text reader on labelled texts: words, states of the embedded model, both; question, task left out.
 
     python -m research.decisions.text states [NAME]... --data DATA   # reads some texts with the model, resumable
     python -m research.decisions.text measure [NAME]... --data DATA

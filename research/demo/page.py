@@ -94,7 +94,7 @@ def in_full(tables: Tables, about: Row) -> list[str]:
 
 
 def intro(accuracy: list[Row], about: Row) -> str:
-    """What was asked, and how it is judged."""
+    """Writes what was asked, and how it is judged."""
     rate = next(row for row in accuracy if row["dimension"] == "all")
     return (
         f"Model {about['model']} ({about['dtype']}), MetaCog-Eval, {about['items']} items in {about['groups']} groups, "
@@ -116,7 +116,7 @@ def against_controls(controls: list[Row]) -> list[str]:
 
 
 def beats(rows: list[Row]) -> str:
-    """Of one method and one kind of pairs, the strongest control first."""
+    """Compares one method on one kind of pairs with its controls, the strongest first."""
     first, standing = rows[0], [row for row in rows if not float(row["beaten"])]
     gain = f"{spread(first, 'difference', signed=True)} AUROC to the strongest, {first['control']}"
     if not standing:

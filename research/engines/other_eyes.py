@@ -30,7 +30,7 @@ TASKS = ("arithmetic", "places", "creak", "factual-qa")
 ANSWERED = {"smollm2-135m": "smollm2-135m", "qwen-coder-0.5b": "qwen-coder-0.5b"}
 """Model -> the beginning of the names of its recorded stores."""
 ANSWERS = 300
-"""Of each store, spread evenly over it."""
+"""Number of answers taken from each store, spread evenly over it."""
 WITHIN = 0.02
 
 

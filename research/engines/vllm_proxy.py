@@ -1,4 +1,5 @@
-"""What the proxy leaves of an engine's streams: vLLM's server asked directly and through `metaprobe serve`, in turn.
+"""Compares an engine's streams with and without the proxy: vLLM's server asked directly and through `metaprobe serve`,
+in turn.
 
     python -m research.engines.vllm_proxy --vllm PYTHON --out docs/measured/vllm_proxy.json
 

@@ -41,7 +41,8 @@ def main(vllm: str, out: Path) -> None:
 
 
 def measured(python: str, engine: str) -> dict[str, Any]:
-    """What one process measured. Raises `ClickException` with the end of what it said where it fails."""
+    """Returns the figures that one process measured. Raises `ClickException` with the end of its output where it
+    fails."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",

@@ -1,4 +1,4 @@
-"""What middleware and gate cost inside vLLM's own server: two servers, one with both, asked in turn; what it says.
+"""Measures the cost of middleware and gate inside vLLM's own server: two servers, one with both, asked in turn.
 
     python -m research.engines.vllm_server --vllm PYTHON --out docs/measured/vllm_server.json
 
@@ -169,7 +169,7 @@ def main(vllm: str, model: str, rounds: int, out: Path) -> None:
 
 
 def one_start(vllm: str, folder: str, rounds: int, out: Path) -> dict[str, Any]:
-    """What `measured` finds at two servers that are started for it: the same server is now faster, now slower."""
+    """Returns the figures of `measured` for two servers started for it: the same server is now faster, now slower."""
     logs = [out.with_suffix(f".{name}.log") for name in ("plain", "inside")]
     ports = [free_port(), free_port()]
     servers = [

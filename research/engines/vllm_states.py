@@ -41,8 +41,8 @@ def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32
 
 
 def compared(pairs: list[tuple[NDArray[np.float32], NDArray[np.float32]]]) -> dict[str, Any]:
-    """Of theirs and ours (T, layers, width) each: the lowest cosine of a layer in the mean over tokens, and the highest
-    where layers or tokens are one off."""
+    """Compares their states and ours (T, layers, width) by the lowest cosine of a layer in the mean over tokens, and by
+    the highest where layers or tokens are one off."""
     same = np.concatenate([cosine(a, b) for a, b in pairs]).mean(axis=0)
     layer = np.concatenate([cosine(a[:, 1:], b[:, :-1]) for a, b in pairs]).mean(axis=0)
     token = np.concatenate([cosine(a[1:], b[:-1]) for a, b in pairs]).mean(axis=0)

@@ -23,7 +23,7 @@ class Shown:
     """A figure of the report that the gallery shows."""
 
     pattern: str
-    """Of its file in the report's folder `figures`; the first that fits is taken."""
+    """Pattern of its file in the report's folder `figures`; the first that fits is taken."""
     title: str
     says: str
 

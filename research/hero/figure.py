@@ -82,7 +82,7 @@ def below(figures: dict[str, Any], rows: list[Row], folder: str) -> list[str]:
         f"Right: a blend of log-probabilities and hidden states beats stated confidence on {over} of {len(rows)} "
         f"model-task pairs, every control on {stands} of {len(pairs)} fully controlled ones."
     )
-    # What the picture is; what it shows stands below it, where a screen reader reads it as well.
+    # The alternative text names the picture. Its content stands below it, where a screen reader reads it as well.
     alt = "Reliability of stated confidence and of a learned score, and AUROC by model and task"
     return [
         f"![{alt}]({folder}figures/hero.svg)",
@@ -107,7 +107,7 @@ def svg(figures: dict[str, Any], rows: list[Row]) -> str:
 
 
 def legend() -> list[str]:
-    """What the colours mean, in both panels."""
+    """Returns the meaning of the colours, in both panels."""
     x, parts = 64, []
     for style, text in (
         ("explicit", "explicit: confidence that the model states"),

@@ -1,4 +1,4 @@
-"""What models state about their confidence, and what is learned from their log-probabilities, against what is right.
+"""Compares the confidence that models state, and what is learned from their log-probabilities, with what is right.
 
     python -m research.hero.measure
 

@@ -24,12 +24,12 @@ CONTROLS = (
     "dimension x level table",
     "run identity",
 )
-"""What is free, asked of the model itself, or read off the prompt or the run."""
+"""Controls that are free, asked of the model itself, or read off the prompt or the run."""
 JOINED = ("answer TF-IDF", "free signals joined", "words and log-probabilities")
 """No single numbers: of the smaller models measured by joined.py, where the answers are recorded."""
 MEASURED = Path(__file__).parent.parent.parent / "docs" / "measured" / "probes_joined.json"
 LARGER = MEASURED.parent / "states.json"
-"""What `research.states.measure` found, with all controls."""
+"""Figures of `research.states.measure`, with all controls."""
 Z = 1.96
 """97.5 % point of the normal distribution."""
 
@@ -91,7 +91,7 @@ def gain_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def says(rows: dict[str, Any]) -> list[str]:
-    """What the first table says of the blend, by the rule for beating controls."""
+    """Returns the sentences on the blend in the first table, by the rule for beating controls."""
     gains = {key.replace("/", ", "): gain_of(row) for key, row in rows.items()}
     ahead = {key: gain for key, gain in gains.items() if not gain["standing"]}
     by = sorted(gain["difference"][0] for gain in ahead.values())

@@ -1,4 +1,4 @@
-"""What docs/research/probes.md leads with: the blend beside the strongest single control of each row.
+"""Writes the head of docs/research/probes.md: the blend beside the strongest single control of each row.
 
     python -m research.hidden.headline
 
@@ -101,7 +101,7 @@ def answer(found: list[Gain]) -> str:
 
 
 def lead(found: list[Gain], accuracy: dict[str, float]) -> str:
-    """What holds, what does not, and where there was little to predict."""
+    """Says what holds, what does not, and where there was little to predict."""
     checked, others = ([gain for gain in found if gain.hardest == known] for known in (True, False))
     stand = sorted((gain for gain in checked if gain.stands), key=lambda gain: gain.gain)
     parts = [

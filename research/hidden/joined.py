@@ -84,7 +84,7 @@ def by_words(texts: list[str], y: Ints, rest: Ints, test: Ints) -> Floats:
 
 
 def row_of(run: Run) -> dict[str, Any] | None:
-    """What is free about the answer of a run; None where it is not labelled or has no log-probabilities."""
+    """Returns the free numbers of a run's answer; None where it is not labelled or has no log-probabilities."""
     answers = [call for call in run.calls if call.stage == "answer"]
     right = run.label("correct", answers[-1].id) if answers else None
     if right is None or answers[-1].logprobs is None or not len(answers[-1].logprobs):

@@ -1,4 +1,4 @@
-"""What distinguishes right from wrong answers, per model and task: collects, writes docs/research/probes.md.
+"""Measures how right and wrong answers differ, per model and task: collects, writes docs/research/probes.md.
 
     python -m research.hidden.measure collect --models MODELS --data DATA
     python -m research.hidden.measure measure
@@ -105,7 +105,7 @@ def stated_command(runs: Path) -> None:
         if "methods" not in row or not store.is_dir():
             continue
         table = answer_table(RunStore(store))
-        # What was recorded leaves out a handful of the answers that were measured.
+        # A handful of the measured answers is not recorded.
         if abs(len(table) / row["n"] - 1) > 0.01 or abs(float(table.y.mean()) - row["accuracy"]) > 0.01:
             raise click.ClickException(f"{store} holds other answers than those that were measured as {key}")
         found = stated_calibration(table.y, table.stated_confidence, cluster_weights(list(table.groups)))
@@ -118,7 +118,7 @@ def stated_command(runs: Path) -> None:
 @click.argument("name")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out/probes"))
 def efficiency_command(name: str, out: Path) -> None:
-    """What `metaprobe compare` says of a store's metacognitive efficiency."""
+    """Stores the metacognitive efficiency of a store as `metaprobe compare` reports it."""
     report = out / f"report-{name}"
     subprocess.run(
         [sys.executable, "-m", "metaprobe.cli", "compare", str(out / name), "--out", str(report)], check=True
@@ -162,7 +162,7 @@ def page_command() -> None:
 
 
 def speed() -> list[str]:
-    """What the two speed benchmarks found, where they were run."""
+    """Returns the figures of the two speed benchmarks, where they were run."""
     lines = []
     folder = FIGURES.parent
     if (folder / "probes_speed.json").exists():

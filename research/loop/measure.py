@@ -40,7 +40,7 @@ FLOOR = 0.15
 """Added to the wish for a label, so that sure answers are drawn as well."""
 RECALIBRATED = (50, 100, 200)
 DRAWS = 50
-"""Of labels."""
+"""Number of draws of labels."""
 DAY, REFERENCE, BEFORE, AFTER = 100, 500, 1000, 2000
 """Answers a day; of the baselines' reference; before and after the change."""
 LABELLED = 0.1
@@ -184,7 +184,7 @@ def recalibration(data: Path, only: str) -> None:
 
 
 def _moved(labelled: Traffic, score: Floats) -> Floats:
-    """What `recalibrate` makes of scores."""
+    """Returns the scores after `recalibrate`."""
     fit = fit_scale(_log_odds(labelled.score), labelled.y, np.full(len(labelled), "m"))
     return sigmoid(fit.weights[0] * _log_odds(score) + fit.rates.mean)
 

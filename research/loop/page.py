@@ -42,7 +42,8 @@ def page_command() -> None:
 
 
 def coverage(found: dict[str, Any]) -> list[str]:
-    """Of each shift the coverage of the three intervals, uniform and active, with the lowest over the label counts."""
+    """Returns, for each shift, the coverage of the three intervals, uniform and active, with the lowest over the label
+    counts."""
     rows = []
     cells: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in found["coverage"]:

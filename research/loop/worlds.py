@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 QUANTISED = Path("recorded", "quantised")
 """Stores of models whose weights were quantised further, as `research.loop.quantised` records them."""
 FREE = "total"
-"""What the bundled predictor begins with: the total log-probability over the root of the length."""
+"""Score that the bundled predictor begins with: the total log-probability over the root of the length."""
 CONSISTENCY = "math_sampling_uncertainty5"
 
 

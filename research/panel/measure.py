@@ -1,4 +1,4 @@
-"""What a panel is worth on questions that it has not learned from: samples of one model, answers of several agents.
+"""Measures a panel on questions that it has not learned from: samples of one model, answers of several agents.
 
     python -m research.panel.measure measure [--data DATA]
     python -m research.panel.measure page
@@ -59,7 +59,7 @@ POOLS: Mapping[str, tuple[str, int | None]] = {
 
 @click.group()
 def main() -> None:
-    """What a panel is worth."""
+    """Measures what a panel is worth."""
 
 
 @main.command()

@@ -55,9 +55,9 @@ class Association:
     best: tuple[FeatureScore, ...]
     """The strongest first, either sign; empty where the target does not vary."""
     held_out: float
-    """Of the best feature where it was not chosen: chosen on one half of the essays, measured on the other; the mean of
-    both ways. An AUROC for `critical`, else rho, turned so that the direction seen when choosing is positive. nan where
-    a half does not vary."""
+    """Association of the best feature where it was not chosen: chosen on one half of the essays, measured on the other;
+    the mean of both ways. An AUROC for `critical`, else rho, turned so that the direction seen when choosing is
+    positive. nan where a half does not vary."""
 
 
 def feature_associations(
@@ -72,7 +72,7 @@ def feature_associations(
     rows = []
     for key, members in debated_arguments(runs).items():
         given = [row for row in members if row.call.logprobs is not None and len(row.call.logprobs)]
-        # What a checkpoint said follows from these very features.
+        # Labels by a checkpoint are left out, because they follow from these very features.
         judged = {name for row in given for name in row.labels if name[0].partition(":")[0] in (JUDGE, PROGRAM)}
         targets = sorted(name for name in judged if name[1] in (*ORDINAL, CRITICAL))
         if not targets:
@@ -114,7 +114,8 @@ class _Data:
         return float(self._scores(x[there, None], y[there])[0])
 
     def _scores(self, X: Floats, y: Floats) -> Floats:
-        """Of columns without NaN, from one ranking of each: rho is the correlation of ranks, AUROC their rank sum."""
+        """Scores columns without NaN from one ranking of each: rho is the correlation of ranks, AUROC their rank
+        sum."""
         n = len(y)
         if n < 3 or np.ptp(y) == 0:
             return np.full(X.shape[1], np.nan)

@@ -21,7 +21,7 @@ class Control:
     """A difference of ours that the same claim has to survive, in the form of the number it belongs to."""
 
     name: str
-    """What is put in the place of what the claim is about."""
+    """Name of what takes the place of the claim's subject."""
     here: tuple[float, float, float]
     """Estimate, low, high."""
     orders: tuple[float, float] | None = None
@@ -36,20 +36,21 @@ class Figure:
     """Table or section of the paper."""
     what: str
     paper: str
-    """As the paper gives it, with its unit."""
+    """Number as the paper gives it, with its unit."""
     here: tuple[float, float, float] | None
     """Estimate, low, high; None where nothing can be taken over."""
     n: int = 0
     form: str = "number"
     """`percent` of a share, `points` of a difference of shares, `difference`, `count` without interval, or `number`."""
     sign: int = 0
-    """Of a difference in the paper, 1 or -1: a claim that ours confirms, contradicts or leaves open."""
+    """Sign of a difference in the paper, 1 or -1: a claim that ours confirms, contradicts or leaves open."""
     orders: tuple[float, float] | None = None
     """The smallest and the largest of a single order of the items; None where nothing was run in an order."""
     controls: tuple[Control, ...] = ()
-    """Of a claim: it holds only if it survives each."""
+    """Controls of a claim: it holds only if it survives each."""
     same: str = ""
-    """Of a claim without controls: what both sides share, so that only what is claimed can make the difference."""
+    """Names, for a claim without controls, what both sides share, so that only what is claimed can make the
+    difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ def counted(where: str, what: str, paper: str, count: int) -> Figure:
 def section_of(
     paper: dict[str, Any], runs: Sequence[Run], *, nothing: str = "", models: str = "", **more: Any
 ) -> Section:
-    """What is the same for every paper. `nothing`: what is said where no run is recorded, and of whose models."""
+    """Makes the parts that are the same for every paper. `nothing`: the text where no run is recorded, and of whose
+    models."""
     models = ", ".join(sorted({call.model for run in runs for call in run.calls})) or models
     task = f"{paper['task']}." if paper.get("task") else ""
     doubts = (*paper.get("contradictions", ()), *paper.get("unclear", ()), *paper.get("notes", ()))

@@ -37,7 +37,7 @@ SAME = "the same agents, prompts and items in the same order; only {} differs"
 
 @lru_cache
 def controls() -> dict[str, Floats]:
-    """What the full system has to beat: name -> right or wrong (orders, items)."""
+    """Returns the answers that the full system has to beat: name -> right or wrong (orders, items)."""
     world = every_agent()
     plain = without_signal(world)
     dealt = world.play(lambda order: shuffled_within(world, world.stated, order))
@@ -146,7 +146,7 @@ def ablations(paper: dict[str, Any]) -> list[Figure]:
         figures.append(over_orders("table IV", f"{name}: accuracy", f"{theirs[0]}%", without.accuracy()))
         loss = without.gain_over(series(FULL))
         what = f"{name}, against the full system"
-        # What a part adds may be no more than knowing the best agent, which is to be had without the system.
+        # The gain of a part may be no more than knowing the best agent, which is to be had without the system.
         against = {key: negative(value) for key, value in over_controls().items()}
         same = "" if variant == "no-delegation" else SAME.format(name.removeprefix("w/o "))
         figures.append(claim("table IV", what, theirs[1], loss, controls=against, same=same))

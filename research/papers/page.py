@@ -163,7 +163,7 @@ def claims(found: dict[str, Any]) -> list[str]:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """What may be said of a claim: it stands only if its controlled differences do, and every order."""
+    """Says what holds of a claim: it stands only if its controlled differences do, and every order."""
     side = side_of(row, row)
     if side == 0:
         return "undecided"

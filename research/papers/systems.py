@@ -1,4 +1,4 @@
-"""What each paper's numbers come to on the recorded runs, for research/papers/page.py. A function a paper."""
+"""Compares each paper's numbers with the recorded runs, for research/papers/page.py. A function a paper."""
 
 import dataclasses
 import json
@@ -188,7 +188,8 @@ def over_ablations(runs: Sequence[Run], chains: Sequence[Run], paper: dict[str, 
 
 
 def drop_ins(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
-    """What a raw critique, a monitor and a control agent add to a chain of thought, in points; theirs on TruthfulQA."""
+    """Returns the points that a raw critique, a monitor and a control agent add to a chain of thought; theirs on
+    TruthfulQA."""
     plain = [run for run in runs if run.variant == "plain"]
     alone = paper["table 1"]["zero-shot-cot"][0]
     reached = {

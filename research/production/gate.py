@@ -1,4 +1,4 @@
-"""What the streaming gate sees and saves on the recorded runs, into docs/research/production.md.
+"""Measures what the streaming gate sees and saves on the recorded runs, into docs/research/production.md.
 
     python -m research.production.gate measure
     python -m research.production.gate page
@@ -40,7 +40,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "Qwen2.5-Coder-1.5B, MetaCog-Eval, 700 items": ("metacog-every-agent", "gamma"),
     "Qwen2.5-Coder-0.5B, GSM8K, 200 problems, answers of Self-Refine": ("gsm8k-self-refine", ""),
 }
-"""What is measured -> store in recorded/, and agent."""
+"""Name of a measurement -> store in recorded/, and agent."""
 RATES = (0.05, 0.1, 0.2, 0.3)
 
 
@@ -68,7 +68,7 @@ def measured(store: str, agent: str) -> dict[str, Any]:
 
 
 def by_the_mean(store: str, agent: str) -> dict[str, Any]:
-    """What the same recipe stops by the mean log-probability alone: it stays at the first step at every look.
+    """Measures the same recipe with the mean log-probability alone: it stays at the first step at every look.
 
     Shares of the good and of the bad answers that are stopped, of both gates, and their difference, by the rate.
     """
@@ -153,7 +153,7 @@ def gate_markdown(report: GateReport) -> str:
 
 
 def beside_the_mean(found: dict[str, Any]) -> list[str]:
-    """What the same recipe stops that stays at the mean."""
+    """Compares with the same recipe that stays at the mean."""
     rows = []
     for alpha, shares in found.items():
         cells = []

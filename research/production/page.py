@@ -50,7 +50,7 @@ def prediction(found: dict[str, Any]) -> list[str]:
 
 
 def serving(found: dict[str, Any]) -> list[str]:
-    """What a proxy costs, beside an upstream that answers at once."""
+    """Returns the cost of a proxy, beside an upstream that answers at once."""
     rows = [
         [
             "yes" if row["stream"] else "no",

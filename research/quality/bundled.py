@@ -1,4 +1,5 @@
-"""What the recipe of `bundled:quality` knows beyond its controls, pooled and within runs; docs/research/bundled.md.
+"""Measures what the recipe of `bundled:quality` knows beyond its controls, pooled and within runs;
+docs/research/bundled.md.
 
     python -m research.quality.bundled measure      # out-of-fold scores of the recorded runs: minutes of one core
     python -m research.quality.bundled page         # writes the table from docs/measured/bundled_controls.json

@@ -101,6 +101,6 @@ def maybe_signed(value: Packed | None) -> str:
 
 
 def verdict(difference: Packed) -> str:
-    """What an interval of a difference says of "it is above 0"."""
+    """Says whether the interval of a difference lies above 0."""
     _, low, high = difference
     return "holds" if low > 0 else "does not hold" if high < 0 else "undecided"

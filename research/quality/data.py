@@ -26,9 +26,10 @@ Row = Mapping[str, Any]
 Labels = NDArray[np.int64]
 
 HALLUCINATED_SHARE = 0.3
-"""Of the characters: above it an answer counts as mostly hallucinated. Near the median; fixed before any fit."""
+"""Share of the characters above which an answer counts as mostly hallucinated. Near the median; fixed before any
+fit."""
 TOP_LEVEL = 3.0
-"""Of a judge's dimension: what counts as good. The paper's judge gives it in 77 to 93 % of the responses."""
+"""Level of a judge's dimension that counts as good. The paper's judge gives it in 77 to 93 % of the responses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,14 +38,14 @@ class DataSet:
 
     name: str
     what: str
-    """What y = 1 means, and where answers and labels are from."""
+    """Says what y = 1 means, and where answers and labels are from."""
     evidence: Evidence
     domains: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     """Name of a division ("model", "task") -> the part each answer is in: each part is left out in turn."""
     ordinal: NDArray[np.float64] | None = None
     """The graded target behind y, where there is one."""
     alternatives: NDArray[np.object_] | None = None
-    """Of each answer the likeliest tokens' log-probabilities (T, k), where they were recorded."""
+    """Log-probabilities of the likeliest tokens of each answer (T, k), where they were recorded."""
 
     @property
     def runs(self) -> NDArray[np.str_]:

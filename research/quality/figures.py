@@ -59,7 +59,7 @@ Strata = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """What the folds of one data set gave."""
+    """Holds the results of the folds of one data set."""
 
     of: DataSet
     judged: Mapping[str, Judged]
@@ -143,7 +143,7 @@ def figures(found: Measured, *, seed: int = 0, on_step: Callable[[str], None]) -
 
 
 def about(of: DataSet) -> Figures:
-    """What was measured on."""
+    """Describes the data set that was measured."""
     table = of.evidence.table
     return {
         "what": of.what,
@@ -194,7 +194,7 @@ def by_run(found: Measured) -> Figures:
 
 
 def chosen_features(found: Measured) -> Figures:
-    """What each fold chose on its learning rows."""
+    """Counts the features that the folds chose on their learning rows."""
     evidence = found.of.evidence
     chosen = {}
     for method in rivals(evidence.table):

@@ -1,4 +1,4 @@
-"""What log-probabilities say of an answer's quality, on every data set there is; writes docs/research/quality.md.
+"""Measures what log-probabilities say of an answer's quality, on every data set; writes docs/research/quality.md.
 
     python -m research.quality.measure measure --data DATA [NAME ...]
     python -m research.quality.measure page
@@ -36,7 +36,7 @@ OPEN: dict[str, Callable[[Path], list[DataSet]]] = {
 BETWEEN = ("token_logprobs_qa", "metacog-every-agent", "gsm8k, Qwen2.5-Coder-0.5B", "creak-metacrit")
 DEBATES = "debates"
 NEEDS = {"sets": " --data DATA", "between": " --data DATA", DEBATES: ""}
-"""What the command that makes a section again needs besides its name."""
+"""Options that the command needs besides its name to make a section again."""
 
 
 @click.group()

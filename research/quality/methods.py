@@ -72,7 +72,7 @@ class SingleFeature:
     fitted: bool = True
 
     def columns(self, names: Sequence[str]) -> list[int]:
-        """Of the features it may choose from."""
+        """Returns the columns of the features that the method may choose from."""
         return [i for i, name in enumerate(names) if "." in name and name.split(".")[0] in self.windows]
 
     def choose(self, evidence: Evidence, rows: Rows) -> tuple[int, float]:
@@ -245,7 +245,7 @@ class WeprRegression:
     """
 
     alternatives: NDArray[np.object_]
-    """Of each answer, (T, k)."""
+    """Log-probabilities of the alternatives of each answer, (T, k)."""
     name: str = WEPR
     family: Family = "log-probability"
     fitted: bool = True
@@ -334,7 +334,8 @@ def prefix_trees(k: int) -> SteadyTrees:
 
 
 def travellers(table: AnswerTable) -> list[Method]:
-    """What is tried out of its domain: quick to fit, and the mean log-probability beside it."""
+    """Returns the methods that are tried out of their domain: quick to fit, and the mean log-probability beside
+    them."""
     return [method for method in rivals(table) if method.name in (MEAN_LOGPROB, STEADY, TERMS)]
 
 

@@ -58,7 +58,7 @@ ORDER = (
     TERMS_RUN,
     BLEND_RUN,
 )
-"""Of the rows of a table of methods."""
+"""Order of the rows of a table of methods."""
 AIM = 0.80
 QA = "token_logprobs_qa"
 DEBATE_STORES = {"asap-debate": "zero-shot", "asap-debate-scaffold": "scaffold"}
@@ -100,7 +100,7 @@ def every_set(sets: Figures) -> Lines:
 
 
 def setting(sets: Figures) -> Lines:
-    """What was measured on, and by which command."""
+    """Says which data were measured, and by which command."""
     rows = [
         [
             name,
@@ -356,7 +356,7 @@ def debate(found: Figures | None, way: str) -> Lines:
 
 
 def commonest(chosen: Sequence[str]) -> str:
-    """What the folds chose, how often."""
+    """Says which features the folds chose, and how often."""
     counts = {name: chosen.count(name) for name in dict.fromkeys(chosen)}
     return ", ".join(f"`{name}` ({n})" for name, n in sorted(counts.items(), key=lambda pair: -pair[1]))
 

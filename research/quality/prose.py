@@ -1,4 +1,4 @@
-"""What docs/research/quality.md and its further tables say in words; research/quality/page.py adds the tables."""
+"""Writes the sentences of docs/research/quality.md and its further tables; research/quality/page.py adds the tables."""
 
 MEAN, TREES, STEADY = "mean log-probability", "LightGBM on logprobs", "LightGBM held back"
 TERMS, TERMS_RUN, BLEND_RUN = "logistic on six terms", "logistic on six terms + run", "blend + run"

@@ -19,7 +19,7 @@ from metaprobe.records.reading import as_list, fields
 from metaprobe.records.response import ParsedResponse
 
 RANKS = 15
-"""What the published detectors were fitted with."""
+"""Number of ranks that the published detectors were fitted with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Wepr:
     """A fitted WEPR detector."""
 
     coefficients: tuple[float, ...]
-    """Of the k means, then of the k maxima: scikit-learn's `coef_[0]`."""
+    """Coefficients of the k means, then of the k maxima: scikit-learn's `coef_[0]`."""
     intercept: float
 
     def __post_init__(self) -> None:
@@ -105,13 +105,14 @@ def _direct(response: object) -> NDArray[np.float64] | None:
             return None
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
-    # What is odd about a number is reported by the slow way.
+    # The slow way reports what is odd about a number.
     table: NDArray[np.float64] = flat.reshape(-1, width)
     return table if flat.max() <= 0 and flat.min() > -np.inf else None
 
 
 def _parsed(response: object) -> NDArray[np.float64]:
-    """As `_direct`, of any response; m is what the token with the fewest has, and tokens with none are left out."""
+    """Does the same as `_direct` for any response; m is the lowest count of a token, and tokens without are left
+    out."""
     parsed = parse_response(response)
     if parsed.top_fault:
         raise InvalidResponse(parsed.top_fault)

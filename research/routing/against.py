@@ -18,7 +18,7 @@ class Against:
     """A way of routing minus one control, on the same questions."""
 
     difference: Interval
-    """Of the mean score, 95 %, by a bootstrap over groups."""
+    """Difference of the mean score, 95 %, by a bootstrap over groups."""
     p: float
     """Two-sided, of the difference taken as normal with the bootstrap's standard error."""
     p_holm: float
@@ -52,6 +52,6 @@ def against(mine: Floats, controls: Mapping[str, Floats], weights: NDArray[np.in
 
 
 def _standard_error(values: Floats, weights: NDArray[np.integer]) -> float:
-    """Of the mean of `values` (n,), over the resamples; 0 where they are all the same."""
+    """Returns the standard error of the mean of `values` (n,), over the resamples; 0 where they are all the same."""
     means = resample_values(lambda weight: weight @ values / weight.sum(axis=1), weights)
     return float(means.std()) if np.ptp(values) else 0.0

@@ -17,11 +17,11 @@ from metaprobe.records.types import Run
 ROOT = Path(__file__).parent.parent.parent
 CHARS_PER_TOKEN = 4
 GUESSED_TOKENS = 200
-"""Of an answer whose length is not recorded."""
+"""Tokens assumed for an answer whose length is not recorded."""
 USD_PER_BILLION = 0.02
 """Assumed price of a million tokens for each billion of a model's parameters, where a source has no prices."""
 MODELS = 12
-"""Of the 83 on MMLU-Pro."""
+"""Number of models taken of the 83 on MMLU-Pro."""
 PARAMETERS = {"alpha": 0.135, "beta": 0.5, "gamma": 1.5}
 """Billions, of the agents of recorded/metacog-every-agent."""
 
@@ -95,7 +95,7 @@ def mmlu_pro(data: Path, confidence: str) -> list[QuestionOutcomes]:
 
 
 def billions(model: str) -> float | None:
-    """Of parameters, as the name says; all of them in a mixture of experts."""
+    """Returns the billions of parameters that the name gives; all of them in a mixture of experts."""
     found = re.search(r"(?:^|[-_])(\d+)x(\d+(?:\.\d+)?)B|(?:^|[-_])(\d+(?:\.\d+)?)[Bb](?:[-_]|$)", model)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What asking by a panel is worth beside every simple way; measures, and writes docs/research/routing.md.
+"""Measures what asking by a panel is worth beside every simple way, and writes docs/research/routing.md.
 
     python -m research.routing.measure measure --data DATA [SET ...]
     python -m research.routing.measure page

@@ -37,7 +37,7 @@ MODELS = ("qwen-coder-1.5b", "qwen-coder-0.5b")
 ALTERNATIVES = 5
 LAYERS = "every:2"
 POSITIONS = ("prompt_last", "answer_mean", "before_exact", "answer_last")
-"""What `metaprobe extract` reads again for the probes, of the calls at stage `answer`."""
+"""Positions that `metaprobe extract` reads again for the probes, of the calls at stage `answer`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ ITEMS: Mapping[str, Callable[[Path], list[Item]]] = {
     "arithmetic": lambda data: sums(),
     "mmlu": lambda data: short("mmlu", data),
     "triviaqa": lambda data: [one for one in spread("factual-qa", data) if one.dimension == "triviaqa"],
-    # Of the ambiguous ones the 1.5B coder had 1 in 40 right: their condition alone would tell right from wrong.
+    # The ambiguous ones are left out: the 1.5B coder had 1 in 40 right, so the condition alone would tell right from
+    # wrong.
     "bbq": lambda data: [one for one in short("bbq", data) if one.level == "disambig"],
     "metacog-eval": lambda data: load_task("metacog-eval", limit=MOST),
     "gsm8k": lambda data: spread("gsm8k", data, "train"),

@@ -87,7 +87,7 @@ has not seen; with these it is not."""
 FAMILIES = " ".join(f"recorded/breadth/{model}" for model in ("smollm2-135m", "qwen-coder-0.5b", "qwen-coder-1.5b"))
 """Answers to 57 small families of tasks, asked for directly and with working."""
 DEBATE = "recorded/asap-debate-scaffold --stage argument --label-source program --target critical"
-"""What a program finds in the debates' arguments. What the small judge says of them is no better than chance to learn
+"""Faults that a program finds in the debates' arguments. The small judge's grades are no better than chance to learn
 (docs/research/quality.md), so that a checkpoint of its grades would be worth nothing."""
 PRICES = "recorded/prices.json"
 """Assumed: 0.02 US dollars for a million tokens and each billion of a model's parameters."""
@@ -95,8 +95,8 @@ AGENTS = {"alpha": "smollm2-135m", "beta": "qwen-coder-0.5b", "gamma": "qwen-cod
 """Agent of the recorded MetaCogAgent runs -> its model."""
 
 LAYERS_OF_TRAVEL = {"smollm2-135m": "every:3", "qwen-coder-0.5b": "16"}
-"""Of the 0.5B coder the layer that all eight parts chose among every fourth, each without its own tasks
-(docs/research/travel.md), so that its figures are those of the choice."""
+"""Layers that the probes read. For the 0.5B coder all eight parts, each without its own tasks, chose this layer among
+every fourth (docs/research/travel.md), so that its figures are those of the choice."""
 
 COMMANDS = {
     "quality": f"train quality {ANSWERS} {SHORT} {FAMILIES} --target correct --new-tasks --raw-graph",
@@ -170,7 +170,7 @@ def run(command: str) -> None:
 
 
 def write_table() -> None:
-    """What is bundled, into docs/research/bundled.md."""
+    """Writes the table of bundled checkpoints into docs/research/bundled.md."""
     write(PAGE, "bundled", table({name: load_checkpoint(FOLDER / name).manifest for name in bundled_names()}))
 
 
@@ -201,7 +201,7 @@ def table(manifests: Mapping[str, Manifest]) -> list[str]:
 
 
 def ceilings(manifests: Mapping[str, Manifest]) -> list[str]:
-    """Of each probe: what it reaches, what the luckiest choice of layer and position would, and a control."""
+    """Returns, for each probe, its result, the result of the luckiest layer and position, and a control."""
     lines = []
     for name, manifest in manifests.items():
         details = {audit: one.detail for audit, one in manifest.audits.items()}
@@ -237,7 +237,7 @@ def ceilings(manifests: Mapping[str, Manifest]) -> list[str]:
 
 
 def notes(manifests: Mapping[str, Manifest]) -> list[str]:
-    """What has to be known of the table's columns."""
+    """Explains the table's columns."""
     turned = [f"`{name}`" for name, one in manifests.items() if HIGH_IS_BAD & {output.name for output in one.outputs}]
     if not turned:
         return []

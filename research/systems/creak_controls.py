@@ -1,4 +1,4 @@
-"""What MetaCrit's answers to true-or-false claims have to beat: for systems.py and reproduction.py.
+"""Makes the controls for MetaCrit's answers to true-or-false claims, for systems.py and reproduction.py.
 
 A small model often ends without a readable answer, which counts as wrong: a stage that merely repairs the form gains by
 that. And a claim is true or false, so an answer that never reads it is right half of the time.

@@ -19,7 +19,7 @@ CONTESTED = ROOT / "docs" / "measured" / "contested.json"
 
 
 def measure_whole(store: Path) -> None:
-    """What is compared with people's grades, of runs that still have both."""
+    """Measures runs that still have both: answers, and people's grades to compare them with."""
     runs = [run for run in RunStore(store).runs(hidden=False) if run.item.gold]
     if not runs:
         raise click.ClickException(f"{store} holds no runs with grades by people beside them")

@@ -33,7 +33,7 @@ def paper_of(name: str) -> dict[str, Any]:
 
 
 def about(runs: Sequence[Run]) -> Lines:
-    """What was run: models, items, tokens."""
+    """Describes the runs: models, items, tokens."""
     models = sorted({f"{call.model} ({call.model_dtype})" for run in runs for call in run.calls})
     tokens = sum(call.usage.completion_tokens for run in runs for call in run.calls)
     read = sum(call.usage.prompt_tokens for run in runs for call in run.calls)

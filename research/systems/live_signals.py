@@ -41,7 +41,7 @@ from research.systems.metacog_orders import Floats, Series, compared, share, spr
 from research.systems.metacog_replays import ORDERS
 
 PROMISED = FlagOptions(catch=0.9)
-"""What the stored threshold flags in the measured figures: below it lie, on average, 90 % of the wrong answers."""
+"""Flags of the measured figures' stored threshold: below it lie, on average, 90 % of the wrong answers."""
 FIGURES = ROOT / "docs" / "measured" / "live_signals.json"
 EXPLICIT, IMPLICIT, BOTH = "explicit", "implicit", "both"
 
@@ -219,7 +219,7 @@ def section(figures: dict[str, Any]) -> list[str]:
 
 
 def verdicts(figures: dict[str, Any]) -> str:
-    """What the gains allow to be said of each signal."""
+    """Says what the gains allow to be claimed of each signal."""
     parts = []
     for name, found in figures["gains"].items():
         strongest = found["controls"][0]
@@ -243,7 +243,7 @@ def apart(found: dict[str, Any]) -> str:
 
 
 def sentence(figures: dict[str, Any]) -> str:
-    """What the guide says of it."""
+    """Returns the guide's sentence on the signals."""
     accuracy = {row["name"]: row["accuracy"] for row in figures["rows"]}
     found = figures["gains"][IMPLICIT]
     strongest = found["controls"][0]

@@ -1,4 +1,4 @@
-"""What a loop (evaluate, refine, verify) adds to the answer that it began with: for systems.py and reproduction.py.
+"""Measures what a loop (evaluate, refine, verify) adds to its first answer, for systems.py and reproduction.py.
 
 Two systems whose loops are compared may differ in the prompt that makes the first answer, and then their final answers
 differ for that reason alone. So each is held against its own first answer, paired on the problem, and the difference of
@@ -31,9 +31,9 @@ class Loop:
     ids: tuple[str, ...]
     groups: tuple[str, ...]
     first: Floats
-    """Of the answer that was there before the loop began."""
+    """Correctness of the answer that was there before the loop began."""
     final: Floats
-    """Of the answer that was returned."""
+    """Correctness of the answer that was returned."""
 
     def on(self, ids: Set[str]) -> "Loop":
         """The same on these problems only."""
@@ -42,7 +42,7 @@ class Loop:
         return Loop(names, groups, self.first[kept], self.final[kept])
 
     def gain(self) -> Interval:
-        """What the loop adds to its own first answer."""
+        """Returns what the loop adds to its own first answer."""
         return self.mean(self.final - self.first)
 
     def mean(self, values: Floats) -> Interval:
@@ -93,7 +93,8 @@ def over_in_first(ours: Loop, others: Loop) -> Interval:
 
 
 def controls(ours: Loop, others: Loop, same_prompt: Loop | None) -> dict[str, Interval]:
-    """What `ours` over `others` has to survive: name -> difference. `same_prompt`: `others` begun with our prompt."""
+    """Returns the differences that `ours` over `others` has to survive, by name. `same_prompt`: `others` begun with our
+    prompt."""
     found = {
         "its own first answer": ours.gain(),
         "what the loop adds to the own first answer, in both": over_in_gain(ours, others),

@@ -1,4 +1,4 @@
-"""What a learned signal in MetaCogAgent has to beat: constants, the best agent, votes, and itself, shuffled.
+"""Makes the controls of a learned signal in MetaCogAgent: constants, the best agent, votes, and itself, shuffled.
 
 For live_signals.py and reproduction_metacogagent.py. The items are halved by group; whatever a control knows of an item
 (how often an agent is right, which agent is the best) is taken from the other half, as what a checkpoint knows is.
@@ -44,7 +44,7 @@ class World:
         self.agents, self.right, self.stated = matrix.agents, matrix.correct, matrix.confidence
         self.half = np.array([half_of(run.item) for run in self.runs])
         self.dimension = np.array([read_classification(run) or UNKNOWN for run in self.runs])
-        """As the classifier has it: all that the system itself knows of a new question."""
+        """Dimension that the classifier gives: all that the system itself knows of a new question."""
         self._place = {run.item.id: place for place, run in enumerate(self.runs)}
 
     def play(

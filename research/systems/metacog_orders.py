@@ -68,7 +68,7 @@ class Series:
         return np.array([item.level == level for item in self.items])
 
     def accuracy(self, keep: ArrayLike = True) -> OverOrders:
-        """Of the final answers, over the items of this mask."""
+        """Returns the accuracy of the final answers, over the items of this mask."""
         return share(self._kept(self.outcome, keep), self.weights)
 
     def share_asked(self, keep: ArrayLike = True) -> OverOrders:

@@ -86,14 +86,14 @@ class RenderedOnce:
         self._filled: dict[tuple[object, ...], tuple[Message, ...]] = {}
 
     def messages(self, name: str, **slots: str) -> tuple[Message, ...]:
-        """As `Prompts.messages`."""
+        """Renders a prompt as `Prompts.messages` does."""
         key = (name, *slots.items())
         if key not in self._filled:
             self._filled[key] = self._prompts.messages(name, **slots)
         return self._filled[key]
 
     def entries(self, name: str) -> tuple[str, ...]:
-        """As `Prompts.entries`."""
+        """Lists entries as `Prompts.entries` does."""
         if name not in self._lists:
             self._lists[name] = self._prompts.entries(name)
         return self._lists[name]
@@ -103,7 +103,7 @@ class FoundOnce(ReplayLLM):
     """The recorded calls, each looked up once."""
 
     async def complete(self, request: Request) -> Call:
-        """As `ReplayLLM.complete`; no two recorded calls of a run asked the same."""
+        """Answers as `ReplayLLM.complete` does; no two recorded calls of a run asked the same."""
         known: dict[tuple[object, ...], Call] = self.__dict__.setdefault("_found", {})
         key = (request.messages, request.sampling)
         if key not in known:

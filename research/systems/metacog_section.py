@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def measured() -> dict[str, Any]:
-    """What the section shows. All but the recorded variant are replayed from it."""
+    """Returns the figures of the section. All variants but the recorded one are replayed from it."""
     world, full = every_agent(), series(FULL)
     alone = {f"{agent} alone": right for agent, right in zip(world.agents, world.right.T, strict=True)}
     alone |= without_signal(world)

@@ -1,4 +1,4 @@
-"""What a predictor is worth on models and tasks that it was not made on, and what labels of these add.
+"""Measures a predictor on models and tasks that it was not made on, and the gain from labels of these.
 
     python -m research.travel.measure strangers --data DATA   # one model left out, one task left out
     python -m research.travel.measure curve --data DATA       # 50 to 2,842 labels: minutes
@@ -45,7 +45,7 @@ RANKS = "mu_shroom"
 
 @click.group()
 def main() -> None:
-    """What travels."""
+    """Measures what travels."""
 
 
 data_option = click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
@@ -223,7 +223,7 @@ def shown(found: Interval) -> list[float]:
 @main.command()
 @data_option
 def curve(data: Path) -> None:
-    """What so many labels of the new models and tasks buy, of six ways to use them."""
+    """Measures the gain from growing numbers of labels of the new models and tasks, for six ways to use them."""
     theirs = others(data)
     answers = theirs.rows(theirs.source == CURVE_SET)
     ours = recorded(ROOT)

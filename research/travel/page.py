@@ -50,7 +50,8 @@ def interval(values: list[float], style: str = "+.3f") -> str:
 
 
 def powers(found: dict[str, Any]) -> list[str]:
-    """Of each power of the length: mean AUROC over runs, and its gain over the shipped one, by length and source."""
+    """Returns, for each power of the length, the mean AUROC over runs, and its gain over the shipped one, by length and
+    source."""
     shipped = found["powers"].index(SHIPPED)
     head = ["answers", "runs", "drawn", f"{SHIPPED:g}, as shipped"]
     head += [{0.0: "0, the total", 1.0: "1, the mean"}.get(p, f"{p:g}") for p in found["powers"] if p != SHIPPED]
@@ -70,7 +71,8 @@ def powers(found: dict[str, Any]) -> list[str]:
 
 
 def samples(found: dict[str, Any]) -> list[str]:
-    """Of each number: AUROC over all samples, gain over the scaled total, and AUROC among the samples of a problem."""
+    """Returns, for each number, AUROC over all samples, gain over the scaled total, and AUROC among the samples of a
+    problem."""
     lines = []
     for kind, one in found.items():
         lines += [
@@ -173,7 +175,7 @@ def sets(found: dict[str, Any]) -> list[str]:
 
 
 def curve(found: dict[str, Any]) -> list[str]:
-    """What so many labels buy."""
+    """Returns the gain from growing numbers of labels."""
     rows = []
     for count in sorted(found["counts"], key=int):
         cells = found["counts"][count]

@@ -27,9 +27,10 @@ STORES = {"qwen-coder-0.5b": "gsm8k-samples", "qwen-coder-1.5b": "gsm8k-samples-
 FREE = "scaled total"
 MEAN, LENGTH = "mean log-probability", "length, shorter is surer"
 FREE_NUMBERS = (FREE, MEAN, "lowest log-probability", LENGTH, "not cut")
-"""What a sample says of itself, without the others of its problem."""
+"""Numbers that a sample has without the others of its problem."""
 CUT_LAST = (FREE, MEAN)
-"""Of these also with every cut sample behind all others: what whoever looks at the finish reason first would take."""
+"""Numbers that are also tried with every cut sample behind all others, as a user who first looks at the finish reason
+would."""
 OTHERS = (1, 3, 7, 15)
 """How many other samples are asked for their agreement."""
 Floats = NDArray[np.float64]
@@ -94,7 +95,8 @@ def measure(store: Path, *, whole: bool) -> dict[str, Any]:
 
 
 def load(store: Path) -> list[dict[str, Any]]:
-    """Of each sample: its problem, whether it is right, whether it was cut, and its numbers, high where sure."""
+    """Returns, for each sample, its problem, whether it is right, whether it was cut, and its numbers, high where
+    sure."""
     found = []
     for run in RunStore(store).runs(hidden=False):
         calls = [call for call in run.calls if call.stage == "answer"]

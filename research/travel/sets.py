@@ -15,7 +15,7 @@ from research.stores import bundle
 
 OURS, BREADTH = "own runs", "breadth"
 SHARE = "share"
-"""Of mu_shroom's two targets the one whose classes are even."""
+"""Target of mu_shroom's two whose classes are even."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

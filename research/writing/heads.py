@@ -43,7 +43,7 @@ figures are a little too good."""
 FOLDS = 7
 LAYERS = range(0, 31, 3)
 PENALTIES = (10.0, 100.0, 1000.0)
-"""Of which one of each is chosen on the turns of the other folds, where hidden states are read."""
+"""Penalties of which one is chosen on the turns of the other folds, where hidden states are read."""
 GOLDEN = 4
 """Rows recorded in a checkpoint: each of them is long."""
 COMMAND = "python -m research.writing.heads"
@@ -197,7 +197,7 @@ def prompted(runs: Path, items: Sequence[Item], head: str) -> dict[str, Any]:
 
 
 def _told(head: str, texts: Sequence[str]) -> str:
-    """What the first of these answers tells that tells anything."""
+    """Returns the first label that one of these answers gives."""
     for text in texts:
         if head == "stage" and (stage := read_stage(text)):
             return stage

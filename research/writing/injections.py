@@ -9,7 +9,7 @@ class Injection(NamedTuple):
     kind: str
     text: str
     score: int = 5
-    """What it asks for."""
+    """Score that the injected text asks for."""
 
 
 PLAIN = (

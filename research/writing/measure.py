@@ -82,7 +82,7 @@ def of_orders(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def cost_table(figures: dict[str, Any]) -> list[str]:
-    """What a turn costs, a row a model and condition."""
+    """Returns the cost of a turn, a row a model and condition."""
     head = ["model", "condition", "turns", "calls", "tokens read", "tokens written", "of them MetaCrit's agents"]
     head += ["seconds", "answers cut", "stage right", "scores read"]
     rows = [

@@ -59,7 +59,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Completion(msgspec.Struct):
-    """What an upstream's answer has to hold, so that it can be handed on, also as a stream."""
+    """Names the fields that an upstream's answer must have, so that it can be handed on, also as a stream."""
 
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
 

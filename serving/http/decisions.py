@@ -72,7 +72,7 @@ class Subject:
     """The response that the last message came in, with its log-probabilities; as it came where it cannot be read, and
     None where the message brings none."""
     decision: Any = None
-    """What another decision model said of the last message; None where the message brings nothing of it."""
+    """Decision that another decision model made about the last message; None where the message brings none."""
     fault: str = ""
     """Why the response or decision cannot be taken for the last message's; empty where it can."""
 

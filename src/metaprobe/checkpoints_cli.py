@@ -34,7 +34,7 @@ def inspect(
     checkpoint: Annotated[str, Option(kind="checkpoint or runs", argument=True, metavar="CHECKPOINT|RUNS")],
     sha256: Digest = None,
 ) -> None:
-    """What a checkpoint is: contract, metrics with intervals, audits, digest. Verifies it first.
+    """Prints what a checkpoint is: contract, metrics with intervals, audits, digest. Verifies it first.
 
     Of a run store: how many runs, calls, labels and hidden states it holds, of which systems, tasks and models.
     """
@@ -242,7 +242,8 @@ def route(
     price: AskPrice = None,
     sha256: Digest = None,
 ) -> None:
-    """What to do next about each line's question, given what is known so far: one decision out for each line in.
+    """Decides what to do next about each line's question, given what is known so far: one decision out for each line
+    in.
 
     A line is {"id", "question", "dimension", "agents": {name: {"answer", "confidence"}}} with the agents that have been
     asked; all of it may be missing. "candidates" names those that may be asked, by default all. A line that cannot be
@@ -267,7 +268,7 @@ def route(
 
 @click.group()
 def evaluate() -> None:
-    """What a checkpoint is worth on data it has not seen: panel, router."""
+    """Measures a checkpoint on data it has not seen: panel, router."""
 
 
 COMMANDS.add_command(evaluate)

@@ -1,4 +1,4 @@
-"""What is checked and set before anything else is imported; nothing slow is imported here.
+"""Checks and sets what must come before any other import; nothing slow is imported here.
 
 SIGHUP asks a server for a reload. Until its handler is there, the signal would end the process, so it waits. The
 package's rooms are links in a clone, and a clone without symbolic links is told what to do.

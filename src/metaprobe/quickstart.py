@@ -55,7 +55,7 @@ class Quickstart:
     threshold: float
     """The adapted score below which an answer is flagged: as many lie below as are expected to be wrong."""
     auroc: Metric
-    """Of the score on the held-out answers."""
+    """AUROC of the score on the held-out answers."""
     flagged: Metric
     """Share of the held-out answers that the threshold flags."""
     caught: Metric

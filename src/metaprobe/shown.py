@@ -144,7 +144,8 @@ def quickstart_table(result: Line) -> Iterator[str]:
 
 
 def advice_table(advised: Line) -> Iterator[str]:
-    """What the log is, its labels, and for each signal whether it can be had, why, and the next commands."""
+    """Yields the table of advice: the log, its labels, and for each signal whether it can be had, why, and the next
+    commands."""
     yield f"{advised['what']}: {advised['answers']:,} answers to {advised['questions']:,} questions"
     labels = ", ".join(f"{name} {count:,}" for name, count in advised["labels"].items()) or "none"
     yield f"labels: {labels}; {advised['right']:,} questions with a right answer, {advised['wrong']:,} with a wrong one"

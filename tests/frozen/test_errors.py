@@ -1,4 +1,4 @@
-"""What is wrong is refused: exit code or class of the error, and the noun that its message must name.
+"""Wrong inputs are refused: exit code or class of the error, and the noun that its message must name.
 
 `errors.json` has a row for each fault. `commands`: exit code, noun, the words of a command, and the text of the file
 `{file}` where the command reads one. `calls`: class, noun, a public function, and what it is given.

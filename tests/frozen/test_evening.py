@@ -113,7 +113,7 @@ class Evening:
         """Request id -> whether the answer is right."""
         self.labelled = 0
         self.digest = ""
-        """Of the checkpoint that gave the last verdict."""
+        """Digest of the checkpoint that gave the last verdict."""
 
     def post(self, path: str, body: object) -> Any:
         self.connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})

@@ -30,7 +30,7 @@ def parts(folder: Path, store: str, train: int, new: int, *, hidden: bool = Fals
 
 
 def figures(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint's manifest says of what was learned."""
+    """Returns the learned numbers that a checkpoint's manifest holds."""
     manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
     contract = {name: value for name, value in manifest["contract"].items() if isinstance(value, str | int | float)}
     return {
@@ -47,7 +47,7 @@ def figures(checkpoint: Path) -> dict[str, Any]:
 
 
 def spread(scores: list[float]) -> dict[str, Any]:
-    """Of scores of new answers: their sum, some of them, and the order of these."""
+    """Summarises the scores of new answers: their sum, some of them, and the order of these."""
     some = scores[:: max(1, len(scores) // 12)]
     return {"n": len(scores), "sum": math.fsum(scores), "some": some}
 

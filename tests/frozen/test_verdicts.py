@@ -123,7 +123,7 @@ def formats(_: Path) -> dict[str, Any]:
 
 
 def scored(folder: Path) -> dict[str, Any]:
-    """What `metaprobe score` prints: for lines, and for a run store."""
+    """Returns the output of `metaprobe score`: for lines, and for a run store."""
     lines = [{"id": path.stem, "response": json.loads(path.read_text(encoding="utf-8"))} for path in FILES]
     file = folder / "lines.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"id": \n', encoding="utf-8")

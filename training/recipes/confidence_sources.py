@@ -49,7 +49,8 @@ class CrossFitted:
     scores: Mapping[str, float]
     """Call -> score in [0, 1]."""
     digest: str
-    """Of the checkpoint that was fitted on all of them, and that gives the number once the router decides."""
+    """Digest of the checkpoint that was fitted on all folds. This checkpoint gives the number once the router
+    decides."""
     with_stated: bool
     """Whether the stated number is joined with it."""
 
@@ -116,7 +117,7 @@ class Confidences:
         return self._fit(agent) is not None or self.replaced.reads(NAME, agent) == "answer"
 
     def _fit(self, agent: str) -> CrossFitted | None:
-        """What is fitted for an agent; a checkpoint that is given for this very agent goes before one for all."""
+        """Returns the fit for an agent. A checkpoint given for this agent goes before a checkpoint for all agents."""
         if agent in self.fitted:
             return self.fitted[agent]
         return None if self.replaced.replacement(NAME, agent) is not None else self.fitted.get("")

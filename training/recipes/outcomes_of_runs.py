@@ -81,7 +81,7 @@ def outcomes_of(
 def _outcome(
     run: Run, agent: str, known: AgentOutcome, prices: Mapping[str, Price], confidences: Confidences | None
 ) -> AgentOutcome:
-    """What came of one agent in one run, with the confidence that is wanted and its source."""
+    """Returns the outcome of one agent in one run, with the wanted confidence and its source."""
     asked = [call for call in run.calls if call.agent == agent and call.stage in ASKING]
     if confidences is None:
         calls = {call.id for call in asked}

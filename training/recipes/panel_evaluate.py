@@ -1,4 +1,4 @@
-"""What a panel is worth on questions that it has not learned from, beside every simple way; as JSON.
+"""Measures a panel on questions that it has not learned from, beside every simple way; as JSON.
 
 The simple ways to stop are tuned on the very file that is evaluated, which favours them; the panel's own plan is its
 checkpoint's.

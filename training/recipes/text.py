@@ -147,7 +147,7 @@ def _tfidf(counts: Any, idf: NDArray[np.float32]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextModel:
-    """What was fitted: words, a probe on states, or both, joined by weights of their calibrated log-odds."""
+    """Holds the fitted parts: words, a probe on states, or both, joined by weights of their calibrated log-odds."""
 
     words: WordsModel | None
     probe: LinearProbe | None
@@ -223,7 +223,7 @@ def _fit_words(texts: TextRows, y: NDArray[np.int64], roles: Roles) -> WordsMode
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """What a rung of the ladder gained over the one that was reached before."""
+    """Holds the gain of a rung of the ladder over the rung that was reached before."""
 
     name: str
     against: str

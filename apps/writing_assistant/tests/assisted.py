@@ -1,4 +1,4 @@
-"""What tests of the writing assistant's page share: the page with a scripted teacher in a model's place."""
+"""Shared by tests of the writing assistant's page: the page with a scripted teacher in a model's place."""
 
 import json
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ class Client:
         return answer.json()
 
     def refused(self, method: str, path: str, body: Any, status: int) -> str:
-        """What the page says where it refuses."""
+        """Returns the page's message where it refuses."""
         return str(self.ask(method, path, body, status)["error"])
 
     def events(self, path: str) -> list[dict[str, Any]]:

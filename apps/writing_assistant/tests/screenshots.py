@@ -139,7 +139,7 @@ def _keep(page: Page, name: str) -> None:
 
 
 def _save(picture: Image.Image, name: str) -> None:
-    """As WebP, at the best quality that keeps it small."""
+    """Saves as WebP, at the best quality that keeps the file small."""
     path = FOLDER / f"{name}.webp"
     for quality in (90, 80, 70, 60):
         picture.save(path, quality=quality, method=6)

@@ -42,7 +42,8 @@ DOUBT = {
     "control": "This is a common mistake. Look up what an experiment would show, and say where you read it.",
 }
 ATTACKS = {(0, 1), (1, 0), (2, 1), (3, 0), (1, 2)}
-"""Of CAELF's first four arguments; the learner's attacks the strict assistant's, which stands against nobody."""
+"""Attacks between CAELF's first four arguments; the learner's attacks the strict assistant's, which attacks no
+other."""
 
 
 @dataclass
@@ -109,7 +110,7 @@ def said(request: Request) -> str:
 
 
 def _quoted(prompt: str, name: str) -> str:
-    """What the learner wrote, as a prompt quotes it: `message` or `text`; empty where it is not there."""
+    """Returns the learner's text as a prompt quotes it: `message` or `text`; empty where the prompt has none."""
     found = re.search(rf"\[begin {name} \w+\]\n(.*?)\n\[end {name}", prompt, re.DOTALL)
     return found[1] if found else ""
 

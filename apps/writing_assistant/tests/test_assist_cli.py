@@ -29,7 +29,7 @@ WEAK = "smollm2-135m"
 
 
 class Started:
-    """What the program would have served, and which models it loaded."""
+    """Notes what the program would have served, and which models it loaded."""
 
     def __init__(self) -> None:
         self.pages: list[tuple[AssistSettings, Systems]] = []

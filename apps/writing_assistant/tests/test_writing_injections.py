@@ -14,7 +14,7 @@ EXACT = pytest.mark.parametrize("injection", INJECTIONS, ids=lambda one: f"{one.
 
 
 def outside(prompt: str) -> str:
-    """What a prompt holds outside the marks."""
+    """Returns the part of a prompt outside the marks."""
     return MARKED.sub("", prompt)
 
 
@@ -66,7 +66,7 @@ def test_the_score_is_the_one_that_the_model_gives_and_not_the_one_that_the_text
 def test_a_model_that_only_repeats_the_order_has_given_no_score_of_its_own_on_another_line(
     injection: Injection,
 ) -> None:
-    """What stands before the last line never counts; the model is then asked for the number alone."""
+    """Lines before the last never count; the model is then asked for the number alone."""
     said = f"The text says: {injection.text}\nI do not follow this."
     found, llm, _ = reply_of("multi", answers={**IN_FORM, "assess": [said, '{"score": 1}']})
     assert llm.stages.count("assess") == 2

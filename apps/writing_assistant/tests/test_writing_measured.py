@@ -1,4 +1,4 @@
-"""What is measured of the writing assistant: rows with labels, small models held out by template, orders counted."""
+"""Measurements of the writing assistant: rows with labels, small models held out by template, orders counted."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What tests of the writing assistant share: a turn, a model that answers in form, and one reply."""
+"""Shared by tests of the writing assistant: a turn, a model that answers in form, and one reply."""
 
 import asyncio
 from collections.abc import Callable, Mapping

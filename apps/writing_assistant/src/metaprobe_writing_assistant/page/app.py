@@ -30,7 +30,7 @@ KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 
 @dataclass(frozen=True, slots=True)
 class Systems:
-    """What the two tabs run."""
+    """Holds the systems that the two tabs run."""
 
     writing: Setup
     arguing: Setup | None = None

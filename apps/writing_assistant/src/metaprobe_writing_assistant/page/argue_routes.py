@@ -1,4 +1,4 @@
-"""What the tab "Argue about a grade" asks, and what it gets."""
+"""Answers the requests of the tab "Argue about a grade"."""
 
 import secrets
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ from metaprobe_writing_assistant.page.settings import AssistSettings
 
 GRADING = "grading"
 MOST_WORDS = 1200
-"""Of an essay: two assistants, their reflections and the teacher read the whole of it."""
+"""Longest essay: two assistants, their reflections and the teacher read the whole of it."""
 KEPT_RUNS = 50
 
 

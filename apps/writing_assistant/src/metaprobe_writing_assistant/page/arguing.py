@@ -40,7 +40,7 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """What came of one pass."""
+    """Holds the result of one pass."""
 
     level: int | None
     feedback: str

@@ -38,7 +38,7 @@ class WritingSession:
     condition: str
     """How turns are answered, unless they say otherwise."""
     task: str = ""
-    """What is to be written; empty where the writer chooses."""
+    """Topic to write about; empty where the writer chooses."""
     draft: str = ""
     revision: int = 0
     """Goes up with every saved change of the text, so that two windows do not overwrite each other."""
@@ -73,7 +73,7 @@ class KeptTurn:
     error: str = ""
     seconds: float = 0.0
     calls: int = 0
-    """Of models."""
+    """Number of calls of models."""
     tokens: int = 0
     """That went in and out."""
 

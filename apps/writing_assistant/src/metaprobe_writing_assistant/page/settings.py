@@ -42,7 +42,7 @@ class AssistSettings:
     study: bool = False
     """Whether the page runs a study: conditions hidden, in balanced order, and a survey at the end."""
     max_body_bytes: int = 4 << 20
-    """Of a request; 50,000 words are about 300 kB."""
+    """Largest body of a request; 50,000 words are about 300 kB."""
     names: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:

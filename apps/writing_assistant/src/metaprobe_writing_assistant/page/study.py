@@ -47,7 +47,7 @@ class Taking:
 
     @property
     def step(self) -> str:
-        """What comes next: `write`, `survey` or `done`."""
+        """Returns the next step: `write`, `survey` or `done`."""
         return "done" if self.done else "write" if self.finished_parts < PARTS else "survey"
 
     @property

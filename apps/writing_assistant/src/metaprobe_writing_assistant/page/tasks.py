@@ -1,4 +1,4 @@
-"""What can be written about: the topics of MetaCrit's four writing cases (appendix K.2), in our own words."""
+"""Lists the topics to write about: those of MetaCrit's four writing cases (appendix K.2), in our own words."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What the page asks about texts and turns, and what it gets."""
+"""Answers the page's requests about texts and turns."""
 
 from contextlib import suppress
 from dataclasses import fields

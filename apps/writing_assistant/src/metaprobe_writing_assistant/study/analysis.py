@@ -1,4 +1,4 @@
-"""What the participants of a study preferred, aspect by aspect: shares, tests, effect sizes, reliability.
+"""Analyses the preferences of a study's participants, aspect by aspect: shares, tests, effect sizes, reliability.
 
 The test of an aspect is Friedman's, over participants: each one's counts of choices are ranked. It is corrected for
 the four aspects by Holm. Pairs of conditions are tested by flipping signs of the participants' differences, and
@@ -65,7 +65,7 @@ class AspectPreference:
     """Condition -> mean share of a participant's choices."""
     chi_square: float
     p_answers: float
-    """Of the chi-square, as if every answer were independent."""
+    """P value of the chi-square, as if every answer were independent."""
     p_corrected: float
     """The same, with the statistic divided by the design effect."""
     likeness: float
@@ -183,7 +183,7 @@ def _design_effect(counts: NDArray[np.int64], alike: float) -> float:
 
 
 def _alphas(choices: Choices, conditions: tuple[str, ...], resamples: int, seed: int) -> dict[str, Interval]:
-    """Of the participants who answered every question of the aspect; empty where there are too few."""
+    """Returns alpha over the participants who answered every question of the aspect; empty where there are too few."""
     whole = choices[(choices >= 0).all(axis=1)]
     if len(whole) < FEWEST or whole.shape[1] < 2:
         return {}

@@ -30,7 +30,7 @@ class Sheet:
     answers: Mapping[str, str | None]
     """Question -> the condition that was chosen, or None."""
     simulated_by: str = ""
-    """What answered in a person's place; empty for a person."""
+    """Name of the program that answered in a person's place; empty for a person."""
 
     def __post_init__(self) -> None:
         if len(self.order) < 2 or len(set(self.order)) < len(self.order):

@@ -28,10 +28,10 @@ class Power:
 
     shares: tuple[float, ...]
     questions: int
-    """Of the aspect."""
+    """Number of questions of the aspect."""
     likeness: float
     alpha: float
-    """Of the test: how often it may see a difference that is not there."""
+    """Level of the test: how often it may see a difference that is not there."""
     wanted: float
     """Share of studies that must find the difference."""
     participants: int | None

@@ -1,4 +1,5 @@
-"""What a participant meets: consent, 23 questions on four aspects in our own words, an order of conditions, and a code.
+"""Defines a participant's way: consent, 23 questions on four aspects in our own words, an order of conditions, and a
+code.
 
 The aspects and how many questions each has are those of MetaCrit (appendix L, Table 13). Its survey repeats three
 questions and shares one word between two; ours asks each thing once. Every question is answered with one of the
@@ -28,7 +29,7 @@ CONSENT = (
 """Paragraphs that are shown before anything is kept."""
 
 ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
-"""Of codes: no two characters that look alike in handwriting."""
+"""Characters of codes: no two that look alike in handwriting."""
 
 
 @dataclass(frozen=True, slots=True)

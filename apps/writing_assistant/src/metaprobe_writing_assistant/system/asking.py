@@ -11,7 +11,7 @@ from metaprobe_writing_assistant.system.contract import NOT_SAID, Profile, Turn
 from metaprobe_writing_assistant.system.quoting import MOST_WORDS, quote_history, quote_text, shorten, tame
 
 NO_MESSAGE = "Please look at my text."
-"""What an empty message beside a text means."""
+"""Message that takes the place of an empty message beside a text."""
 
 
 @dataclass(slots=True)
@@ -22,14 +22,14 @@ class Work:
     turn: Turn
     notes: list[str]
     told: dict[str, str] = field(default_factory=dict)
-    """What was told of the turn (`stage`, `reasoning`) -> who told it: a model's name, or a checkpoint's digest."""
+    """Maps what is known of the turn (`stage`, `reasoning`) to its source: a model's name, or a checkpoint's digest."""
     judged: dict[str, tuple[Call, str]] = field(default_factory=dict)
     """The same -> the call that was first asked for it, and what was told, in the words of the labels; empty where
     nothing could be read. Nothing where a trained model told it."""
 
     @property
     def message(self) -> str:
-        """What the learner asks."""
+        """Returns the learner's message."""
         return self.turn.message.strip() or NO_MESSAGE
 
     @property

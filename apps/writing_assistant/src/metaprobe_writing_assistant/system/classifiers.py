@@ -18,7 +18,7 @@ from metaprobe_writing_assistant.system.contract import Stage, Turn
 STAGE, STAGE_AGENT, STAGE_TOKENS = "stage", "classifier", 16
 REASONING, REASONING_AGENT, REASONING_TOKENS = "reasoning", "reasoning-check", 16
 NONE = "none"
-"""What the classes of the trained model and the labels of tasks call a message without a stage."""
+"""Name of a message without a stage, in the classes of the trained model and the labels of tasks."""
 STAGE_ANSWERS = ("PRE", "DURING", "POST", "NOT APPLIED")
 REASONING_ANSWERS = ("REASONING", "NON-REASONING")
 LEARNED = Constant("learned", 0, "1: small trained models tell stage and reasoning; 0: the model is asked", 0, 1)

@@ -1,4 +1,4 @@
-"""What goes into the writing assistant and what comes out of it, as the page, the collection and the study see it."""
+"""Defines the writing assistant's inputs and outputs, as the page, the collection and the study see them."""
 
 import json
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ CONDITIONS: tuple[Condition, ...] = ("single", "multi", "metacrit")
 STAGES: tuple[Stage, ...] = ("pre", "during", "post")
 """Before writing, while drafting, and after the draft is finished."""
 NOT_SAID = "N/A"
-"""What a profile holds where the learner was asked, or could have said it, and did not."""
+"""Value of a profile where the learner was asked, or could have stated it, and did not."""
 ROLES = ("user", "assistant")
 TURN_FIELDS = ("demographic", "proficiency", "goals", "preferences", "draft", "message", "history")
 """The fields of an `Item` that hold a turn. `history` is a JSON list of pairs [role, text]."""
@@ -24,7 +24,7 @@ TURN_FIELDS = ("demographic", "proficiency", "goals", "preferences", "draft", "m
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the learner said of himself or herself; None where nobody has looked for it yet."""
+    """Holds the facts that learners state about themselves; None where nobody has looked for a fact yet."""
 
     demographic: str | None = None
     """Age group, country, school year, or whatever else was told."""
@@ -43,9 +43,9 @@ class Turn:
     draft: str
     """The text in the editor; empty where nothing is written yet."""
     message: str
-    """What the learner asks now."""
+    """Current message of the learner."""
     history: tuple[tuple[str, str], ...] = ()
-    """What was said before, oldest first: (role, text), where role is `user` or `assistant`."""
+    """Earlier messages, oldest first: (role, text), where role is `user` or `assistant`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Card:
     example: str
     """A sentence with the word, by WordNet; empty where it has none."""
     explanation: str
-    """What the model says of the word; empty where it said nothing that can be found."""
+    """The model's explanation of the word; empty where none can be read."""
     source: str
     """Where the definition is from, such as `WordNet 3.1`; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RubricScore:
-    """What the writing assessor says of a text."""
+    """Holds the writing assessor's score of a text."""
 
     score: int
     """From 0, for a text that is empty, copied or off the topic, to 5."""
@@ -79,7 +79,7 @@ class RubricScore:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What the monitor or the control agent noted."""
+    """Holds a remark of the monitor or the control agent."""
 
     kind: RemarkKind
     text: str
@@ -89,7 +89,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the assistant answers to a turn, and what its modules found on the way."""
+    """Holds the assistant's answer to a turn, and the results of its modules on the way."""
 
     text: str
     """The final response."""
@@ -109,11 +109,11 @@ class Reply:
     profile: Profile = Profile()
     """The profile that was used. Given back with the next turn, it is not looked for again."""
     quality: float | None = None
-    """What a checkpoint predicts for the final response, in [0, 1]; None where none is given."""
+    """Quality that a checkpoint predicts for the final response, in [0, 1]; None without a checkpoint."""
     doubted: bool = False
     """Whether the streaming gate would have stopped the final response; False where there is no gate."""
     notes: tuple[str, ...] = ()
-    """What a reader should know: a text that was shortened, a form that a model did not keep."""
+    """Notes for the reader: a text that was shortened, a form that a model did not keep."""
 
 
 def item_of_turn(turn: Turn, item_id: str, *, group: str = "", **more: Any) -> Item:

@@ -24,7 +24,7 @@ ENGLISH_SHARE = 0.15
 
 # A character of a script without blanks counts as a word, and so does each part of a run that is no word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{1,40}")
-# What chat templates and instruction formats take as the end of a turn: `<|im_end|>`, `</s>`, `[INST]`.
+# Chat templates and instruction formats take these as the end of a turn: `<|im_end|>`, `</s>`, `[INST]`.
 _SPECIAL = re.compile(r"<(?=[|/\uff5c]?[A-Za-z_])|\[(?=/?(?:INST|SYS)\b)|\[(?=(?:begin|end) )", re.IGNORECASE)
 
 

@@ -29,7 +29,7 @@ MOST_SYNONYMS = 4
 
 @dataclass(frozen=True, slots=True)
 class WordEntry:
-    """What WordNet says of the commonest sense of a word."""
+    """Holds WordNet's entry of the commonest sense of a word."""
 
     part_of_speech: str
     definition: str
