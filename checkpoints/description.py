@@ -11,6 +11,7 @@ from metaprobe.checkpoints.checkpoint import Checkpoint
 from metaprobe.checkpoints.errors import ContractMismatch
 from metaprobe.checkpoints.flagging import FLAG, flag_sentences, flag_table
 from metaprobe.checkpoints.manifest import (
+    AT_CHANCE,
     CARD,
     GOLDEN,
     MANIFEST,
@@ -64,6 +65,9 @@ def describe_verified(checkpoint: Checkpoint, *, pinned: bool) -> str:
 
 def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"trust       {manifest.trust}: {_said_of_trust(manifest)}"
+    for head, clause in manifest.chance.items():
+        yield f"CHANCE      {head or 'the scores'}: {clause}"
+        yield f"            {AT_CHANCE}"
     yield from _worth(manifest)
     yield f"created     {manifest.created} (format {manifest.format_version})"
     if generator := manifest.generator:

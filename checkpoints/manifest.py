@@ -208,11 +208,34 @@ class Draft:
         return next((kind for kind in MEANING if kind in severities), "sound")
 
     @property
+    def chance(self) -> dict[str, str]:
+        """Head, or "" of a single one -> a clause, where held-out answers do not show that its scores order answers
+        better than chance: the interval of their AUROC, within runs where there are several, reaches down to 0.5."""
+        clauses = dict[str, str]()
+        for name in sorted(self.metrics, key=lambda name: name.endswith(WITHIN)):  # which replaces the pooled one
+            head, _, figure = name.rpartition(".")
+            if figure not in (AUROC, WITHIN):
+                continue
+            metric, where = self.metrics[name], " within runs" * (figure == WITHIN)
+            clauses[head] = (
+                ""
+                if metric.low > 0.5
+                else f"no better than chance as far as {metric.n} held-out answers show: AUROC{where} "
+                f"{metric.estimate:.2f} [{metric.low:.2f}, {metric.high:.2f}] "
+                + ("includes 0.5" if metric.high >= 0.5 else "lies below 0.5")
+            )
+        return {head: clause for head, clause in clauses.items() if clause}
+
+    @property
     def distrust(self) -> str:
         """A clause that names the failed audits and what they mean; empty where none failed."""
         return meaning_of(self.failed)
 
 
+AUROC, WITHIN = "auroc", "auroc_within_runs"
+"""Metrics of how well scores order answers; "HEAD.auroc" where a checkpoint has several heads."""
+AT_CHANCE = "check the labels, label more answers, or take another signal (`metaprobe advise FILE`)"
+"""What to do about scores that are not better than chance."""
 MEANING: dict[Severity, str] = {
     "invalid": "its numbers cannot be believed",
     "weak": "its numbers are weaker than they look",

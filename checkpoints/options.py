@@ -25,6 +25,7 @@ Kind = Literal[
     "path",
     "path or stdin",
     "runs",
+    "runs or lines",
     "system",
     "task",
     "time",

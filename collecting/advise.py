@@ -21,6 +21,9 @@ FEWEST_LABELS, FEWEST_OF_A_KIND = 20, 3
 """Labelled answers, and right and wrong ones among them, that `adapt` takes (`training.rescale`)."""
 FEWEST_TO_TRAIN = 10
 """Questions with a right answer, and with a wrong one, that training takes for its folds."""
+TRAINING_PAYS = 200
+"""Labelled answers from which a predictor trained on them was not behind the adapted bundled one: with 50 and 100 it
+was, by the whole interval of the difference in AUROC (`curve` in docs/measured/travel.json; a test compares)."""
 IMPORTED, OUT = "out/runs", "out"
 """Where the commands put what they make."""
 
@@ -149,9 +152,10 @@ def advise(path: Path) -> Advised:
         for line in read:
             contents.add(line.run, _question(line.run))
             contents.taken[line.taken] += bool(line.taken)
-        plain = "" if contents.with_logprobs == contents.answers else " --plain"
-        first, runs = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{plain}",), IMPORTED
+        how = " --plain" * (contents.with_logprobs < contents.answers) + " --skip-bad" * bool(bad)
+        first, runs = (f"metaprobe import {quote(str(path))} --out {IMPORTED}{how}",), IMPORTED
     if bad:
+        lines = False  # training refuses the file as it is
         left_out[f"bad, the first: {bad[0]}"] = len(bad)
     if not contents.answers:
         why = f" that can be read ({next(iter(left_out))})" if left_out else ""
@@ -178,25 +182,29 @@ def _question(run: Run) -> str:
 
 
 def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Iterator[Advice]:
-    """Yields the advice for each signal. `first`: what makes the run store `runs`; `lines`: the file, if it is one."""
+    """Yields the advice for each signal. `first`: what makes the run store `runs`; `lines`: the file of lines that
+    every command reads as it is; empty where there is none."""
     labelled, fewer = it.labels[TARGET], min(len(it.right), len(it.wrong))
     label = () if labelled else (f"metaprobe label {runs}",)
     n, model = it.with_logprobs, next(iter(+it.models), "MODEL")
-    score = f"metaprobe score bundled:quality {quote(lines) if lines else runs}"
+    texts, unstored = (quote(lines), ()) if lines else (runs, first)
+    data, before = (texts, unstored) if n == it.answers else (runs, first)
+    score = f"metaprobe score bundled:quality {texts}"
     if not n:
         yield Advice("log-probabilities", False, "no answer has any: ask the server for `logprobs`", ())
-    elif fewer >= FEWEST_TO_TRAIN:
-        commands = (*first, f"metaprobe train quality {runs} --out {OUT}/quality")
+    elif labelled >= TRAINING_PAYS and fewer >= FEWEST_TO_TRAIN:
+        commands = (*before, f"metaprobe train quality {data} --out {OUT}/quality")
         yield Advice("log-probabilities", True, f"{n:,} answers have them, enough are labelled to train", commands)
     elif labelled >= FEWEST_LABELS and fewer >= FEWEST_OF_A_KIND:
-        commands = (*first, f"metaprobe adapt bundled:quality {runs} --out {OUT}/quality")
-        yield Advice("log-probabilities", True, f"{n:,} answers have them, enough are labelled to adapt", commands)
+        commands = (*before, f"metaprobe adapt bundled:quality {data} --out {OUT}/quality")
+        why = f"{n:,} answers have them, {labelled} are labelled: adapt, which was better than training below "
+        yield Advice("log-probabilities", True, f"{why}{TRAINING_PAYS} labels", commands)
     else:
         commands = (score, *first, *label) if lines else (*first, score, *label)
         yield Advice("log-probabilities", True, f"{n:,} answers have them; {_lacking(it)} to adapt", commands)
     stated = it.with_stated
     trains = fewer >= FEWEST_TO_TRAIN
-    compare = (*first, f"metaprobe compare {runs} --out {OUT}/report") if trains else (*first, *label)
+    compare = (*before, f"metaprobe compare {data} --out {OUT}/report") if trains else (*first, *label)
     why = f"{stated:,} answers state one" if stated else "no answer states one: ask for it, or leave it"
     yield Advice("stated", bool(stated), why, compare if stated else ())
     if not it.repeated:
@@ -204,8 +212,8 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
     else:
         stage = it.by_stage.most_common(1)[0][0] if it.by_stage else ""
         sampled = f" --sampled {quote(stage)}" if stage and not lines else ""
-        panel = f"metaprobe train panel {quote(lines) if lines else runs}{sampled} --out {OUT}/panel"
-        commands = ((panel,) if lines else (*first, panel)) if trains else (*first, *label)
+        panel = f"metaprobe train panel {texts}{sampled} --out {OUT}/panel"
+        commands = (*unstored, panel) if trains else (*first, *label)
         yield Advice("samples", True, f"{it.repeated:,} questions have several answers", commands)
     readable = min(it.with_texts, it.with_prompts)
     extract = () if it.states else (f"metaprobe extract {runs} --llm {quote(model)}",)
@@ -223,8 +231,8 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         why = (
             f"{it.with_texts:,} answers have texts, whose words, or a small model that reads them, can be learned from"
         )
-        then = (f"metaprobe train text {runs} --out {OUT}/text",) if trains else label
-        yield Advice("text", True, why, (*first, *then))
+        read = (*unstored, f"metaprobe train text {texts} --out {OUT}/text")
+        yield Advice("text", True, why, read if trains else (*first, *label))
     if it.judged:
         then = (f"metaprobe train quality {runs} --reads decisions --out {OUT}/decided",) if trains else label
         yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *then))

@@ -1,4 +1,4 @@
-"""Learns from recorded answers of three local models whom to ask, asks on and keeps one answer (extra `train`).
+"""Learns from recorded answers of three local models whom to ask, asks on and keeps one answer (extra `fit`).
 
 python examples/choose_among_models.py [--out FOLDER] [--questions N]
 

@@ -3,7 +3,7 @@
 python examples/stream_with_gate.py [--checkpoint FOLDER] [--gate FOLDER]
 
 Recorded answers stand in for a model: the openai client's stream is create(..., logprobs=True, stream=True). Without
---gate one is trained first (extra `train`), on two thirds of the groups; the others are streamed.
+--gate one is trained first (extra `fit`), on two thirds of the groups; the others are streamed.
 """
 
 import tempfile

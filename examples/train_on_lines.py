@@ -1,4 +1,4 @@
-"""Trains a predictor on OpenAI-format lines with labels, and says what it is worth (extra `train`).
+"""Trains a predictor on OpenAI-format lines with labels, and says what it is worth (extra `fit`).
 
 python examples/train_on_lines.py [LINES.jsonl] [--out FOLDER] [--folds N]
 

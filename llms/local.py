@@ -12,8 +12,16 @@ from threading import Event, Lock
 from typing import Any
 
 import numpy as np
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from metaprobe.records.extras import require
+
+try:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+except ModuleNotFoundError:
+    require("torch", "train")  # says what to install
+    require("transformers", "train")
+    raise
 
 from metaprobe.llms.base import Capabilities, LLMError, Request, Token
 from metaprobe.llms.forward import ScoredText, companions, score, shareable

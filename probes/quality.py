@@ -119,6 +119,8 @@ class QualityPredictor(Pretrained):
                 f"{next(iter(self._asked.flags))}: {checkpoint.path} gives no score (heads: {', '.join(names)}), so "
                 "that no threshold can lie on it: leave the option out"
             )
+        chance = checkpoint.manifest.chance
+        self._chance = chance.get(self._main or "") or chance.get("", "")
         self._critical = checkpoint.manifest.thresholds.get("critical") if CRITICAL in names else None
 
     @classmethod
@@ -331,6 +333,8 @@ class QualityPredictor(Pretrained):
         if self._rates is not None:
             known = self._rates.add_to(heads, self._run, model)
             note = note if known else "; ".join(filter(None, (note, self._rates.unknown(self._main))))
+        if self._chance:
+            note = "; ".join(filter(None, (note, f"the score is {self._chance}")))
         score = self._share(self._main, heads[self._main]) if self._main is not None else None
         # A score that the caller chose is compared whatever the run: it promises nothing about shares.
         compared = known or self._asked.flag_below is not None

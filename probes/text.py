@@ -121,13 +121,14 @@ class TextReader(Pretrained):
     def predict_many(self, questions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
         """Returns a verdict on each answer; raises as `values`. A level's score is its place on its scale."""
         low, high = self.scale or (0.0, 1.0)
+        told = "".join(f"the score is {clause}" for clause in self.checkpoint.manifest.chance.values())
         outputs = {name: column[:, 0].tolist() for name, column in self._outputs(questions, answers).items()}
         verdicts = []
         for row, value in enumerate(outputs[self.target]):
             score = min(max((value - low) / (high - low), 0.0), 1.0)
             flagged = None if self.threshold is None else score < self.threshold
             heads = {name: column[row] for name, column in outputs.items()}
-            verdicts.append(Verdict(score, heads, None, flagged, self.checkpoint.digest))
+            verdicts.append(Verdict(score, heads, None, flagged, self.checkpoint.digest, told))
         return verdicts
 
     def predict(self, question: str, answer: str) -> Verdict:

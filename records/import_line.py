@@ -5,8 +5,8 @@
      "decisions": <a Decision of openai-python, or a list of them>}
 
 `correct` may also stand at the top. Only `response` is required; an answer without log-probabilities needs a
-`verbalized_confidence` or `decisions` about it. Text alone may also come as `question` and `answer`, in place of
-messages and response.
+`verbalized_confidence` or `decisions` about it. `question` may stand for the messages, and `answer`, with `logprobs`
+and `tokens` as lists beside it, for the response (`spelled_out`).
 """
 
 import json
@@ -50,7 +50,7 @@ _PLACES = {
     **dict.fromkeys(
         (*(LABEL_VALUES.keys() - {"correct"}), "quality", "is_correct", "lables"), ("labels", '{"correct": 1}')
     ),
-    **dict.fromkeys(("question", "prompt", "input", "query"), ("messages", '[{"role": "user", "content": "..."}]')),
+    **dict.fromkeys(("prompt", "input", "query"), ("question", '"..."')),
     "confidence": ("verbalized_confidence", "0.8"),
 }
 """Key that other programs use -> the key of a line for the same thing, with an example."""
@@ -119,7 +119,7 @@ def notes_of(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     own = set() if "response" in record else {"prompt", "input"}
     for key in record.keys() & _PLACES.keys() - own:
         place, example = _PLACES[key]
-        if record.get(place) is None:
+        if record.get(place) is None and not (place == "question" and record.get("messages")):
             yield key, f'"{key}" is not read; if it was meant for "{place}", write "{place}": {example}'
     for name in record.get("labels") or ():
         if name not in LABEL_VALUES and (near := get_close_matches(name.lower(), LABEL_VALUES, 1, cutoff=0.9)):
@@ -303,11 +303,7 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
     if "response" not in record and isinstance(record.get("answers"), list):  # a bare Decision, of whatever text
         own = {key: value for key, value in record.items() if key not in ("answers", "model", "usage")}
         record = {**own, "decisions": {"answers": record["answers"], "model": record.get("model")}}
-    if "response" not in record and isinstance(record.get("answer"), str):
-        asked = [{"role": "user", "content": string(record, "question")}] if record.get("question") else None
-        told = {"choices": [{"message": {"role": "assistant", "content": record["answer"]}}]}
-        record = {"messages": asked, **{k: v for k, v in record.items() if k not in ("question", "answer")}}
-        record["response"] = told
+    record = spelled_out(record)
     batch = record.get("response")
     if isinstance(batch, dict) and isinstance(batch.get("body"), dict):
         # A line of OpenAI's Batch output: the completion is the body, and `custom_id` is the user's own id.
@@ -321,6 +317,38 @@ def _checked(record: dict[str, Any]) -> dict[str, Any]:
             f'"response" is missing (the keys are {sorted(record)}); expected a chat completion with log-probabilities'
         )
     return record
+
+
+def spelled_out(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns the line with `messages` in place of a `question`, and a `response` in place of an `answer` with its
+    `logprobs`, `tokens` and `finish_reason`. A line that has messages, or a response, keeps its own.
+
+    Raises `ImportFileError` for a question that is no text, and for log-probabilities that are no list.
+    """
+    if record.get("messages") is None and record.get("question") is not None:
+        asked = [{"role": "user", "content": string(record, "question")}]
+        record = {**{key: value for key, value in record.items() if key != "question"}, "messages": asked}
+    if "response" not in record and isinstance(record.get("answer"), str):
+        told = _completion(record["answer"], record)
+        rest = {key: value for key, value in record.items() if key not in ("answer", *_TOLD)}
+        record = {**rest, "response": told}
+    return record
+
+
+def _completion(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the chat completion of a text, with what stands beside it under the names of `_TOLD`."""
+    choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
+    logprobs, tokens, ended = (given.get(name) for name in _TOLD)
+    if ended is not None:
+        choice["finish_reason"] = ended
+    if logprobs is not None:
+        if not isinstance(logprobs, list):
+            raise ImportFileError(f'"logprobs" is {name_value(logprobs)}; expected a JSON list, an entry a token')
+        if logprobs and isinstance(logprobs[0], dict):
+            choice["logprobs"] = {"content": logprobs}
+        else:
+            choice["logprobs"] = {"token_logprobs": logprobs} | ({} if tokens is None else {"tokens": tokens})
+    return {"object": "chat.completion", "choices": [choice]}
 
 
 def _of_batch(record: dict[str, Any]) -> bool:
@@ -389,8 +417,9 @@ def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
 
 _JSON = ("messages", "labels", "sampling", "segments")
 _LABEL = "labels."
-_OWN = ("question", "logprobs", "tokens", "finish_reason")
-"""Columns of which the response and the messages are made."""
+_TOLD = ("logprobs", "tokens", "finish_reason")
+"""What may stand beside the text of an answer: of these the response is made."""
+_OWN = ("question", *_TOLD)
 _TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 
 _MLFLOW_RUNS = frozenset(("Run ID", "Start Time"))
@@ -470,19 +499,8 @@ def _response(row: Mapping[str, str], *, apart: bool) -> object:
     text = row["response"]
     if not apart and text.lstrip().startswith("{"):
         return _cell_json("response", text)
-    choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "logprobs": None}
-    if "finish_reason" in row:
-        choice["finish_reason"] = row["finish_reason"]
-    if "logprobs" in row:
-        given = _cell_json("logprobs", row["logprobs"])
-        if not isinstance(given, list):
-            raise ImportFileError(f'"logprobs" is {name_value(given)}; expected a JSON list, an entry a token')
-        if given and isinstance(given[0], dict):
-            choice["logprobs"] = {"content": given}
-        else:
-            tokens = {"tokens": _cell_json("tokens", row["tokens"])} if "tokens" in row else {}
-            choice["logprobs"] = {"token_logprobs": given, **tokens}
-    return {"object": "chat.completion", "choices": [choice]}
+    lists = {name: _cell_json(name, row[name]) for name in ("logprobs", "tokens") if name in row}
+    return _completion(text, dict(row) | lists)
 
 
 def _cell_json(name: str, cell: str) -> Any:

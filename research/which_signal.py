@@ -49,13 +49,30 @@ def worth(method: str) -> str:
     return f"AUROC {median(held):.2f} ({min(held):.2f} to {max(held):.2f} on {len(held)} pairs){beside}"
 
 
+def training_pays() -> int:
+    """Returns the least number of labels at which training was not behind adapting, by the interval of the
+    difference."""
+    counts = {int(count): of["trained"]["over_adapted"] for count, of in read("travel")["curve"]["counts"].items() if count != "0"}
+    return min(count for count in counts if all(gain[2] >= 0 for more, gain in counts.items() if more >= count))
+
+
+def fewer_labels() -> str:
+    """Returns how far training was behind adapting with each smaller number of labels."""
+    counts = read("travel")["curve"]["counts"]
+    behind = {int(count): of["trained"]["over_adapted"] for count, of in counts.items() if 0 < int(count) < training_pays()}
+    return ", ".join(
+        f"{gain:+.2f} [{low:+.2f}, {high:+.2f}] with {count}" for count, (gain, low, high) in sorted(behind.items())
+    )
+
+
 def log_probabilities() -> list[str]:
     verdict = read("predict")["rows"][0]
     return [
         "the quality predictor ([score](score.md), [train](train.md))",
         f"{verdict['ours_us']:.0f} µs ({verdict['what']})",
         "nothing: they come with the answer",
-        f"{FEWEST} to adapt the bundled one",
+        f"{FEWEST} to adapt the bundled one, {training_pays()} to train one (AUROC of training less adapting "
+        f"{fewer_labels()})",
         f"trees on log-probabilities: {worth('LightGBM on logprobs')}; mean log-probability, without labels: "
         f"{worth('mean log-probability')}",
     ]

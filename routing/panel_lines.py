@@ -11,7 +11,7 @@ from metaprobe.probes.decisions import decision_signals
 from metaprobe.records.answers import final_answer
 from metaprobe.records.errors import ImportFileError, InvalidResponse, RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.import_line import decisions_of, with_labels
+from metaprobe.records.import_line import decisions_of, spelled_out, with_labels
 from metaprobe.records.lines import iter_json_lines, name_value
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes, outcome_of_line
 from metaprobe.records.types import Call, DecisionAnswer, Item, Run
@@ -96,8 +96,9 @@ def questions_in_file(path: Path, score_by: str = "") -> dict[str, AskedQuestion
         identity = _named(record, "id") or f"line-{number}"
         group = _named(record, "group")
         name = _named(record, QUESTION) or group or identity
-        about = AskedQuestion(_asked(record), dimension=_named(record, "dimension"), group=group)
         try:
+            record = spelled_out(record)
+            about = AskedQuestion(_asked(record), dimension=_named(record, "dimension"), group=group)
             found.setdefault(name, about).add(answers_of_line(record, identity, score_by), _label(record))
         except ImportFileError as problem:
             raise ImportFileError(f"{path}, line {number}: {problem}") from problem

@@ -193,6 +193,27 @@ def test_two_inputs_that_name_their_answers_alike_are_refused_and_names_with_hal
 
 
 @pytest.mark.filterwarnings("ignore:correct. answers with higher scores are not right more often here")
+def test_a_score_that_is_no_better_than_chance_says_so_wherever_it_is_read(base: Path, tmp_path: Path) -> None:
+    series, right = answers(200, seed=5, right=0.6)
+    drawn = np.random.default_rng(5).permutation(right)
+    for name, labels, chance in (("planted", right, False), ("noise", drawn, True)):
+        lines = [
+            {"question": f"{n}?", "answer": "a", "logprobs": one, "correct": int(label)}
+            for n, (one, label) in enumerate(zip(series, labels, strict=True))
+        ]
+        file, out = written(tmp_path / name / "lines.jsonl", lines), tmp_path / name / "c"
+        printed = CliRunner().invoke(main, ["adapt", str(base), str(file), "--out", str(out)]).stdout
+        card = (out / "README.md").read_text()
+        scored = CliRunner().invoke(main, ["score", str(out), str(file)]).stdout.splitlines()
+        figure = load_checkpoint(out).manifest.metrics["auroc"]
+        told = f"{figure.estimate:.2f} [{figure.low:.2f}, {figure.high:.2f}] includes 0.5"
+        for text in (printed, card.split("\n# ")[0], json.loads(scored[0])["reason"]):
+            assert ("no better than chance" in text) == chance
+            assert (told in text) == chance
+        assert ("label more answers" in printed) == chance
+
+
+@pytest.mark.filterwarnings("ignore:correct. answers with higher scores are not right more often here")
 def test_few_labels_move_little_and_a_scale_that_is_wrong_is_found(base: Path, tmp_path: Path) -> None:
     predictor = QualityPredictor.load(base)
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.collecting.advise import IMPORTED, SIGNALS, advise
+from metaprobe.collecting.advise import IMPORTED, SIGNALS, TRAINING_PAYS, advise
 from metaprobe.records.errors import RecordError
 from research import which_signal
 
@@ -45,7 +45,8 @@ def line(
 LOGS = {
     "numbers, no labels": [line(i) for i in range(30)],
     "numbers, enough labels to adapt": [line(i, label=int(i < 4)) for i in range(30)],
-    "numbers, enough labels to train": [line(i, label=i % 2) for i in range(30)],
+    "numbers, too few labels to train": [line(i, label=i % 2) for i in range(199)],
+    "numbers, enough labels to train": [line(i, label=i % 2) for i in range(200)],
     "several answers": [line(i, label=i % 3 % 2, group=f"g{i // 3}") for i in range(60)],
     "text alone": [line(i, label=i % 2, numbers=False) for i in range(30)],
     "judged": [line(i, label=i % 2, judged=True) for i in range(30)],
@@ -54,6 +55,7 @@ LOGS = {
 SUPPORTED = {
     "numbers, no labels": {"log-probabilities", "weights", "text"},
     "numbers, enough labels to adapt": {"log-probabilities", "weights", "text"},
+    "numbers, too few labels to train": {"log-probabilities", "weights", "text"},
     "numbers, enough labels to train": {"log-probabilities", "weights", "text"},
     "several answers": {"log-probabilities", "samples", "weights", "text"},
     "text alone": {"weights", "text"},
@@ -101,9 +103,18 @@ def test_the_first_commands_follow_the_labels(tmp_path: Path) -> None:
 
     log = str(tmp_path / "log.jsonl")
     assert first("numbers, no labels") == ["score bundled:quality", f"import {log}", f"label {IMPORTED}"]
-    assert first("numbers, enough labels to adapt") == [f"import {log}", "adapt bundled:quality"]
-    assert first("numbers, enough labels to train") == [f"import {log}", "train quality"]
+    assert first("numbers, enough labels to adapt") == ["adapt bundled:quality"]
+    assert first("numbers, too few labels to train") == ["adapt bundled:quality"]
+    assert first("numbers, enough labels to train") == ["train quality"]
     assert first("text alone") == []
+
+
+def test_training_is_advised_from_where_it_was_measured_to_keep_up_with_adapting(tmp_path: Path) -> None:
+    assert which_signal.training_pays() == TRAINING_PAYS
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(LOGS["numbers, too few labels to train"]), encoding="utf-8")
+    shown = CliRunner().invoke(main, ["advise", str(file)]).stdout
+    assert "199 are labelled: adapt, which was better than training below 200 labels" in " ".join(shown.split())
 
 
 def test_a_store_and_a_log_of_another_program_are_read_and_what_is_broken_is_counted(tmp_path: Path) -> None:

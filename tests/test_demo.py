@@ -129,7 +129,7 @@ def test_what_is_learned_does_not_depend_on_the_order_of_the_shards(recorded_run
 
 
 def test_one_store_named_twice_is_refused(recorded_runs: Path) -> None:
-    with pytest.raises(RecordError, match="name each store once"):
+    with pytest.raises(RecordError, match="more than once; expected every answer in one of them"):
         load_evidence([recorded_runs, recorded_runs])
 
 

@@ -4,6 +4,8 @@ import inspect
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ from metaprobe.training.evidence import Evidence
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BUNDLED = inspect.signature(QualityPredictor.load).parameters["path"].default is not inspect.Parameter.empty
+
+NO_TORCH = """
+import runpy, sys
+sys.modules |= dict.fromkeys(("torch", "transformers", "peft"))
+"""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint"),
@@ -40,6 +47,15 @@ def test_there_are_seven_and_each_is_under_90_lines() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
     assert len(lengths) == 7
     assert max(lengths.values()) < 90, lengths
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_without_torch_an_example_begins_or_names_the_extra_that_it_states(name: str) -> None:
+    code = f"{NO_TORCH}runpy.run_path({str(EXAMPLES / f'{name}.py')!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    needs = "extra `train`" in (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert (done.returncode != 0) == needs, done.stderr
+    assert ("torch is needed here and not installed: pip install 'metaprobe[train]'" in done.stderr) == needs
 
 
 def test_scoring_lists_every_response_and_the_doubtful_first(checkpoint: str) -> None:

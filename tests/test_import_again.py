@@ -112,11 +112,11 @@ def test_a_store_without_texts_gets_labels_and_no_prompt(tmp_path: Path) -> None
 
 
 def test_a_label_or_a_prompt_in_the_wrong_place_is_named_once(tmp_path: Path) -> None:
-    stray = {"id": "a", "critical": 1, "question": "?", "customer": "x", "response": RESPONSE}
-    path = write_lines(tmp_path / "calls.jsonl", stray, {**stray, "id": "b"}, {**FULL, "question": "?"})
+    stray = {"id": "a", "critical": 1, "prompt": "?", "customer": "x", "response": RESPONSE}
+    path = write_lines(tmp_path / "calls.jsonl", stray, {**stray, "id": "b"}, {**FULL, "prompt": "?"})
     first, second = sorted(import_file(path, RunStore(tmp_path / "runs")).notes)
     assert first == f'{path}:1: "critical" is not read; if it was meant for "labels", write "labels": {{"correct": 1}}'
-    assert second.startswith(f'{path}:1: "question" is not read; if it was meant for "messages"')
+    assert second == f'{path}:1: "prompt" is not read; if it was meant for "question", write "question": "..."'
     beside = write_lines(tmp_path / "bare.jsonl", {**RESPONSE, "prompt": None, "lables": {"correct": 1}})
     (only,) = import_file(beside, RunStore(tmp_path / "bare")).notes
     assert '"lables" is not read; if it was meant for "labels"' in only

@@ -37,10 +37,9 @@ def test_the_picture_has_a_caption_of_forty_words() -> None:
     assert len(re.sub(r"\]\([^)]*\)", "]", caption).split()) <= 40
 
 
-def test_the_import_line_of_the_guide_imports(tmp_path: Path) -> None:
+def test_the_lines_of_the_guide_are_read(tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
-    line = re.search(r"```json\n(.*?)```", guide, flags=re.S)
-    assert line is not None
-    (tmp_path / "lines.jsonl").write_text(line[1])
+    lines = re.findall(r"```json\n(.*?)```", guide, flags=re.S)[:2]
+    (tmp_path / "lines.jsonl").write_text("".join(lines))
     done = CliRunner().invoke(main, ["import", str(tmp_path / "lines.jsonl"), "--out", str(tmp_path / "runs")])
     assert done.exit_code == 0, done.output

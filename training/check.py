@@ -40,8 +40,9 @@ from metaprobe.probes.score_store import StoredStates
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Run
+from metaprobe.training.evidence import load_runs
 from metaprobe.training.folds import join_table
-from metaprobe.training.rescale import mean_gap, read_labelled_runs
+from metaprobe.training.rescale import mean_gap
 from metaprobe.training.states import Wanted, load_states
 
 Status = Literal["PASS", "THRESHOLD STALE", "SCORER DEGRADED", "INCONCLUSIVE"]
@@ -490,7 +491,7 @@ def _scored(
     run: str | None = None,
 ) -> tuple[CheckedAnswers, list[str]]:
     """Returns the labelled answers with the checkpoint's scores, and what a reader must know of these."""
-    runs = read_labelled_runs([Path(path) for path in paths])
+    runs = load_runs([Path(path) for path in paths])
     check_unseen(runs, (reader,))
     table = join_table(answer_table(runs, target=target, stage=stage, agent=agent))[0]
     by_id = {call.id: (one, call) for one in runs for call in one.calls}

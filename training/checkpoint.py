@@ -27,7 +27,7 @@ from metaprobe.checkpoints import (
     save_checkpoint,
 )
 from metaprobe.checkpoints.flagging import flag_sentences, flag_table
-from metaprobe.checkpoints.manifest import meaning_of, printable
+from metaprobe.checkpoints.manifest import AT_CHANCE, meaning_of, printable
 from metaprobe.checkpoints.save import InService, Replacing, pinned_in, replacing
 from metaprobe.checkpoints.table import Table
 from metaprobe.eval.metrics.bootstrap import Interval
@@ -193,6 +193,7 @@ def model_card(export: Export) -> str:
     flagging, table = flag_sentences(draft, draft.metrics), flag_table(draft)
     lines = [
         *trust_lines(draft.failed),
+        *(line for head, clause in draft.chance.items() for line in (f"> {_of(head)}{clause}; {AT_CHANCE}.", "")),
         f"# {export.title}",
         "",
         export.summary + meaning_of_thresholds(export.stored, export.thresholds, runs=export.runs),
@@ -240,6 +241,10 @@ def trust_lines(failed: Mapping[str, Severity]) -> list[str]:
     if "invalid" in failed.values():
         return [f"> **NOT TRUSTWORTHY: {meaning}.** See the audits below.", ""]
     return [f"> {'Weak' if 'weak' in failed.values() else 'Unaudited'}: {meaning}.", ""]
+
+
+def _of(head: str) -> str:
+    return f"The scores{f' of {_words(head)}' if head else ''} are "
 
 
 def _words(name: str) -> str:

@@ -15,7 +15,9 @@ from metaprobe.eval.table import AnswerTable, answer_table, in_words
 from metaprobe.probes.base_rates import SEPARATOR
 from metaprobe.probes.decisions import decision_columns, decision_signals, question_of
 from metaprobe.probes.features import DECIDED, PLUS_TERMS, SEGMENTED, features, schema
-from metaprobe.records.errors import RecordError, StoreMismatch
+from metaprobe.records.errors import ImportFileError, RecordError, StoreMismatch
+from metaprobe.records.importer import LINES, read_log
+from metaprobe.records.logs.sample import LogOptions
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, DecisionAnswer, FloatArray, Run
 from metaprobe.routing.policy import AGAIN, GOOD, STOP
@@ -90,7 +92,8 @@ def load_evidence(
     wanted: Wanted | None = None,
     bare: bool = False,
 ) -> Evidence:
-    """Returns the labelled answers of the stores with features, and with hidden states where all answers have them.
+    """Returns the labelled answers of run stores and of files of lines (`load_runs`) with features, and with hidden
+    states, which stores keep, where all answers have them.
 
     With `bare`, labelled answers are returned without features where none has log-probabilities.
 
@@ -102,7 +105,7 @@ def load_evidence(
     Raises `RecordError` where no answer is labelled, where log-probabilities were recorded in different modes, what
     `load_states` raises, and the store's own errors.
     """
-    opened = [RunStore(store) for store in stores]
+    opened = [RunStore(store) for store in stores if not Path(store).is_file()]
     runs = load_runs(stores)
     table = answer_table(runs, target=target, stage=stage, agent=agent, bare=bare)
     chosen = [
@@ -113,7 +116,7 @@ def load_evidence(
     ]
     labelled = sum(run.label(target, call.id) is not None for run, call in chosen)
     states, without, refused = None, len(table), ""
-    if hidden:
+    if hidden and opened:
         ids = table.call_ids.tolist()
         try:
             models = {call.model for call in _calls(runs, ids)}
@@ -323,15 +326,30 @@ def logprobs_reader_of(calls: Sequence[Call]) -> str:
     return readers[0] if readers else ""
 
 
-def load_runs(stores: Sequence[str | Path]) -> list[Run]:
-    """All runs of the stores. Raises `RecordError` where two of them hold a run of the same id."""
+def load_runs(paths: Sequence[str | Path], *, plain: bool = False) -> list[Run]:
+    """Returns all runs of run stores and of files of lines. `plain`: whether lines need no log-probabilities.
+
+    Raises `RecordError` where two of them hold a run of the same id, and `ImportFileError` for a line that is none.
+    """
     runs: dict[str, Run] = {}
-    for store in stores:
-        for run in RunStore(store):
+    for path in map(Path, paths):
+        for run in _runs_of_lines(path, plain) if path.is_file() else RunStore(path):
             if run.id in runs:
-                raise RecordError(f"run {run.id!r} is in {store} and in another of the stores: name each store once")
+                raise RecordError(
+                    f"{', '.join(map(str, paths))} hold the id {run.id!r} more than once; expected every answer in one "
+                    "of them. Lines without an id are named after their file: rename one, or give the lines ids"
+                )
             runs[run.id] = run
     return list(runs.values())
+
+
+def _runs_of_lines(path: Path, plain: bool) -> list[Run]:
+    try:
+        return [line.run for line in read_log(path, LINES, LogOptions(plain=plain))]
+    except ImportFileError as error:
+        raise ImportFileError(
+            f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then give RUNS"
+        ) from error
 
 
 def invert(evidence: Evidence) -> Evidence:

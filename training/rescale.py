@@ -51,18 +51,16 @@ from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
-from metaprobe.records.errors import ImportFileError, RecordError
+from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
-from metaprobe.records.importer import read_openai_lines
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of
-from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
 from metaprobe.training.audit import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.calibration import Floats, Platt, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint
-from metaprobe.training.evidence import Evidence, evidence_of, read_decisions, runs_of
+from metaprobe.training.evidence import Evidence, evidence_of, load_runs, read_decisions, runs_of
 from metaprobe.training.folds import group_folds, join_copies
 from metaprobe.training.graphs import GraphBuilder
 from metaprobe.training.heads import SCALES
@@ -295,7 +293,7 @@ def adapt_quality(
     require("onnx", "fit")
     with writing.replacing():
         check_target(out, KIND)
-        runs, predictor = read_labelled_runs(labelled), QualityPredictor.load(checkpoint)
+        runs, predictor = load_runs(labelled), QualityPredictor.load(checkpoint)
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
 
 
@@ -684,17 +682,6 @@ def map_outputs(graph: bytes, maps: Mapping[str, Platt]) -> bytes:
     return data
 
 
-def read_labelled_runs(labelled: Sequence[str | Path]) -> list[Run]:
-    """Returns the runs of run stores and of files of import lines.
-
-    Raises `RecordError` where two of them hold answers of one id, and `ImportFileError` for a line that is none.
-    """
-    runs = [one for path in labelled for one in _read(Path(path))]
-    if len(labelled) > 1:
-        _check_ids(runs, labelled)
-    return runs
-
-
 def label_responses(
     responses: Sequence[object], labels: ArrayLike, groups: Sequence[object] | None, target: str, *, decided: bool
 ) -> list[Run]:
@@ -749,26 +736,3 @@ def with_whole_names(run: Run) -> Run:
     )
     item = replace(run.item, task=without_surrogates(run.item.task), group=without_surrogates(run.item.group))
     return replace(run, item=item, calls=calls, variant=without_surrogates(run.variant))
-
-
-def _check_ids(runs: Sequence[Run], labelled: Sequence[str | Path]) -> None:
-    """Raises `RecordError` where two of the inputs hold answers of one id: they would be counted as one."""
-    seen: set[str] = set()
-    for one in runs:
-        if one.id in seen:
-            raise RecordError(
-                f"{', '.join(map(str, labelled))} hold the id {one.id!r} more than once; expected every answer in one "
-                "of them. Lines without an id are named after their file: rename one, or give the lines ids"
-            )
-        seen.add(one.id)
-
-
-def _read(path: Path) -> list[Run]:
-    if path.is_dir():
-        return list(RunStore(path))
-    try:
-        return list(read_openai_lines(path))
-    except ImportFileError as error:
-        raise ImportFileError(
-            f"{error}. To go on without: `metaprobe import {path} --out RUNS --skip-bad`, then adapt to RUNS"
-        ) from error

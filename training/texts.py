@@ -13,11 +13,9 @@ from metaprobe.eval.audits_of_data import labels_by_source
 from metaprobe.eval.table import AnswerTable, answer_table
 from metaprobe.probes.adapter import prompt_of
 from metaprobe.records.errors import RecordError
-from metaprobe.records.importer import LINES, read_log
-from metaprobe.records.logs.sample import LogOptions
-from metaprobe.records.store import RunStore, fingerprint
+from metaprobe.records.store import fingerprint
 from metaprobe.records.types import Label, Run
-from metaprobe.training.evidence import Evidence, generator_of
+from metaprobe.training.evidence import Evidence, generator_of, load_runs
 from metaprobe.training.folds import join_table
 
 MOST_LEVELS = 10
@@ -58,9 +56,7 @@ def load_texts(
     Raises `RecordError` where no answer is labelled, where labels are neither 0 and 1 nor whole levels, and where a
     store was kept without texts; the store's own errors; and `ImportFileError` for a line that is none.
     """
-    runs = [run for path in data for run in _runs_of(Path(path))]
-    if twice := len(runs) - len({run.id for run in runs}):
-        raise RecordError(f"{twice} ids occur more than once in {', '.join(map(str, data))}: give each answer its own")
+    runs = load_runs(data, plain=True)
     grades = {label.call_id: label.value for run in runs for label in run.labels if label.name == target}
     # A table holds labels of 0 and 1: levels are put in their place afterwards.
     present = [replace(run, labels=tuple(_present(run, target))) for run in runs]
@@ -92,12 +88,6 @@ def load_texts(
         regrouped=regrouped,
     )
     return TextData(evidence, tuple(p or "" for p in prompts), tuple(call.text for call in chosen), values, steps)
-
-
-def _runs_of(path: Path) -> list[Run]:
-    if path.is_dir():
-        return list(RunStore(path))
-    return [line.run for line in read_log(path, LINES, LogOptions(plain=True))]
 
 
 def _present(run: Run, target: str) -> list[Label]:

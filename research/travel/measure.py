@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference
+from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval, paired_difference, statistic_interval
 from metaprobe.eval.metrics.calibration import brier_skill, ece
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
@@ -241,6 +241,7 @@ def curve(data: Path) -> None:
                     scores[name][draw, test] = way(X, answers, base, some)[test]
         label = str(count or round(len(rows) * (1 - 1 / FOLDS)))
         found[label] = {name: _figures(answers, values, strata) for name, values in scores.items()}
+        found[label]["trained"]["over_adapted"] = _over(answers, scores["trained"], scores["adapted default"])
         click.echo(f"{label}: {json.dumps(found[label])}", err=True)
     mean = np.array([values.mean() for values in answers.logprobs])
     # Nothing is fitted here, so that whole runs can be judged.
@@ -285,6 +286,15 @@ def _figures(answers: Answers, scores: Floats, strata: NDArray[np.str_]) -> dict
         "over_mean": shown(paired_difference(auroc, y, kept[0], mean, weights)),
         "within_over_mean": shown(paired_difference(within, y, kept[0], mean, weights)),
     }
+
+
+def _over(answers: Answers, ours: Floats, theirs: Floats) -> list[float]:
+    """AUROC of one way less that of another, mean over draws (R, n) of the same labels, with its interval."""
+    y, weights = answers.y, cluster_weights(answers.group.tolist(), RESAMPLES)
+    pairs = list(zip(ours, theirs, strict=True))
+    return shown(
+        statistic_interval(lambda w: np.mean([auroc(y, a, w) - auroc(y, b, w) for a, b in pairs], axis=0), weights)
+    )
 
 
 def keep(name: str, found: dict[str, Any]) -> None:

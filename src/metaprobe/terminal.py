@@ -37,24 +37,25 @@ FOLDER = Target(file_okay=False, path_type=Path)
 
 
 class Runs(click.Path):
-    """A run store that exists."""
+    """A run store that exists, or where files may be given a file of lines."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if Path(value).is_file():
+        if Path(value).is_file() and not self.file_okay:
             self.fail(
-                f"{str(value)!r} is a file; expected a run store. `metaprobe import FILE --out RUNS` makes one of "
-                "OpenAI-format lines",
+                f"{str(value)!r} is a file, which keeps no hidden states and takes no new labels or calls; expected a "
+                "run store: `metaprobe import FILE --out RUNS` makes one of OpenAI-format lines, `metaprobe extract "
+                "RUNS --llm MODEL` adds hidden states",
                 param,
                 ctx,
             )
         if (Path(value) / "manifest.json").is_file():
-            self.fail(
-                f"{str(value)!r} is a checkpoint; expected a run store, as `metaprobe collect` makes it", param, ctx
-            )
+            expected = "a run store, as `metaprobe collect` makes it" + ", or a file of lines" * self.file_okay
+            self.fail(f"{str(value)!r} is a checkpoint; expected {expected}", param, ctx)
         return super().convert(value, param, ctx)
 
 
 RUNS = Runs(exists=True, file_okay=False, path_type=Path)
+RUNS_OR_LINES = Runs(exists=True, path_type=Path)
 
 
 class Location(click.ParamType):  # type: ignore[type-arg]  # generic in click 8.5, not before
@@ -178,6 +179,7 @@ KINDS: Mapping[Kind, Any] = {
     "path": click.Path(exists=True, path_type=Path),
     "path or stdin": click.Path(exists=True, allow_dash=True, path_type=Path),
     "runs": RUNS,
+    "runs or lines": RUNS_OR_LINES,
     "system": Registered("metaprobe.pipelines.named_systems:system_names"),
     "task": Registered("metaprobe.tasks.named_tasks:task_names", or_file=True),
     "time": Moment(),
@@ -186,6 +188,7 @@ KINDS: Mapping[Kind, Any] = {
 
 OneCheckpoint = Annotated[str, Option(kind="checkpoint", argument=True)]
 Stores = Annotated[tuple[Path, ...], Option(kind="runs", argument=True)]
+Answers = Annotated[tuple[Path, ...], Option(kind="runs or lines", argument=True)]
 CheckpointOut = Annotated[Path, Option("Checkpoint folder to write.", kind="folder")]
 Digest = Annotated[str | None, Option("Digest that the checkpoint must have, from its author.")]
 AsJson = Annotated[bool, Option("JSON for programs, in place of a table.", name="json")]

@@ -66,8 +66,8 @@ def _list(stores: Stores) -> list[str | Path]:
 def train_quality(runs: Stores, options: QualityOptions) -> Checkpoint:
     """Trains a quality predictor on log-probabilities, with a calibrated head for each target; returns its checkpoint.
 
-    `runs` is a run store or several. `target` is a label or several: 0 or 1 (`correct`, `critical`, ...), 1 to 3
-    (`instruction`, `justification`, `evidence`) or `quality`, the judge's sum from 0 to 9.
+    `runs` is a run store, a file of lines, or several. `target` is a label or several: 0 or 1 (`correct`, `critical`,
+    ...), 1 to 3 (`instruction`, `justification`, `evidence`) or `quality`, the judge's sum from 0 to 9.
     `metaprobe.load(checkpoint.path)` gives the predictor. Raises `RecordError` where the runs do not suffice,
     `MissingExtra` without the extra `fit`.
 

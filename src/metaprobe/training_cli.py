@@ -14,6 +14,7 @@ from metaprobe.progress import live_collection, quiet_libraries, say, steps
 from metaprobe.records.extras import require
 from metaprobe.shown import quickstart_table, show_result
 from metaprobe.terminal import (
+    Answers,
     AsJson,
     CheckpointOut,
     OneCheckpoint,
@@ -46,7 +47,7 @@ COMMANDS = click.Group()
 
 @click.group(short_help="Train on stored runs, and write a checkpoint.")
 def train() -> None:
-    """Train on stored runs and write a checkpoint: quality, gate, hidden, blend, travel, text, adapter, panel, or
+    """Train on labelled answers and write a checkpoint: quality, gate, hidden, blend, travel, text, adapter, panel, or
     router."""
     wait_without_spinning()
 
@@ -63,14 +64,15 @@ def _write(trained: Callable[[Any, Any], Any], data: Any, options: RunOptions) -
 
 
 @command(train, "On log-probabilities: a calibrated verdict.", name="quality")
-def train_quality_command(runs: Stores, options: QualityOptions) -> None:
+def train_quality_command(runs: Answers, options: QualityOptions) -> None:
     """A predictor on log-probabilities, one calibrated head a target.
 
     A head that is a probability begins with a free number and climbs to seven terms, or terms and trees, only where
     held-out groups pay for it; the card says how far it came.
 
-    A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction, justification, evidence), or quality,
-    the judge's sum from 0 to 9. Labels may be missing: each head learns from the answers that have its own.
+    RUNS are run stores, or files of lines. A target is a label: 0 or 1 (correct, critical, ...), 1 to 3 (instruction,
+    justification, evidence), or quality, the judge's sum from 0 to 9. Labels may be missing: each head learns from the
+    answers that have its own.
     """
     from metaprobe.training.recipes.quality import train_quality
 
@@ -105,8 +107,11 @@ def train_travel_command(runs: Stores, options: TravelOptions) -> None:
 
 
 @command(train, "On the first log-probabilities: when to stop a stream.", name="gate")
-def train_gate_command(runs: Stores, options: GateOptions) -> None:
-    """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms."""
+def train_gate_command(runs: Answers, options: GateOptions) -> None:
+    """Heads on the first tokens of an answer, and when to stop it at a promised rate of false alarms.
+
+    RUNS are run stores, or files of lines.
+    """
     from metaprobe.training.recipes.gate import train_gate
 
     _write(train_gate, runs, options)
@@ -138,14 +143,12 @@ def train_panel_command(answers: Annotated[Path, Option(kind="path", argument=Tr
 
 
 @command(train, "On question and answer as text: words, no log-probabilities.", name="text")
-def train_text_command(
-    data: Annotated[tuple[Path, ...], Option(kind="path", argument=True)], options: TextOptions
-) -> None:
+def train_text_command(data: Answers, options: TextOptions) -> None:
     """A reader of question and answer alone: P(right), or the level of a rubric.
 
-    DATA are files of lines with question, answer and labels, files of OpenAI-format lines, or run stores. It reads
-    words, which needs no extra to score. With --read-by a local model reads the texts too, where held-out groups show
-    that this helps; the card says what it gained.
+    DATA are run stores, or files of lines, with log-probabilities or without. It reads words, which needs no extra to
+    score. With --read-by a local model reads the texts too, where held-out groups show that this helps; the card says
+    what it gained.
     """
     from metaprobe.training.recipes.text import train_text
 
@@ -153,7 +156,7 @@ def train_text_command(
 
 
 @command(train, "On prompt and answer as text: a small language model.", name="adapter")
-def train_adapter_command(runs: Stores, options: AdapterOptions) -> None:
+def train_adapter_command(runs: Answers, options: AdapterOptions) -> None:
     """A small language model with LoRA and a confidence head, merged and exported; it needs no torch to run.
 
     Stopped at any moment and called again, it goes on from its last evaluation.
@@ -169,13 +172,13 @@ def train_adapter_command(runs: Stores, options: AdapterOptions) -> None:
 @command(COMMANDS, "The same predictor for runs of your own, from fifty labels.")
 def adapt(
     checkpoint: OneCheckpoint,
-    labelled: Annotated[tuple[Path, ...], Option(kind="path", argument=True)],
+    labelled: Answers,
     out: CheckpointOut,
     replacing: ReplaceOptions,
     flags: FlagOptions,
     seed: Seed = 0,
 ) -> None:
-    """Give CHECKPOINT the base rate and the scale of LABELLED: run stores, or files of OpenAI-format lines with labels.
+    """Give CHECKPOINT the base rate and the scale of LABELLED: run stores, or files of lines with labels.
 
     It takes at least 20 labels. The order of answers of one run stays as it is. As many answers are flagged as are
     expected to be wrong, unless an option says otherwise.
@@ -189,7 +192,7 @@ def adapt(
 
 
 @command(COMMANDS, "Explicit against implicit metacognition: report and tables.")
-def compare(runs: Stores, options: CompareOptions) -> None:
+def compare(runs: Answers, options: CompareOptions) -> None:
     """Explicit against implicit metacognition on stored runs: report, tables, and a row for each item and method."""
     wait_without_spinning()
     from metaprobe.eval.report.write import comparison_table

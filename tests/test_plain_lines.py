@@ -1,0 +1,77 @@
+"""Lines of question, answer, correct and log-probabilities: read by every command that learns, without an import."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from metaprobe.checkpoints import load_checkpoint
+from metaprobe.cli import main
+from metaprobe.records.store import RunStore, fingerprint
+
+COMMANDS = {
+    "quality": ["train", "quality", "--folds", "2"],
+    "gate": ["train", "gate", "--folds", "2"],
+    "text": ["train", "text", "--folds", "2"],
+    "adapt": ["adapt", "bundled:quality"],
+}
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, path = np.random.default_rng(3), tmp_path_factory.mktemp("lines") / "answers.jsonl"
+    with path.open("w") as file:
+        for n in range(120):
+            right = bool(rng.random() < 0.6)
+            logprobs = (-np.abs(rng.normal(0.3 if right else 0.9, 0.4, 8))).round(3).tolist()
+            asked = {"id": f"q{n}", "question": f"What is {n} + {n}?", "answer": f"It is {2 * n + (not right)}."}
+            file.write(json.dumps({**asked, "correct": int(right), "logprobs": logprobs}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(lines: Path) -> Path:
+    out = lines.parent / "runs"
+    done = CliRunner().invoke(main, ["import", str(lines), "--plain", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "is not read" not in done.output
+    return out
+
+
+def test_a_question_an_answer_and_its_numbers_are_stored(store: Path) -> None:
+    run = next(iter(RunStore(store)))
+    [call] = run.calls
+    assert (run.item.question, call.text[:6], run.outcome) == (
+        "What is 0 + 0?",
+        "It is ",
+        float(call.text == "It is 0."),
+    )
+    assert call.messages[0].content == "What is 0 + 0?"
+    assert call.logprobs is not None
+    assert len(call.logprobs) == 8
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_file_teaches_what_its_store_would(name: str, lines: Path, store: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [*COMMANDS[name], str(lines), "--out", str(tmp_path / "c")])
+    assert done.exit_code == 0, done.output
+    learned = load_checkpoint(tmp_path / "c").manifest.training
+    assert learned is not None
+    assert (learned.n, learned.fingerprint) == (120, fingerprint(RunStore(store)))
+
+
+def test_what_a_file_cannot_hold_is_named_where_it_is_refused(lines: Path, tmp_path: Path) -> None:
+    for kind in ("hidden", "blend"):
+        refused = CliRunner().invoke(main, ["train", kind, str(lines), "--out", str(tmp_path / "c")])
+        assert refused.exit_code == 2
+        words = " ".join(refused.output.split())
+        assert "keeps no hidden states" in words
+        assert "`metaprobe extract RUNS --llm MODEL`" in words
+
+
+def test_an_answer_beside_what_is_no_list_of_numbers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"question": "?", "answer": "4", "logprobs": -0.1}))
+    refused = CliRunner().invoke(main, ["import", str(tmp_path / "a.jsonl"), "--plain", "--out", str(tmp_path / "r")])
+    assert '"logprobs" is -0.1 (float); expected a JSON list' in refused.output
