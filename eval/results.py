@@ -426,6 +426,8 @@ class Comparison:
     """Name of the row of controls chosen in advance, in each fold on its selection data; empty where there is none."""
     baselines: Mapping[str, int] = field(default_factory=dict)
     """The controls that the folds chose for it, and in how many folds each was chosen, the most frequent first."""
+    runs: str = "RUNS"
+    """The stores of the answers, as a command line names them."""
     exported: str = ""
     """Sentences: what writes the checkpoint of the headline method; empty where there is none of it."""
     accuracy: tuple[AccuracyRow, ...] = ()

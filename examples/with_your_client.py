@@ -1,14 +1,14 @@
-"""Verdicts on what your own client answers, and a score log of them (extra `serve`; openai and langgraph are yours).
+"""Verdicts on what your own client answers, and a score log of them (extra `serve`; the client itself is yours).
 
-python examples/with_your_client.py --url http://127.0.0.1:8000/v1 --model NAME [--client openai|stream|langgraph]
+python examples/with_your_client.py --url http://127.0.0.1:8000/v1 --model NAME [--client openai|stream|litellm|langgraph]
 
 The server may be vLLM, SGLang, llama.cpp or any other that speaks OpenAI's API and gives log-probabilities
-(`metaprobe doctor URL MODEL` says whether it does). What is logged goes on to Langfuse, MLflow or OpenTelemetry by
-`metaprobe log export`, and tasks of Inspect take `metaprobe/verdict` as a scorer (docs: logs).
+(`metaprobe doctor URL MODEL` says whether it does). Beside it: `with_your_traces.py` and `inspect_task.py`.
 """
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import click
 
@@ -41,6 +41,19 @@ def stream(url: str, model: str, question: str, predictor: QualityPredictor, on_
             pass
 
 
+def litellm(url: str, model: str, question: str, predictor: QualityPredictor, on_verdict: OnVerdict) -> None:
+    """A callback for every answer of every provider; in LiteLLM's proxy it scores streams too."""
+    import litellm
+
+    from metaprobe.serving.litellm_callback import VerdictLogger
+
+    scored = Event()  # LiteLLM calls back on a thread of its own; a program that goes on need not wait
+    litellm.callbacks = [VerdictLogger(predictor, on_verdict=lambda one: (on_verdict(one), scored.set()))]
+    messages = [{"role": "user", "content": question}]
+    litellm.completion(f"openai/{model}", messages, api_base=url, api_key="none", logprobs=True)
+    scored.wait(timeout=60)
+
+
 def langgraph(url: str, model: str, question: str, predictor: QualityPredictor, on_verdict: OnVerdict) -> None:
     """A handler in the config of a graph; the verdict also stands in the message, for the nodes that come later."""
     from langchain_openai import ChatOpenAI
@@ -56,7 +69,7 @@ def langgraph(url: str, model: str, question: str, predictor: QualityPredictor, 
     graph.compile().invoke({"messages": [("user", question)]}, config=config)  # type: ignore[arg-type]
 
 
-CLIENTS: dict[str, Ask] = {"openai": openai_client, "stream": stream, "langgraph": langgraph}
+CLIENTS: dict[str, Ask] = {"openai": openai_client, "stream": stream, "litellm": litellm, "langgraph": langgraph}
 
 
 @click.command()

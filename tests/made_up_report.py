@@ -108,6 +108,7 @@ def made_up(n=400, resamples=100, model=HOSTILE):
     answers = [[-rng.gamma(1, 0.9 - 0.5 * label, rng.integers(1, 60)) for label in y if label == k] for k in (0, 1)]
     return Comparison(
         title=f"What {model} knows about its own answers",
+        exported="`metaprobe train blend RUNS --out C` writes its checkpoint.",
         provenance={
             "model": model,
             "revision": "12fd25f77366fa6b3b4b768ec3050bf629380bac",

@@ -291,7 +291,7 @@ def test_what_the_comparison_recommends_is_written_and_the_report_names_the_comm
     exported = load(tmp_path / "c")
     assert isinstance(exported, BlendPredictor)
     found = json.loads((out / "comparison.json").read_text())
-    assert (found["headline"], "metaprobe compare RUNS --export C" in found["exported"]) == ("blend", True)
+    assert (found["headline"], "metaprobe train blend " in found["exported"]) == ("blend", True)
     again = CliRunner().invoke(main, ["compare", str(store), *options])
     assert again.exit_code != 0
     assert "exists; expected a new folder" in again.output

@@ -46,7 +46,7 @@ def test_the_command_that_writes_the_recommended_method_is_named_with_what_it_do
     beaten, standing = over("length", 0.01, 0.1, 0.01), over("words", -0.1, 0.1, 0.9)
     some = method(BLEND, auroc=about(0.78, 0.7, 0.8), controls=ControlComparison(0.78, (beaten, standing)))
     found = recommended_checkpoint([some, method(LADDER)])
-    assert "`metaprobe compare RUNS --export C`" in found
+    assert "`metaprobe train blend my/runs --out C`" in recommended_checkpoint([some], "my/runs")
     assert "`metaprobe train blend RUNS --out C`" in found
     assert f"It is not shown to beat {control_named('words')}" in found
     alone = recommended_checkpoint([replace(some, controls=ControlComparison(0.78, (beaten,)))])

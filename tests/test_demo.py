@@ -91,8 +91,9 @@ def test_the_conclusion_can_be_followed_from_the_report_alone(demo: Demo) -> Non
     assert strongest.difference.estimate == pytest.approx(
         by_name["blend"] - max(m.auroc.estimate for m in found.controls)
     )
-    assert blend.controls.beaten or "it beats each of" not in " ".join(brief(found).do)
-    assert "`metaprobe train blend RUNS --out C`" in found.exported
+    assert blend.controls.beaten or "Use the learned method" not in " ".join(brief(found).do)
+    assert f"`metaprobe train blend {found.runs} --out C`" in found.exported
+    assert Path(found.runs).name == "runs"
 
 
 @pytest.mark.slow

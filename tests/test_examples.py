@@ -1,19 +1,24 @@
 """Each example runs and says what it is there to say; small settings, recorded runs, a small checkpoint."""
 
+import gzip
 import inspect
 import json
 import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from served import Upstream, running, small_checkpoint
+from served import TOKENS, Upstream, running, small_checkpoint
 
-from metaprobe import QualityPredictor
+from metaprobe import QualityPredictor, RunStore
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.training.evidence import Evidence
 
@@ -24,6 +29,9 @@ NO_TORCH = """
 import runpy, sys
 sys.modules |= dict.fromkeys(("torch", "transformers", "peft"))
 """
+ANSWER = "".join(token for token, _ in TOKENS)
+SCORE = QualityPredictor.load().predict([logprob for _, logprob in TOKENS]).score
+"""Of every answer of the scripted server."""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint"),
@@ -43,9 +51,45 @@ def output_of(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_there_are_seven_and_each_is_under_90_lines() -> None:
+@contextmanager
+def asked_there() -> Iterator[tuple[list[str], Upstream]]:
+    """Yields the options that have an example ask a scripted server of this machine, and that server."""
+    upstream = Upstream()
+    with running(upstream) as (base, _):
+        yield ["--url", f"{base}/v1", "--model", "m"], upstream
+
+
+@pytest.fixture
+def langfuse(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, bytes]]]:
+    """Path and body of everything that is posted to a scripted Langfuse, which the environment names."""
+    pytest.importorskip("langfuse", reason="langfuse is not installed here")
+    posted: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            answer = b"{}"
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("LANGFUSE_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk")
+        monkeypatch.setenv("LANGFUSE_SECRET_KEY", "sk")
+        yield posted
+        server.shutdown()
+
+
+def test_there_are_nine_and_each_is_under_90_lines() -> None:
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert len(lengths) == 7
+    assert len(lengths) == 9
     assert max(lengths.values()) < 90, lengths
 
 
@@ -79,29 +123,61 @@ def test_a_response_that_cannot_be_scored_is_named_and_the_others_are_scored(che
     assert [line.startswith(f"{bad['id']}: not scored") for line in lines] == [True, False]
 
 
-@pytest.mark.parametrize("client", ["openai", "stream", "langgraph"])
-def test_an_answer_of_each_client_is_logged_with_its_verdict(client: str, tmp_path: Path) -> None:
-    if client == "langgraph":
-        pytest.importorskip("langgraph", reason="part of the dev extra; absent from an environment of users")
+@pytest.mark.filterwarnings("ignore")  # LiteLLM's own
+@pytest.mark.parametrize(
+    "client",
+    ["openai", "stream", "langgraph", pytest.param("litellm", marks=pytest.mark.slow)],  # imports for 10 s
+)
+def test_an_answer_of_each_client_is_logged_with_its_verdict(
+    client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if client in ("langgraph", "litellm"):
+        monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network for prices
+        pytest.importorskip(client, reason=f"{client} is not installed here")
     log = tmp_path / "scores.sqlite"
-    with running(Upstream()) as (base, _):
-        output_of(
-            "with_your_client",
-            "--url",
-            f"{base}/v1",
-            "--model",
-            "m",
-            "--question",
-            "plain",
-            "--client",
-            client,
-            "--log",
-            str(log),
-        )
+    with asked_there() as (url, _):
+        output_of("with_your_client", *url, "--client", client, "--log", str(log))
         with ScoreLog.open(str(log)) as opened:
             columns = opened.columns()
-    assert len(columns) == 1
-    assert 0 < columns.score[0] < 1
+    assert columns.score.tolist() == [pytest.approx(SCORE)]
+
+
+@pytest.mark.slow
+def test_the_verdict_stands_in_langfuse_on_the_trace_of_its_answer(langfuse: list[tuple[str, bytes]]) -> None:
+    with asked_there() as (url, _):
+        output_of("with_your_traces", *url, "--to", "langfuse")
+    [scored] = [one for path, body in langfuse if path == "/api/public/scores" for one in json.loads(body)]
+    assert (scored["name"], scored["value"], scored["dataType"]) == ("metaprobe", pytest.approx(SCORE), "NUMERIC")
+    [traced] = [gzip.decompress(body) for path, body in langfuse if path.endswith("/otel/v1/traces")]
+    assert bytes.fromhex(scored["traceId"]) in traced
+    assert ANSWER.encode() in traced
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_the_verdict_stands_in_mlflow_on_the_trace_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow: Any = pytest.importorskip("mlflow", reason="mlflow is not installed here")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with asked_there() as (url, upstream):
+        output_of("with_your_traces", *url, "--to", "mlflow")
+    assert upstream.bodies[0]["logprobs"]
+    [trace] = mlflow.search_traces(return_type="list")
+    [judged] = trace.search_assessments("metaprobe")
+    assert (judged.value, judged.source.source_type) == (pytest.approx(SCORE), "CODE")
+    assert trace.data.spans[0].outputs == ANSWER
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Inspect's own
+def test_a_log_of_inspect_holds_verdicts_and_is_read_again(tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="inspect-ai is not installed here")
+    with asked_there() as (url, _):
+        told = output_of("inspect_task", *url, "--out", str(tmp_path))
+    assert told.count(f"'verdict': {SCORE:.4f}"[:-2]) == 2, told
+    runs = list(RunStore(tmp_path / "runs"))
+    assert [(run.calls[0].text, run.outcome) for run in runs] == [(ANSWER, 0)] * 2
 
 
 @pytest.mark.slow

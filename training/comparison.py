@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import platform
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -181,15 +182,15 @@ def headline_method(results: Sequence[MethodResult]) -> MethodResult:
     return next((candidate for candidate in (*learned, *own) if candidate is not None), results[0])
 
 
-def recommended_checkpoint(results: Sequence[MethodResult]) -> str:
-    """Returns sentences about the checkpoint of the headline method; empty where there is none of it."""
+def recommended_checkpoint(results: Sequence[MethodResult], runs: str = "RUNS") -> str:
+    """Returns sentences about the checkpoint of the headline method; empty where there is none of it.
+
+    `runs`: the stores, as a command line names them.
+    """
     headline = headline_method(results)
     if headline.name not in EXPORTED:
         return ""
-    found = (
-        f"`metaprobe compare RUNS --export C` writes the checkpoint of the method that is recommended here "
-        f"({headline.name}), and so does `metaprobe train {EXPORTED[headline.name]} RUNS --out C`."
-    )
+    found = f"`metaprobe train {EXPORTED[headline.name]} {runs} --out C` writes its checkpoint."
     if (over := headline.controls) is not None and not over.beaten:
         found += f" It is not shown to beat {control_named(over.standing[0].name)}: that may do as well."
     return found
@@ -260,7 +261,7 @@ def comparison(
     What needs the `runs` themselves, as metacognitive efficiency does, is left out where none are given.
     """
     evidence, fits, seed = study.evidence, study.fits, study.seed
-    table = evidence.table
+    table, stores = evidence.table, shlex.join(map(str, study.stores))
     plain = method_results(table, fits.methods, seed=seed)
     results = add_details(table, fits.methods, plain, seed=seed)
     strata = difficulty_strata(table, estimate=next((m for m in fits.methods if m.name == WORDS), None))
@@ -268,14 +269,15 @@ def comparison(
     efficiency, refused = efficiency_of(table, fits, runs, target=study.target, seed=seed)
     first_tokens = first_token_scores(evidence, folds=len(fits.roles), seed=seed)
     compared = Comparison(
-        title="Explicit and implicit metacognition",
+        title="Which signals tell right from wrong",
         headline=headline_method(results).name,
         provenance=_provenance(evidence, command, seed),
         y=table.y,
         methods=results,
         best_baseline=BEST_BASELINE,
         baselines=dict(Counter(fits.best_baseline).most_common()),
-        exported=recommended_checkpoint(results),
+        runs=stores,
+        exported=recommended_checkpoint(results, stores),
         accuracy=accuracy_rows(table),
         learning=learning,
         by_model=headline_by_model(table, fits.methods, headline_method(results).name, seed=seed),

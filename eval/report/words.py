@@ -83,31 +83,71 @@ def disqualifying_audits(audits: tuple[Finding, ...]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """Sentences under four headings."""
+    """Sentences under headings. What stands between backticks is a command line."""
 
-    asked: tuple[str, ...]
+    asked: str
+    learned: str
+    """How well the learned method does; empty where nothing was learned."""
+    wins: str
+    """Which controls it beats, and which it does not; empty where it was held against none."""
+    do: tuple[str, ...]
     found: tuple[str, ...]
     sure: tuple[str, ...]
-    do: tuple[str, ...]
+
+    @property
+    def first(self) -> tuple[tuple[str, str], ...]:
+        """Heading and text of everything that a reader is told before all else."""
+        said = ("Learned", self.learned), ("Wins over", self.wins), ("Next", " ".join(self.do))
+        return tuple((heading, text) for heading, text in said if text)
 
 
 def brief(comparison: Comparison) -> Brief:
     """The summary of a comparison; empty parts where it has no methods."""
     if not comparison.methods:
-        return Brief((), (), (), ())
+        return Brief("", "", "", (), (), ())
     model = comparison.provenance.get("model", "The model")
     learned = headline(comparison)
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     return Brief(
         asked=(
             f"{model} gave {len(comparison.y):,} answers that could be checked; {percent(comparison.base_rate)} are "
-            "right. Can its right answers be distinguished from its wrong ones without knowing the solution: by what "
-            "it says of its own confidence, or by the signals it gives off while it answers?",
+            "right. Which are they? What the model says of its own confidence may tell, or what it gives off while it "
+            "answers."
         ),
+        learned=_learned(learned),
+        wins=_wins(learned),
+        do=tuple(_advice(comparison, stated, learned)),
         found=tuple(_findings(comparison, stated, learned)),
         sure=tuple(_reliability(comparison)),
-        do=tuple(_advice(comparison, stated, learned)),
     )
+
+
+def _learned(learned: MethodResult | None) -> str:
+    if learned is None:
+        return ""
+    return f"{_capital(learned.name)}: {_describe_auroc(learned)}{_inside(learned)}."
+
+
+def _wins(learned: MethodResult | None) -> str:
+    """How many controls the learned method beats, and the hardest of the others. Nothing is claimed of a tie."""
+    if learned is None or learned.controls is None:
+        return ""
+    over, count = learned.controls, len(learned.controls.controls)
+    first = over.strongest if over.beaten else over.standing[0]
+    hardest = f"{control_named(first.name)} ({format_interval(first.difference, signed=True)} AUROC)"
+    if over.beaten:
+        told = f"Each of {count} controls; the strongest is {hardest}."
+    else:
+        missed = len(over.standing)
+        told = f"{count - missed} of {count} controls. Not shown for {missed}; the strongest of these is {hardest}."
+    gain = learned.diff_stated
+    if gain is not None and verdict(gain) == "better":
+        told += f" What the model says of itself is behind by {format_interval(gain, signed=True)}."
+    return told
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _findings(comparison: Comparison, stated: MethodResult | None, learned: MethodResult | None) -> list[str]:
@@ -137,8 +177,6 @@ def _findings(comparison: Comparison, stated: MethodResult | None, learned: Meth
         sentences.append(
             f"The control chosen in advance, in each fold ({chosen_in_folds(comparison)}): {_describe_auroc(chosen)}."
         )
-    if learned is not None:
-        sentences.append(f"The learned method ({learned.name}): {_describe_auroc(learned)}{_inside(learned)}.")
     best = learned or control
     if best is not None:
         curve = risk_coverage(comparison.y, best.order)
@@ -196,12 +234,15 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
     informative = learned is not None and learned.auroc.low > 0.5
     advice = []
     if learned is not None and informative and learned.controls is not None and learned.controls.beaten:
-        advice.append(_use_learned(comparison, learned, learned.controls))
+        use = f"Use the learned method ({learned.name}) to decide which answers to check"
+        advice.append(f"{use}: {comparison.exported}" if comparison.exported else f"{use}.")
         advice += _caution_within_runs(learned)
     elif learned is not None and informative and learned.controls is not None and learned.controls.strongest.beaten:
         advice.append(_advise_more_answers(learned, learned.controls))
     elif control is not None:
-        advice.append(f"Use {control_named(control.name)} to decide which answers to check.")
+        flag = f": `metaprobe adapt bundled:quality {comparison.runs} --out C` makes a flag of the bundled free number"
+        told = flag if control.family == "log-probability" else ""
+        advice.append(f"Use {control_named(control.name)} to decide which answers to check{told}.")
         advice += _falls_short(learned)
     elif informative:
         advice.append("The learned method is better than guessing; compare it with a free number before it is used.")
@@ -222,16 +263,6 @@ def _advice(comparison: Comparison, stated: MethodResult | None, learned: Method
         f"Do not rely on {method} before the audits that it failed are settled: {', '.join(names)}."
         for method, names in failed.items()
     ]
-
-
-def _use_learned(comparison: Comparison, learned: MethodResult, over: ControlComparison) -> str:
-    first = over.strongest
-    return (
-        f"Use the learned method ({learned.name}) to decide which answers to check: it beats each of "
-        f"{len(over.controls)} controls, the strongest of them ({control_named(first.name)}) by "
-        f"{format_interval(first.difference, signed=True)} AUROC."
-        + (f" {comparison.exported}" if comparison.exported else "")
-    )
 
 
 def _caution_within_runs(learned: MethodResult) -> list[str]:

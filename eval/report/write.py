@@ -1,4 +1,4 @@
-"""The report: a comparison in, a page of eight sections out, and beside it every table and drawing as files."""
+"""The report: a comparison in, a page out, and beside it every table and drawing as files."""
 
 import textwrap
 from base64 import b64encode
@@ -51,7 +51,6 @@ class Section:
 def sections(comparison: Comparison) -> tuple[Section, ...]:
     """The sections that have something to show. Draws nothing."""
     every = (
-        _asked(comparison),
         _glance(comparison),
         _methods(comparison),
         _calibration(comparison),
@@ -102,6 +101,8 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
     return str(
         environment.get_template("page.html.j2").render(
             it=comparison,
+            told=brief(comparison),
+            commands=_commands,
             right=percent(comparison.base_rate, 1),
             sections=shown,
             drawings={ident: b64encode(forms["svg"]).decode() for ident, forms in drawn.items()},
@@ -110,6 +111,18 @@ def _page(comparison: Comparison, shown: Sequence[Section], drawn: Mapping[str, 
             # The hash covers the text between the tags. Nothing else may run, and nothing may be fetched.
             script_hash=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode(),
         )
+    )
+
+
+def _commands(text: str) -> Sequence[tuple[str, bool]]:
+    """The parts of a text, each with whether it is a command line: that is between backticks."""
+    return [(part, at % 2 == 1) for at, part in enumerate(text.split("`")) if part]
+
+
+def conclusions(comparison: Comparison) -> str:
+    """What the page says first, for a terminal."""
+    return "\n".join(
+        line for heading, text in brief(comparison).first for line in (*textwrap.wrap(f"{heading}: {text}", WIDTH), "")
     )
 
 
@@ -131,17 +144,8 @@ def comparison_table(comparison: Comparison) -> str:
     )
 
 
-def _asked(comparison: Comparison) -> Section:
-    return Section(
-        ident="asked",
-        title="What was asked",
-        intro=brief(comparison).asked,
-        more=[("Accuracy by dimension and level", tables.accuracy(comparison))] if comparison.accuracy else (),
-    )
-
-
 def _glance(comparison: Comparison) -> Section:
-    """Advice, and what the model says beside what was learned; without stated numbers what is free."""
+    """What the model says beside what was learned; without stated numbers what is free."""
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     first = stated or next(iter(comparison.controls), None)
     titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}
@@ -151,7 +155,6 @@ def _glance(comparison: Comparison) -> Section:
     return Section(
         ident="glance",
         title="At a glance",
-        intro=[" ".join(told.do)] if told.do else (),
         figures=(
             *(
                 figures.reliability(ident, method, title=titles[ident])
@@ -161,6 +164,7 @@ def _glance(comparison: Comparison) -> Section:
             *([figures.forest(known)] if known else []),
         ),
         parts=[part for part in parts if part[2]],
+        more=[("Accuracy by dimension and level", tables.accuracy(comparison))] if comparison.accuracy else (),
     )
 
 

@@ -237,7 +237,7 @@ def demo(
     All 700 items took ten minutes on two cores that did nothing else; run again, it resumes. Where other programs need
     the cores too, set OMP_NUM_THREADS=1: threads that wait for each other make it take hours.
     """
-    from metaprobe.eval.report.write import comparison_table
+    from metaprobe.eval.report.write import comparison_table, conclusions
     from metaprobe.training.comparison import require_report
 
     require_report()
@@ -251,6 +251,7 @@ def demo(
     with steps() as on_step:
         made = train_demo(out, collected=collected, folds=folds, seed=seed, command=command_line(), on_step=on_step)
     click.echo(comparison_table(made.comparison))
+    click.echo(conclusions(made.comparison))
     for checkpoint in made.checkpoints:
         click.echo(f"checkpoint  {checkpoint.path}")
     click.echo(f"report      {made.report}")
