@@ -49,17 +49,21 @@ def worth(method: str) -> str:
     return f"AUROC {median(held):.2f} ({min(held):.2f} to {max(held):.2f} on {len(held)} pairs){beside}"
 
 
+def over_adapted() -> dict[int, list[float]]:
+    """Returns number of labels -> how far training was ahead of adapting, with its interval."""
+    counts = read("travel")["curve"]["counts"]
+    return {int(count): row["trained"]["over_adapted"] for count, row in counts.items() if int(count)}
+
+
 def training_pays() -> int:
-    """Returns the least number of labels at which training was not behind adapting, by the interval of the
-    difference."""
-    counts = {int(count): of["trained"]["over_adapted"] for count, of in read("travel")["curve"]["counts"].items() if count != "0"}
-    return min(count for count in counts if all(gain[2] >= 0 for more, gain in counts.items() if more >= count))
+    """Returns the least number of labels from which on training was not behind adapting, by the interval."""
+    gains = over_adapted()
+    return min(count for count in gains if all(gain[2] >= 0 for more, gain in gains.items() if more >= count))
 
 
 def fewer_labels() -> str:
     """Returns how far training was behind adapting with each smaller number of labels."""
-    counts = read("travel")["curve"]["counts"]
-    behind = {int(count): of["trained"]["over_adapted"] for count, of in counts.items() if 0 < int(count) < training_pays()}
+    behind = {count: gain for count, gain in over_adapted().items() if count < training_pays()}
     return ", ".join(
         f"{gain:+.2f} [{low:+.2f}, {high:+.2f}] with {count}" for count, (gain, low, high) in sorted(behind.items())
     )
