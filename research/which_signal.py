@@ -47,14 +47,20 @@ def worth(method: str) -> str:
 def training_pays() -> int:
     """Returns the least number of labels at which training was not behind adapting, by the interval of the
     difference."""
-    counts = {int(count): of["trained"]["over_adapted"] for count, of in read("travel")["curve"]["counts"].items() if count != "0"}
+    counts = {
+        int(count): of["trained"]["over_adapted"]
+        for count, of in read("travel")["curve"]["counts"].items()
+        if count != "0"
+    }
     return min(count for count in counts if all(gain[2] >= 0 for more, gain in counts.items() if more >= count))
 
 
 def fewer_labels() -> str:
     """Returns how far training was behind adapting with each smaller number of labels."""
     counts = read("travel")["curve"]["counts"]
-    behind = {int(count): of["trained"]["over_adapted"] for count, of in counts.items() if 0 < int(count) < training_pays()}
+    behind = {
+        int(count): of["trained"]["over_adapted"] for count, of in counts.items() if 0 < int(count) < training_pays()
+    }
     return ", ".join(
         f"{gain:+.2f} [{low:+.2f}, {high:+.2f}] with {count}" for count, (gain, low, high) in sorted(behind.items())
     )
