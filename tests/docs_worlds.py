@@ -156,19 +156,6 @@ def front_door(folder: Path) -> Names:
     return {}
 
 
-def routing(folder: Path) -> Names:
-    rng = np.random.default_rng(0)
-    questions = []
-    for i in range(120):
-        agents = {}
-        for name, skill, price in (("gpt-4o-mini", 0.5, 0.0001), ("gpt-4o", 0.9, 0.0008)):
-            right = float(rng.random() < skill)
-            agents[name] = AgentOutcome("A" if right else "B", right, -0.2 if right else -0.9, price)
-        questions.append(QuestionOutcomes(f"q{i}", f"g{i}", f"question {i}", "mmlu", agents))
-    train_router(questions, RouterOptions(out=folder / "checkpoints" / "router"))
-    return {}
-
-
 def several_answers(folder: Path) -> Names:
     """A panel of samples, a client whose choices say two different numbers, and one of a server that chooses."""
     train_panel(biased_vote(), PanelOptions(out=folder / "out" / "panel"))
@@ -300,7 +287,7 @@ WORLDS: dict[str, Callable[[Path], Names]] = {
     "engines": lambda folder: {},
     "checkpoints": lambda folder: {},
     "probes": probes,
-    "route": lambda folder: {**routing(folder), **loop(folder)},
+    "route": loop,
     "several-answers": several_answers,
     "text": text_reader,
     "own": own,

@@ -129,6 +129,10 @@ WRITERS = (
         },
     ),
     Writer(
+        "research/decisions/lines.py",
+        {"docs/text.md#decision-lines": number("MEASURED", "decision_lines", "line", "answers", 2, "score")},
+    ),
+    Writer(
         "research/decisions/served.py",
         {
             "docs/research/rubric.md#learned": number(

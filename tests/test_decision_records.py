@@ -1,8 +1,15 @@
 """Answers of decision APIs as records: read strictly, stored and given back, refusals and gaps said."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 from openai.types import Decision
 
+from metaprobe.cli import main
+from metaprobe.probes.decisions import decision_signals
 from metaprobe.records.decisions import decision_answers, read_questions
 from metaprobe.records.errors import InvalidResponse
 from metaprobe.records.store import RunStore, fingerprint
@@ -101,3 +108,16 @@ def test_answers_that_are_not_those_of_their_questions_are_an_error(answers):
 def test_questions_that_the_format_forbids_are_refused(questions):
     with pytest.raises(InvalidResponse):
         read_questions(questions)
+
+
+def test_the_lines_of_the_page_are_imported_with_their_choice_and_score(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "text.md").read_text(encoding="utf-8")
+    [lines] = re.findall(r"<!-- decision-lines:.*?```json\n(.*?)```", page, flags=re.S)
+    (tmp_path / "lines.jsonl").write_text(lines)
+    done = CliRunner().invoke(main, ["import", str(tmp_path / "lines.jsonl"), "--out", str(tmp_path / "runs")])
+    assert done.exit_code == 0, done.output
+    choice, score = (run.decision_answers[0] for run in RunStore(tmp_path / "runs"))
+    told = [json.loads(line)["answers"][0] for line in lines.splitlines()]
+    assert (choice.kind, choice.choice, score.kind) == ("choice", told[0]["choice"], "score")
+    assert score.options == ("rude", "neutral", "kind")
+    assert decision_signals([score]).value("tone") == pytest.approx(told[1]["score"], abs=1e-3)

@@ -63,6 +63,14 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
             exec(compile("\n" * line + block["code"], str(PAGES[page]), "exec"), names)
 
 
+def test_what_the_python_of_a_page_loads_was_made_by_a_command_or_a_call_of_the_pages() -> None:
+    pages = "\n".join(text(path) for path in PAGES.values())
+    made = set(re.findall(r"""(?:--out |--export |out="|\.save\(")([\w./-]+)""", pages))
+    loaded = re.findall(r"""(?:metaprobe|Predictor|Probe|Panel|Gate)\.load\("([\w./:-]+)\"""", pages)
+    assert len(loaded) > 10
+    assert [path for path in loaded if path not in made and not path.startswith(("bundled:", "hub:"))] == []
+
+
 def command_lines() -> list[tuple[str, str]]:
     """(page, line) of every `metaprobe ...` in a shell block."""
     found = []

@@ -16,10 +16,11 @@ from metaprobe.records.types import Call, Message, Usage
 
 
 class OptionJudge(WrappedLLM):
-    """Answers scores of up to nine levels and predicates, without writing: each question ends the messages before it.
+    """Answers scores of up to nine levels, choices and predicates, without writing: each question ends the messages
+    before it.
 
-    A level is the number that the reply would be, a predicate's sides are the words true and false. The probabilities
-    are those of the reply's first token, divided by their sum.
+    A level or a choice is the number that the reply would be, a predicate's sides are the words true and false. The
+    probabilities are those of the reply's first token, divided by their sum.
     """
 
     def __init__(self, llm: LocalLLM) -> None:
@@ -72,15 +73,22 @@ def replies(question: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the words that the options are replied with, the lowest level first."""
     if question["type"] == "predicate":
         return ("False", "True")
-    return tuple(str(number) for number in range(1, len(question["levels"]) + 1))
+    return tuple(str(number) for number, _ in enumerate(options(question), 1))
+
+
+def options(question: Mapping[str, Any]) -> list[str]:
+    """Returns the texts of the levels or choices."""
+    if question["type"] == "choice":
+        return [choice["value"] for choice in question["choices"]]
+    return [level.get("description", level["label"]) for level in question["levels"]]
 
 
 def asked(question: Mapping[str, Any]) -> str:
     """Returns the question as it is put to a model that could also write."""
     if question["type"] == "predicate":
         return f"{question['instructions']}\n\nIs this true of the response? Reply with True or False only."
-    levels = (f"{number}: {level['description']}" for number, level in enumerate(question["levels"], 1))
-    return "\n".join((question["instructions"], *levels, "Reply with the number only."))
+    listed = (f"{number}: {text}" for number, text in enumerate(options(question), 1))
+    return "\n".join((question["instructions"], *listed, "Reply with the number only."))
 
 
 def answer(question: Mapping[str, Any], shares: Sequence[float]) -> dict[str, Any]:
@@ -88,6 +96,10 @@ def answer(question: Mapping[str, Any], shares: Sequence[float]) -> dict[str, An
     about = {"type": question["type"], "name": question["name"]}
     if question["type"] == "predicate":
         return about | {"probability": shares[1]}
+    if question["type"] == "choice":
+        values = [{"value": v, "probability": share} for v, share in zip(options(question), shares, strict=True)]
+        best = max(values, key=lambda one: one["probability"])
+        return about | {"choice": best["value"], "confidence": max(shares), "probabilities": values}
     levels = [
         {"label": level["label"], "value": value, "probability": share}
         for value, (level, share) in enumerate(zip(question["levels"], shares, strict=True))
