@@ -42,7 +42,7 @@ from metaprobe.routing.panel_stops import FIXED, STOPS, Seen, Setting, majority_
 from metaprobe.routing.same_answers import number_classes, overlapping
 from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels, agents_in, panels_of_lines, panels_of_outcomes
-from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.recipes.panel import BEHIND, train_panel
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
 
@@ -372,6 +372,29 @@ def test_a_failed_agent_is_present_and_unreadable() -> None:
     data = panels_of_outcomes([*questions, broken])
     assert data.form[-1].tolist() == [0, -1]
     assert data.present[-1].all()
+
+
+def test_what_may_as_well_be_behind_is_unclear_and_not_called_sound(tmp_path: Path) -> None:
+    """Eighty questions whose answers are drawn by lot: the way that is kept is ahead of the best agent by 6 points, of
+    which the interval knows nothing."""
+    rng = np.random.default_rng(0)
+
+    def drawn(_: str) -> AgentOutcome:
+        answer = int(rng.integers(0, 3))
+        return AgentOutcome(str(answer), float(answer == 0), confidence=float(rng.random()))
+
+    asked = [QuestionOutcomes(f"q{i}", f"q{i}", agents={name: drawn(name) for name in "abc"}) for i in range(80)]
+    made = train_panel(panels_of_outcomes(asked), PanelOptions(out=tmp_path / "c"))
+    audit = made.manifest.audits["not behind best single"]
+    assert audit.detail.startswith("unclear, accuracy +0.0")
+    assert not audit.passed
+    assert made.trust == "weak"
+    low = {name: float(one.detail.partition("[")[2].partition(",")[0]) for name, one in made.manifest.audits.items()}
+    assert (
+        {name for name, value in low.items() if value >= -BEHIND}
+        == {name for name, one in made.manifest.audits.items() if one.passed}
+        != set()
+    )
 
 
 def test_too_little_to_learn_from_is_said(tmp_path: Path) -> None:

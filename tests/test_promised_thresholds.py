@@ -15,6 +15,7 @@ from metaprobe.training.thresholds import (
     ScoredAnswers,
     critical_thresholds,
     promises_of,
+    share_below,
 )
 
 RISING = Platt(4.0, 0.5)
@@ -40,7 +41,8 @@ def world(n: int, seed: int, *, sure: float = 0.0) -> World:
 
 
 def scored(scores: np.ndarray, table: AnswerTable, rows: np.ndarray, calibrator: Calibrator) -> ScoredAnswers:
-    return ScoredAnswers.of(table, rows, scores, calibrator, calibrator.probability(scores))
+    p = calibrator.probability(scores)
+    return ScoredAnswers.of(table, rows, scores, calibrator, p, share_below(p[rows], p))
 
 
 def found_by(

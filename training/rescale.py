@@ -72,6 +72,7 @@ from metaprobe.training.thresholds import (
     StoredFlags,
     critical_thresholds,
     flagging_of,
+    share_below,
     too_few,
     with_flag,
 )
@@ -106,6 +107,8 @@ class Rescaled:
     fit: Fit
     held_out: Floats
     """(n,): probabilities, each by a fit on the other folds."""
+    places: Floats
+    """(n,): share of the other folds' answers, of those that stand for all, that this fit scores lower."""
     plain: NDArray[np.bool_]
     """(n,): answers that stand for all answers, as a plain draw would. Thresholds and figures are made on them."""
 
@@ -141,7 +144,7 @@ class Rescaled:
         scores = log_odds_of(self.held_out) if self.several else self.log_odds
         rows, exported = np.arange(int(at.sum())), sigmoid(self.log_odds)
         return ScoredAnswers(
-            self.table.rows(at), rows, scores[at], Platt(1.0, 0.0), exported[at], self.held_out[at], self.ranking[at]
+            self.table.rows(at), rows, scores[at], Platt(1.0, 0.0), exported[at], self.held_out[at], self.places[at]
         )
 
 
@@ -174,7 +177,9 @@ def rescale(
     def fit(rows: NDArray[np.int64]) -> Fit:
         return fit_scale(before[rows], y[rows], runs[rows], between=between, scales=scales)
 
-    held_out, folds = np.full(len(y), np.nan), min(FOLDS, fewer, len(np.unique(groups)))
+    stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
+    held_out, places = np.full(len(y), np.nan), np.full(len(y), np.nan)
+    folds = min(FOLDS, fewer, len(np.unique(groups)))
     if folds < 2:
         raise RecordError(
             f"{name}: all {len(y)} labelled answers are of one group; expected several, for answers are held out "
@@ -182,9 +187,11 @@ def rescale(
         )
     for rest, part in group_folds(np.arange(len(y)), groups.tolist(), y, folds, seed):
         of = fit(rest)
-        held_out[part] = sigmoid(of.weights[0] * before[part] + of.rates.of(runs[part]))
-    stands = np.ones(len(y), dtype=np.bool_) if plain is None else plain
-    return Rescaled(name, table, runs, before, fit(np.arange(len(y))), held_out, stands)
+        logit = of.weights[0] * before + of.rates.of(runs)
+        held_out[part] = sigmoid(logit[part])
+        standing = rest[stands[rest]]
+        places[part] = share_below(logit[standing if len(standing) else rest], logit[part])
+    return Rescaled(name, table, runs, before, fit(np.arange(len(y))), held_out, places, stands)
 
 
 def log_odds_of(probability: ArrayLike) -> Floats:

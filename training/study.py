@@ -38,6 +38,7 @@ from metaprobe.training.methods import (
     calibrators_of,
 )
 from metaprobe.training.options import OnStep, quiet
+from metaprobe.training.thresholds import share_below
 
 OwnMethods = Callable[[Evidence, Sequence[str]], Sequence[Method]]
 
@@ -60,6 +61,8 @@ class CrossFit:
     """Name of each method on hidden states -> its probe of every fold."""
     joined: Mapping[str, tuple[JoinedFit, ...]] = field(default_factory=dict)
     """Name of each method that joins others -> what it joined in every fold."""
+    places: Mapping[str, Scores] = field(default_factory=dict)
+    """Name of each method -> (n,): where an answer lies among those that its fold was calibrated on (`share_below`)."""
 
     def __getitem__(self, name: str) -> Judged:
         return next(method for method in self.methods if method.name == name)
@@ -195,6 +198,7 @@ def crossfit(
     columns = _columns(methods)
     probability = {name: np.full(n, np.nan) for name, _ in columns}
     ranking = dict(probability)  # the same arrays, but for given scores
+    places = {name: np.full(n, np.nan) for name, _ in columns}
     selected: dict[str, list[float]] = {method.name: [] for method in methods}
     probes: dict[str, list[LinearProbe]] = {}
     joined: dict[str, list[JoinedFit]] = {}
@@ -233,6 +237,7 @@ def crossfit(
             logits[BEST_BASELINE] = logits[best]
         for name, logit in logits.items():
             probability[name][roles.test] = sigmoid(logit[roles.test])
+            places[name][roles.test] = share_below(logit[roles.calibration], logit[roles.test])
     apart = {method.name: controls_apart(method) for method in methods}
     results = tuple(
         Judged(name, family, probability[name], ranking[name], coverage[name], apart.get(name, ()))
@@ -244,6 +249,7 @@ def crossfit(
         roles=splits,
         probes={name: tuple(of_folds) for name, of_folds in probes.items()},
         joined={name: tuple(of_folds) for name, of_folds in joined.items()},
+        places=places,
     )
 
 

@@ -87,7 +87,7 @@ def quickstart() -> Quickstart:
     threshold = match_share(scores[:LABELS], float(scores[:LABELS].mean()))
     groups = np.array([run.item.group for run in runs])
     table = bare_table(y[LABELS:], groups[LABELS:])
-    shares = None if threshold is None else measure_shares(table, scores[LABELS:], threshold)
+    shares = None if threshold is None else measure_shares(table, scores[LABELS:] < threshold)
     if threshold is None or shares is None:
         raise ValueError(f"{RECORDED} holds no right or no wrong answers: make it again")
     order = interval(auroc, table.y, scores[LABELS:], cluster_weights(table.groups.tolist()))

@@ -86,7 +86,8 @@ def write_blend(
     calibrator = calibrator_on(rows, scores, table, seed, (only,))
     assert isinstance(calibrator, Platt)
     fitted = FittedBlend.of(joined, calibrator)
-    answers = ScoredAnswers.of(table, rows, scores, calibrator, study.fits[method.name].probability)
+    held_out = study.fits[method.name].probability, study.fits.places[method.name]
+    answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
     stored = flagging_of(answers, flags, seed=seed)
     metrics, report = measure_held_out(evidence, study.fits, method, seed)
     inputs = some_missing(inputs_of(joined, evidence))

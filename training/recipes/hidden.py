@@ -107,7 +107,8 @@ def write_hidden(
     hidden = probe.read(states)
     scores = probe.score_of(hidden)
     calibrator = calibrator_on(rows, scores, table, seed)
-    answers = ScoredAnswers.of(table, rows, scores, calibrator, study.fits[name].probability)
+    held_out = study.fits[name].probability, study.fits.places[name]
+    answers = ScoredAnswers.of(table, rows, scores, calibrator, *held_out)
     stored = flagging_of(answers, flags, seed=seed)
     metrics, report = measure_held_out(evidence, study.fits, method, seed)
     return write_checkpoint(

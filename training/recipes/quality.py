@@ -513,12 +513,15 @@ class _Heads:
         line = f"{target}: {head.kind}, a probability, {len(table)} answers, {self.average[target]:.0%} positive"
         if not ladder.new_tasks:  # a threshold of these runs says nothing of another one
             scores, rows = head.scorer.score_of(X, runs), roles.calibration  # the base rates of the runs included
-            answers = ScoredAnswers.of(table, rows, scores, head.calibrator, held_out)
+            places = study.fits.places[ladder.name]
+            few = head.scorer.trees is None
+            answers = ScoredAnswers.of(table, rows, scores, head.calibrator, held_out, places, few_weights=few)
             if target == CRITICAL:
                 self.thresholds |= critical_thresholds(answers, seed=seed)
             elif target in MAIN_HEADS:
                 self.stored, self.runs = flagging_of(answers, self.flags, seed=seed), len(np.unique(runs))
-                self.thresholds |= operating_points(answers.exported, table.call_ids[rows].tolist(), evidence.evaluated)
+                calibrated = head.calibrator.probability(scores[rows])
+                self.thresholds |= operating_points(calibrated, table.call_ids[rows].tolist(), evidence.evaluated)
                 line += self.stored.lacking
         self.lines += [line, *(f"{target}: {step}" for step in steps_of(head.scorer))]
 

@@ -327,7 +327,8 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     metrics, report = measure_held_out(evidence, fits, method, options.seed)
     stored = NO_FLAGS
     if not texts.steps:
-        answers = ScoredAnswers.of(table, roles.calibration, *head.raw, fits[method.name].probability)
+        held_out = fits[method.name].probability, fits.places[method.name]
+        answers = ScoredAnswers.of(table, roles.calibration, *head.raw, *held_out)
         stored = flagging_of(answers, options.as_flags(), seed=options.seed)
     else:
         metrics |= _figures_of_levels(texts, method, fits, options)
