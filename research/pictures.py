@@ -139,7 +139,7 @@ def judges() -> Iterable[Row]:
 
 def ladder() -> Iterable[Row]:
     for name, found in read("equal_terms")["sets"].items():
-        for kind in ("pooled", "within runs"):
+        for kind in ("pooled", "within runs") if found["runs"] > 1 else ("pooled",):
             yield f"{name}, {kind}", found[kind]["gain"], LEARNED
 
 

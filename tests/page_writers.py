@@ -164,7 +164,12 @@ WRITERS = (
     ),
     Writer(
         "research/quality/equal_terms.py",
-        {"docs/research/ladder.md#equal-terms": number("FIGURES", "equal_terms", "sets", "creak-metacrit", "n")},
+        {
+            "docs/research/ladder.md#equal-terms": number("FIGURES", "equal_terms", "sets", "creak-metacrit", "n"),
+            "docs/research/tables/ladder.md#worlds": number(
+                "FIGURES", "equal_terms", "planted", "noise, 300 answers", "auroc"
+            ),
+        },
     ),
     Writer(
         "research/travel/page.py",

@@ -1,10 +1,10 @@
-"""Is the predictor of log-probabilities ever worse than the best free number? Nine data sets, and five planted worlds.
+"""Is the predictor of log-probabilities ever worse than the best free number? Data sets, and five planted worlds.
 
     python -m research.quality.equal_terms measure --data DATA [NAME ...]
-    python -m research.quality.equal_terms page     # writes its block of docs/research/ladder.md
+    python -m research.quality.equal_terms page     # writes its blocks of docs/research/ladder.md
 
 DATA holds the folders of the data sets named in research/quality/data.py. The numbers are kept in
-docs/measured/equal_terms.json, from which the page's block is made.
+docs/measured/equal_terms.json, from which the page's blocks are made.
 
 In the data sets the answers of one outer fold are compared, by recipes that saw none of their groups; the best free
 number is the one that orders these very answers best, which nobody could have known beforehand. In a planted world the
@@ -13,7 +13,8 @@ both are judged on new ones; the interval is over draws.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from metaprobe.eval.metrics.stratified import StratifiedAuroc
 from metaprobe.probes.features import features, schema
 from metaprobe.probes.terms import FREE, TERMS
 from metaprobe.training.calibration import sigmoid
-from metaprobe.training.evidence import runs_of
+from metaprobe.training.evidence import load_evidence, runs_of
 from metaprobe.training.folds import final_roles
 from metaprobe.training.ladder import FEWEST_FOR_TREES, fit_ladder
 from metaprobe.training.methods import USUAL_LADDER
@@ -43,6 +44,9 @@ from research.quality.methods import seen_as
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "ladder.md"
 FIGURES = ROOT / "docs" / "measured" / "equal_terms.json"
+STATES = ROOT / "recorded" / "states"
+CODERS = "qwen-coder-"
+"""Names of the sets of `both_coders` begin with it."""
 RESAMPLES = 1000
 ALLOWED = 0.005
 """AUROC by which the predictor may be behind the best free number."""
@@ -77,9 +81,17 @@ def measure_command(names: tuple[str, ...], data: Path | None) -> None:
     for world in filter(wanted, WORLDS):
         for size in SIZES:
             keep("planted", f"{world}, {size} answers", planted(WORLDS[world], size))
-    for of in sets(data, wanted):
+    for of in chain(sets(data, wanted), both_coders(wanted)):
         if not too_few(of):
             keep("sets", of.name, measured(of))
+
+
+def both_coders(wanted: Callable[[str], bool]) -> Iterator[DataSet]:
+    """Yields the answers of both coders on each list of `research.states`, on which no rule here was ever chosen."""
+    for path in sorted(STATES.glob("*/*")):
+        name = f"{path.parent.name}, {path.name}"
+        if not path.name.endswith("-samples") and wanted(name):
+            yield DataSet(name, "right, by program", load_evidence([path], hidden=False))
 
 
 def free_scores(logprobs: list[Any]) -> dict[str, Floats]:
@@ -211,35 +223,50 @@ def most(names: list[str]) -> dict[str, int]:
 
 @main.command("page")
 def page_command() -> None:
-    """Write the block from the numbers."""
-    write(PAGE, "equal-terms", lines_of(json.loads(FIGURES.read_text(encoding="utf-8"))))
+    """Write the blocks from the numbers."""
+    found = json.loads(FIGURES.read_text(encoding="utf-8"))
+    write(PAGE, "equal-terms", lines_of(found))
+    write(PAGE, "worlds", [*worlds_of(found), ""])
+
+
+def worlds_of(found: Mapping[str, Any]) -> list[str]:
+    """Returns the table of the planted worlds."""
+    rows = [
+        [name, counted(of["reached"]), f"{of['auroc']:.3f}", f"{of['best_auroc']:.3f}", shown(of["gain"])]
+        for name, of in found["planted"].items()
+    ]
+    return markdown(["world", "reached, by draws", "predictor", "best free number", "gain"], rows)
 
 
 def lines_of(found: Mapping[str, Any]) -> list[str]:
-    """The two tables, and how many rows keep to `ALLOWED`."""
-    rows, kept = [], 0
+    """Returns the table of the data sets, and how many rows keep to `ALLOWED`."""
+    rows, kept, ahead, behind = [], 0, 0, 0
     for name, of in found["sets"].items():
         for where in ("pooled", "within runs") if of["runs"] > 1 else ("pooled",):
             one = of[where]
             kept += one["gain"][0] >= -ALLOWED
+            ahead += one["gain"][1] > 0
+            behind += one["gain"][2] < 0
             reached = f"{one['auroc']:.3f}", f"{one['best_auroc']:.3f} ({one['best']})", shown(one["gain"])
             rows.append([name, where, f"{of['n']:,}", *reached])
-    worlds = [
-        [name, counted(of["reached"]), f"{of['auroc']:.3f}", f"{of['best_auroc']:.3f}", shown(of["gain"])]
-        for name, of in found["planted"].items()
-    ]
     held = sum(of["gain"][0] >= -ALLOWED for of in found["planted"].values())
     head = ["data set", "compared", "answers", "predictor", "best free number", "gain"]
     return [
         f"The predictor is at most {ALLOWED} AUROC behind the free number that is best on the very answers that both "
         f"are judged on in {kept} of {len(rows)} rows of {len(found['sets'])} data sets, and in {held} of "
-        f"{len(worlds)} planted rows.",
+        f"{len(found['planted'])} planted rows. By an interval it is ahead in {ahead} of the {len(rows)} and behind in "
+        f"{behind}; on the answers of two coders to eight lists, on which no rule was chosen, ahead in "
+        f"{sum(gain[1] > 0 for gain in coders(found))} of {len(coders(found))} and behind in "
+        f"{sum(gain[2] < 0 for gain in coders(found))}.",
         "",
         *markdown(head, rows),
         "",
-        *markdown(["world", "reached, by draws", "predictor", "best free number", "gain"], worlds),
-        "",
     ]
+
+
+def coders(found: Mapping[str, Any]) -> list[list[float]]:
+    """Returns the gain of each set of `both_coders`."""
+    return [of["pooled"]["gain"] for name, of in found["sets"].items() if name.startswith(CODERS)]
 
 
 def counted(names: Mapping[str, int]) -> str:
