@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from made_once import MadeOnce
 
 from metaprobe.monitoring.entry import Entry
 from metaprobe.monitoring.log import ScoreLog
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.training.options import QualityOptions
+from metaprobe.training.recipes.quality import train_quality
 
 WEEK_46 = 1762732800.0
 """A Monday."""
@@ -38,6 +41,21 @@ def stored(path: Path, parts: dict[str, tuple[int, float]], *, seed: int = 0) ->
             runs.append(Run(id=name, system="s", variant="v", item=item, calls=(call,), labels=found))
     RunStore(path).append(runs)
     return path
+
+
+def trained(parts: dict[str, tuple[int, float]], made_once: MadeOnce, **options: bool) -> Path:
+    """The predictor that is trained on `stored` answers, once a run."""
+
+    def train(out: Path) -> None:
+        train_quality([stored(runs_of(out), parts)], QualityOptions(out=out, folds=2, **options))
+
+    named = [f"{name}-{n}-{right}" for name, (n, right) in parts.items()]
+    return made_once("_".join(["quality", *named, *options]), train)
+
+
+def runs_of(checkpoint: Path) -> Path:
+    """The runs that `trained` learned from."""
+    return checkpoint.with_name(f"{checkpoint.name}-runs")
 
 
 def write_answers(

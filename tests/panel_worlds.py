@@ -1,15 +1,19 @@
 """Planted panels: questions whose answers were made by a rule that the tests know."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_once import MadeOnce
 
 from metaprobe.probes.terms import TERMS
 from metaprobe.routing.panel_rows import SIGNALS, STATED
+from metaprobe.training.options import PanelOptions
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import FittedPanel, PlayedPanels, cross_fit, play_panels
+from metaprobe.training.recipes.panel import train_panel
 
 QUESTIONS, ANSWERS = 160, 6
 
@@ -59,6 +63,11 @@ def panels(
 def fit_panel(data: Panels) -> tuple[FittedPanel, PlayedPanels]:
     """The panel of these questions, and the questions played by models that have not seen them."""
     return play_panels(data, cross_fit(data))
+
+
+def trained(world: Callable[[], Panels], made_once: MadeOnce) -> Path:
+    """The panel that is trained on that world, once a run."""
+    return made_once(world.__name__, lambda out: train_panel(world(), PanelOptions(out=out)))
 
 
 def biased_vote(n: int = QUESTIONS, K: int = ANSWERS, seed: int = 0) -> Panels:

@@ -9,7 +9,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from click.testing import CliRunner
-from logged_answers import answers, stored
+from logged_answers import answers, stored, trained
+from made_once import MadeOnce
 
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, describe, load_checkpoint
 from metaprobe.checkpoints.manifest import RAW
@@ -22,8 +23,6 @@ from metaprobe.records.errors import RecordError
 from metaprobe.serving.http.judges import Judges, load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings, SettingsError
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
 from metaprobe.training.rescale import adapt_quality
 
 DRAWS = 8
@@ -31,12 +30,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(made_once: MadeOnce) -> Path:
     """For strangers: a free number of two models that are right half of the time."""
-    folder = tmp_path_factory.mktemp("base")
-    store = stored(folder / "runs", {"a": (250, 0.45), "b": (250, 0.55)})
-    train_quality([store], QualityOptions(out=folder / "c", new_tasks=True, raw_graph=True, folds=2))
-    return folder / "c"
+    return trained({"a": (250, 0.45), "b": (250, 0.55)}, made_once, new_tasks=True, raw_graph=True)
 
 
 @dataclass(frozen=True)

@@ -9,27 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from logged_answers import answers, stored
+from logged_answers import answers, stored, trained
+from made_once import MadeOnce
 
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.errors import ImportFileError, RecordError
 from metaprobe.records.store import RunStore
-from metaprobe.training.options import QualityOptions
-from metaprobe.training.recipes.quality import train_quality
 from metaprobe.training.rescale import adapt_quality
 
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> QualityPredictor:
+def base(made_once: MadeOnce) -> QualityPredictor:
     """For strangers: a free number of two models that are right half of the time."""
-    folder = tmp_path_factory.mktemp("base")
-    store = stored(folder / "runs", {"a": (250, 0.45), "b": (250, 0.55)})
-    train_quality([store], QualityOptions(out=folder / "c", new_tasks=True, folds=2))
-    return QualityPredictor.load(folder / "c")
+    parts = {"a": (250, 0.45), "b": (250, 0.55)}
+    return QualityPredictor.load(trained(parts, made_once, new_tasks=True, raw_graph=True))
 
 
 def line(i: int, values: Sequence[float], label: int, part: str = "content", **known: Any) -> str:

@@ -7,12 +7,12 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from made_once import MadeOnce
 from openai import DefaultAsyncHttpxClient
-from panel_worlds import topics
+from panel_worlds import topics, trained
 from served import TOKENS, Upstream, completion, running, small_checkpoint
 
 from metaprobe.probes.quality import QualityPredictor
@@ -22,8 +22,6 @@ from metaprobe.routing.panel_answers import PanelStep
 from metaprobe.serving.scored import Scored, evaluation_events, score
 from metaprobe.serving.watch_stream import watch
 from metaprobe.training.evidence import Evidence
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.recipes.panel import train_panel
 
 LOGPROBS = [logprob for _, logprob in TOKENS]
 QUESTION = {"role": "user", "content": "plain"}
@@ -411,12 +409,12 @@ def test_a_mock_answer_of_litellm_without_log_probabilities_is_no_error(litellm:
 
 @of_litellm
 def test_a_panel_asks_through_litellm_in_a_node_of_a_graph_and_picks_a_deployment(
-    litellm: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    litellm: Any, url: str, made_once: MadeOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from langgraph.graph import END, START, StateGraph
     from litellm.types.router import CustomRoutingStrategyBase
 
-    team = Panel(train_panel(topics(), PanelOptions(out=tmp_path / "c")))
+    team = Panel.load(trained(topics, made_once))
 
     def named(question: str, dimension: Any, answers: Any, *_: Any, **__: Any) -> PanelStep:
         keep = 1 if len(answers) == 2 else None

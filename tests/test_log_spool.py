@@ -267,6 +267,7 @@ def stored(url: str) -> int:
     return int(found[0]) if found else 0
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_where_the_server_is_ended_while_its_database_is_away(
     postgres: PostgresServer, checkpoint: Path, tmp_path: Path
 ) -> None:

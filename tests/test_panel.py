@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from panel_worlds import biased_vote, completion, copies, cut_when_hard, fit_panel, topics, write_lines
+from made_once import MadeOnce
+from panel_worlds import biased_vote, completion, copies, cut_when_hard, fit_panel, topics, trained, write_lines
 from scipy.stats import beta
 
 import metaprobe
@@ -47,15 +48,13 @@ from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
 
 @pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    out = tmp_path_factory.mktemp("panel") / "samples"
-    return Panel(train_panel(biased_vote(), PanelOptions(out=out)))
+def samples(made_once: MadeOnce) -> Panel:
+    return Panel.load(trained(biased_vote, made_once))
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    out = tmp_path_factory.mktemp("panel") / "team"
-    return Panel(train_panel(topics(), PanelOptions(out=out)))
+def team(made_once: MadeOnce) -> Panel:
+    return Panel.load(trained(topics, made_once))
 
 
 def sure(text: str, **more: Any) -> PanelAnswer:
@@ -318,8 +317,8 @@ def test_no_answer_and_another_number_of_agents_are_refused(samples: Panel) -> N
 def test_lines_train_score_and_are_evaluated(tmp_path: Path, same: str) -> None:
     lines, out = write_lines(tmp_path / "lines.jsonl"), tmp_path / "panel"
     run = CliRunner(catch_exceptions=False)
-    trained = run.invoke(main, ["train", "panel", str(lines), "--out", str(out), "--same", same])
-    assert trained.exit_code == 0, trained.output
+    made = run.invoke(main, ["train", "panel", str(lines), "--out", str(out), "--same", same])
+    assert made.exit_code == 0, made.output
     scored = run.invoke(main, ["score", str(out), str(lines)])
     told = [json.loads(line) for line in scored.stdout.splitlines()]
     assert [line["id"] for line in told] == [f"q{i}" for i in range(80)]

@@ -7,22 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from panel_worlds import completion, topics
+from made_once import MadeOnce
+from panel_worlds import completion, topics, trained
 
 from metaprobe.llms.base import Request
 from metaprobe.llms.pricing import Price
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.recipes.panel import train_panel
 
 MESSAGES = [{"role": "user", "content": "What is 5 + 7?"}]
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    return Panel(train_panel(topics(), PanelOptions(out=tmp_path_factory.mktemp("team") / "c")))
+def team(made_once: MadeOnce) -> Panel:
+    return Panel.load(trained(topics, made_once))
 
 
 class Naming:

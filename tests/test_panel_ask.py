@@ -1,25 +1,23 @@
 """`Panel.ask` asks one model until another answer is not worth its price, whatever its requests do."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from panel_worlds import biased_vote, completion
+from made_once import MadeOnce
+from panel_worlds import biased_vote, completion, topics, trained
 
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_stops import FIRST_TO, Setting
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.recipes.panel import train_panel
 
 MESSAGES = [{"role": "user", "content": "What is 5 + 7?"}]
 
 
 @pytest.fixture(scope="module")
-def panel(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    return Panel(train_panel(biased_vote(), PanelOptions(out=tmp_path_factory.mktemp("panel") / "c")))
+def panel(made_once: MadeOnce) -> Panel:
+    return Panel.load(trained(biased_vote, made_once))
 
 
 class Client:
@@ -127,12 +125,9 @@ def test_bounds_are_checked_before_anything_is_asked(panel: Panel) -> None:
     assert client.asked == []
 
 
-def test_the_store_of_a_panel_of_agents_has_no_plan(tmp_path: Path) -> None:
-    from panel_worlds import topics
-
-    team = Panel(train_panel(topics(), PanelOptions(out=tmp_path / "c")))
+def test_the_store_of_a_panel_of_agents_has_no_plan(made_once: MadeOnce) -> None:
     with pytest.raises(RecordError, match="several agents"):
-        ask(team, Client("It is 12"))
+        ask(Panel.load(trained(topics, made_once)), Client("It is 12"))
 
 
 @pytest.mark.parametrize(

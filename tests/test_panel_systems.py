@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from panel_worlds import biased_vote, topics
+from made_once import MadeOnce
+from panel_worlds import biased_vote, topics, trained
 from scripted import ScriptedLLM, run_once
 from test_panel_next import specialists
 
@@ -29,13 +30,13 @@ USC, METACOG = SYSTEMS["universal-self-consistency"], SYSTEMS["metacogagent"]
 
 
 @pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    return Panel(train_panel(biased_vote(), PanelOptions(out=tmp_path_factory.mktemp("samples") / "c")))
+def samples(made_once: MadeOnce) -> Panel:
+    return Panel.load(trained(biased_vote, made_once))
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Panel:
-    return Panel(train_panel(topics(), PanelOptions(out=tmp_path_factory.mktemp("team") / "c")))
+def team(made_once: MadeOnce) -> Panel:
+    return Panel.load(trained(topics, made_once))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from logged_answers import WEEK_46, answers, stored, write_answers
+from logged_answers import WEEK_46, answers, stored, trained, write_answers
+from made_once import MadeOnce
 
 from metaprobe.cli import main
 from metaprobe.monitoring.labelled import labelled_of_log, read_labelled
@@ -27,11 +28,9 @@ LATER = WEEK_46 + 7 * 86_400.0
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def running(made_once: MadeOnce) -> Path:
     """A predictor of a model that is right half of the time."""
-    folder = tmp_path_factory.mktemp("running")
-    train_quality([stored(folder / "runs", {"m": (400, 0.5)})], QualityOptions(out=folder / "c", folds=2))
-    return folder / "c"
+    return trained({"m": (400, 0.5)}, made_once)
 
 
 @pytest.fixture(scope="module")

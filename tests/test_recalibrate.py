@@ -8,7 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from click.testing import CliRunner, Result
-from logged_answers import WEEK_46, answers, stored, write_answers
+from logged_answers import WEEK_46, answers, stored, trained, write_answers
+from made_once import MadeOnce
 
 from metaprobe.checkpoints import CheckpointExists, ContractMismatch, FlagOptions, load_checkpoint
 from metaprobe.cli import main
@@ -27,11 +28,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.Untrusted
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(made_once: MadeOnce) -> Path:
     """A predictor of one model, `m`, that is right half of the time."""
-    folder = tmp_path_factory.mktemp("base")
-    train_quality([stored(folder / "runs", {"m": (400, 0.5)})], QualityOptions(out=folder / "c", folds=2))
-    return folder / "c"
+    return trained({"m": (400, 0.5)}, made_once)
 
 
 def labelled(

@@ -11,7 +11,8 @@ from typing import Any
 import openai
 import pytest
 from click.testing import CliRunner
-from panel_worlds import biased_vote, completion, topics
+from made_once import MadeOnce
+from panel_worlds import biased_vote, completion, topics, trained
 from served import KEY, lifespan, running
 from serving_clients import Served, callers_keys, checkpoint, verdict_in, verdict_of  # noqa: F401 - fixtures
 from starlette.types import Receive, Scope, Send
@@ -22,13 +23,11 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer, PanelStep
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.settings import Settings, SettingsError
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.recipes.panel import train_panel
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_panel(topics(), PanelOptions(out=tmp_path_factory.mktemp("team") / "c")).path
+def team(made_once: MadeOnce) -> Path:
+    return trained(topics, made_once)
 
 
 @pytest.fixture(autouse=True)
@@ -309,10 +308,9 @@ def test_what_a_panel_cannot_answer_is_refused(checkpoint: Path, team: Path, two
 
 def test_samples_of_one_upstream_are_asked_until_the_panel_stops(
     checkpoint: Path,  # noqa: F811
-    tmp_path: Path,
+    made_once: MadeOnce,
 ) -> None:
-    samples = train_panel(biased_vote(), PanelOptions(out=tmp_path / "c"))
-    with World(checkpoint, samples.path, {"m": Speaks("It is 12")}) as server:
+    with World(checkpoint, trained(biased_vote, made_once), {"m": Speaks("It is 12")}) as server:
         panel = verdict_of(server.chat(temperature=0.7))["panel"]
     assert set(panel["asked"]) == {"m"}
     assert panel["stopped"]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from panel_worlds import biased_vote, completion
+from made_once import MadeOnce
+from panel_worlds import biased_vote, completion, trained
 from served import KEY, running
 from serving_clients import Served, callers_keys, checkpoint, upstream  # noqa: F401 - fixtures
 
@@ -15,13 +16,11 @@ from metaprobe.routing.panel import Panel
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.panels import MOST_ANSWERS, PanelDesk
 from metaprobe.serving.http.settings import Settings
-from metaprobe.training.options import PanelOptions
-from metaprobe.training.recipes.panel import train_panel
 
 
 @pytest.fixture(scope="module")
-def panel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train_panel(biased_vote(), PanelOptions(out=tmp_path_factory.mktemp("panel") / "c")).path
+def panel(made_once: MadeOnce) -> Path:
+    return trained(biased_vote, made_once)
 
 
 @pytest.fixture(scope="module")
