@@ -19,7 +19,9 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.panel import (
+from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
+from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
+from metaprobe.routing.panel_judge import (
     AGENTS,
     GAIN,
     GAIN_GRAPH,
@@ -33,8 +35,6 @@ from metaprobe.routing.panel import (
     WORDS,
     agents_json,
 )
-from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
-from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_policy import SOURCES
 from metaprobe.routing.panel_rows import (
     JOINT,
