@@ -24,6 +24,7 @@ from metaprobe.routing.panel_asks import (
     TABLE,
     WORDS,
     Asking,
+    AskPlan,
     AskSetting,
     Curves,
     ask_rows,
@@ -197,6 +198,13 @@ class FittedAsks:
     """None where no way goes by it."""
     settings: dict[str, list[AskSetting]]
     """Way -> corners of its hull, cheapest first."""
+    views: tuple[View, ...]
+    """The questions of each inner fold, by models that have not seen their groups: the settings are tuned on them."""
+
+    def spent(self, plan: AskPlan) -> Floats:
+        """Returns US dollars for 1,000 of each question by a plan, (n,), in the order of the inner folds."""
+        both = [[play_setting(view, one, self.pick) for one in (plan.first, plan.second)] for view in self.views]
+        return np.concatenate([expected_of(one, two, plan.share).cost for one, two in both])
 
     def view(self, data: Panels, counts: Any) -> View:
         """Returns what is known of other questions. `counts` (m, BUCKETS): of their words."""
@@ -239,6 +247,7 @@ def fit_asks(
         price=mean_prices(data),
         gain=_grow(learned, seed) if learned else None,
         settings=settings,
+        views=tuple(views),
     )
 
 
@@ -251,6 +260,9 @@ def cross_played(
     on_step: Callable[[str], None] = lambda _: None,
 ) -> tuple[Curves, dict[str, Floats]]:
     """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups.
+
+    Ways are compared at what they spend on the groups left out: one that spends more there than on the groups that it
+    was tuned on would look more accurate than it is.
 
     `crossed`: returns the models of some of the questions. Second: way -> expected score of each question at each
     budget, (g, n), whose mean is the curve.
@@ -266,11 +278,9 @@ def cross_played(
         part = data.take(rest)
         tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=ways, seed=seed)
         view = tuned.view(data.take(here), counts[here])
-        for way, settings in tuned.settings.items():
-            scores = {one: play_setting(view, one, fitted.pick).score for one in settings}
-            for place, budget in enumerate(budgets):
-                first, second, share = mixed(settings, float(budget))
-                held[way][place, here] = share * scores[first] + (1 - share) * scores[second]
+        for way, played in played_settings(view, tuned.settings, fitted.pick).items():
+            for place, budget in enumerate(budgets.tolist()):
+                held[way][place, here] = mixed_play(played, budget).score
     return Curves(fitted.settings, budgets, {way: values.mean(axis=1) for way, values in held.items()}), held
 
 
@@ -389,6 +399,45 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
     if len(judged):
         kept[judged] = view.judged(judged, asked[judged], way)[0]
     return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
+
+
+def played_settings(
+    view: View, settings: Mapping[str, Sequence[AskSetting]], way: str
+) -> dict[str, dict[AskSetting, Played]]:
+    """Returns for each way its settings, played on the questions of a view; their costs are what they spend there,
+    cheapest first. `way`: by which the panel picks the answer that is kept."""
+    curves = {}
+    for name, many in settings.items():
+        played = [(one, play_setting(view, one, way)) for one in many]
+        here = [(replace(one, cost=float(it.cost.mean())), it) for one, it in played]
+        curves[name] = dict(sorted(here, key=lambda pair: pair[0].cost))
+    return curves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """Expectation of two settings that are mixed, (m,) each."""
+
+    score: Floats
+    cost: Floats
+    """US dollars for 1,000 questions."""
+    asked: Floats
+    """How many agents are asked."""
+
+
+def mixed_play(played: Mapping[AskSetting, Played], budget: float) -> Expected:
+    """Returns what a way comes to, of whose settings two neighbouring ones are mixed to spend a budget."""
+    first, second, share = mixed(list(played), budget)
+    return expected_of(played[first], played[second], share)
+
+
+def expected_of(one: Played, two: Played, share: float) -> Expected:
+    """Returns what two settings come to, of which the first decides this share of the questions."""
+    return Expected(
+        share * one.score + (1 - share) * two.score,
+        share * one.cost + (1 - share) * two.cost,
+        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
+    )
 
 
 def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) -> dict[str, list[AskSetting]]:

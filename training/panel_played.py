@@ -3,32 +3,16 @@
 import numpy as np
 
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import AskPlan, AskSetting
-from metaprobe.routing.panel_rows import Floats
-from metaprobe.training.panel_asks import FAILED, View, by_agent, play_setting
+from metaprobe.routing.panel_asks import AskPlan
+from metaprobe.training.panel_asks import FAILED, Expected, View, expected_of, play_setting
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import ORDERS, Placed, PlayedPanels, play
 
 
-def expected_at(panel: Panel, data: Panels, plan: AskPlan) -> tuple[Floats, Floats, Floats]:
-    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, by a panel's plan.
-
-    `data`: in the order of `by_agent`, of all agents of the panel.
-    """
-    view = view_of(panel, by_agent(data, panel.agents.names, fewest=1))
-    return mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
-
-
-def mixed_play(
-    view: View, way: str, first: AskSetting, second: AskSetting, share: float
-) -> tuple[Floats, Floats, Floats]:
-    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, of two settings mixed."""
-    one, two = play_setting(view, first, way), play_setting(view, second, way)
-    return (
-        share * one.score + (1 - share) * two.score,
-        share * one.cost + (1 - share) * two.cost,
-        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
-    )
+def expected_at(panel: Panel, view: View, plan: AskPlan) -> Expected:
+    """Returns what a panel's plan comes to on the questions of a view."""
+    first, second = (play_setting(view, one, panel.pick) for one in (plan.first, plan.second))
+    return expected_of(first, second, plan.share)
 
 
 def view_of(panel: Panel, data: Panels) -> View:

@@ -261,6 +261,8 @@ class WhomToAsk:
     """Way -> (g, n): expected score of each question at each budget of the curves."""
     groups: tuple[str, ...]
     """(n,)"""
+    spent: Interval
+    """US dollars for 1,000 questions by default, on questions that the models have not seen."""
 
     @property
     def over_one_agent(self) -> tuple[str, Interval, Interval]:
@@ -310,7 +312,10 @@ def fit_whom_to_ask(
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
     fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
     curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
-    return WhomToAsk(Asks(curves, fitted.price, fitted.words, mean_tokens(laid)), fitted.gain, held, laid.groups), ""
+    inner = [laid.groups[row] for fold in range(FOLDS) for row in np.flatnonzero(cross.fold == fold)]
+    spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(inner))
+    asks = Asks(curves, fitted.price, fitted.words, mean_tokens(laid))
+    return WhomToAsk(asks, fitted.gain, held, laid.groups, spent), ""
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
@@ -378,7 +383,11 @@ def _asking_metrics(asks: WhomToAsk | None) -> dict[str, Interval]:
     if asks is None:
         return {}
     _, accuracy, over = asks.over_one_agent
-    return {"asking.accuracy": accuracy, "asking.accuracy_over_one_agent": over}
+    return {
+        "asking.accuracy": accuracy,
+        "asking.accuracy_over_one_agent": over,
+        "asking.cost_per_1000": asks.spent,
+    }
 
 
 def _summary(data: Panels, way: str, asks: WhomToAsk | None) -> str:
