@@ -126,9 +126,9 @@ def next_agent(setting: AskSetting, known: Asking, gain: Floats | None = None) -
 
 
 def _next_offered(setting: AskSetting, known: Asking, gain: Floats | None) -> Ints:
-    offered = np.zeros(known.legal.shape[1], dtype=bool)
-    offered[list(setting.agents)] = True
-    left = known.left & offered
+    left = known.left
+    if len(setting.agents) < left.shape[1]:
+        left = left & np.isin(np.arange(left.shape[1]), setting.agents)
     done = known.answered.any(axis=1)
     if setting.way == GAIN:
         assert gain is not None

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Real
 from typing import Self
 
@@ -47,6 +48,7 @@ from metaprobe.routing.panel_asks import (
     CASCADE,
     Asking,
     AskPlan,
+    Asks,
     AskSetting,
     ask_rows,
     chance_of,
@@ -315,17 +317,18 @@ class PanelJudge(Pretrained):
         """Returns the classes of b panels, and P(right) of each and of none, (b, c + 1)."""
         table = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
         p = np.zeros(table.rows.shape[:2])
-        for panel, there in enumerate(table.there):  # the classes of one panel share a softmax
-            legal = np.append(np.flatnonzero(there), len(there))
-            values = self.checkpoint.run({INPUT: table.rows[panel, legal]})[PROBABILITY].ravel()
-            total = float(values.sum()) if self.exclusive else 1.0
+        for panel, there in enumerate(table.there.tolist()):  # the classes of one panel share a softmax
+            rows = table.rows[panel]
+            legal = slice(None) if all(there) else [at for at, is_there in enumerate([*there, True]) if is_there]
+            given = self.checkpoint.run({INPUT: rows[legal]})[PROBABILITY].ravel()
+            values = given.tolist()
             if (
-                values.shape != legal.shape
-                or not (values.min() >= -ROUNDED and values.max() <= 1 + ROUNDED)
-                or abs(total - 1) > ROUNDED * len(legal)
+                len(values) != sum(there) + 1
+                or not all(-ROUNDED <= value <= 1 + ROUNDED for value in values)
+                or (self.exclusive and abs(sum(values) - 1) > ROUNDED * len(values))
             ):
                 raise ContractMismatch(f"{self.checkpoint.path} gives no probability for each answer: take another one")
-            p[panel, legal] = values
+            p[panel, legal] = given
             if not self.exclusive:
                 p[panel, -1] = np.prod(1 - p[panel, :-1])
         return table, p
@@ -544,15 +547,14 @@ class PanelJudge(Pretrained):
             price = np.array([[1000 * prices.get(name, own) for name, own in self.mean_prices(dimension).items()]])
             legal = np.isfinite(price)
             price = np.where(legal, price, 0.0)
-        rate_here = self.agents.rate[None, :, at]
         return Asking(
             asked=asked,
             answered=answered,
             legal=legal,
             odds=odds,
             rate=self.agents.rate[None, :, -1],
-            rate_here=rate_here,
-            chance=chance_of(rate_here, self.asks.words.shifts(question[-MOST_TEXT:])),
+            rate_here=self.agents.rate[None, :, at],
+            chance=_chance(self.asks, self.agents, question[-MOST_TEXT:], at),
             price=price,
         )
 
@@ -572,6 +574,14 @@ class PanelJudge(Pretrained):
             gain=next(iter(verdict.worth.values()), 0.0),
         )
         return setting.stops(seen)
+
+
+@lru_cache(maxsize=64)
+def _chance(asks: Asks, agents: Agents, question: str, dimension: int) -> Floats:
+    """Returns P(right) of each agent before anybody is asked, (1, A). A question is looked at after every answer."""
+    chance = chance_of(agents.rate[None, :, dimension], asks.words.shifts(question))
+    chance.setflags(write=False)
+    return chance
 
 
 def _is_whole(setting: Setting) -> bool:
