@@ -270,7 +270,7 @@ class PanelJudge(Pretrained):
             present=np.ones((1, len(read)), dtype=bool),
         )
         odds = self.odds(answers)
-        table, p = self.classes(answers, odds)
+        table, p = self.classes_of(answers, odds)
         kept = pick(self.pick, answers, table, p, self.agents)
         state = state_rows(table, p, kept)
         return _Looked(read, named, answers, odds[0].tolist(), p[0].tolist(), int(kept[0]), state, members)
@@ -313,7 +313,7 @@ class PanelJudge(Pretrained):
             raise ContractMismatch(f"{self.checkpoint.path} gives no number for an answer: take another one")
         return values
 
-    def classes(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]:
+    def classes_of(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]:
         """Returns the classes of b panels, and P(right) of each and of none, (b, c + 1)."""
         table = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
         p = np.zeros(table.rows.shape[:2])

@@ -29,8 +29,6 @@ SIGNALS = (*TERMS, STATED, SCORE)
 """Numbers that an answer may bring: terms of its log-probabilities, a stated confidence, a checkpoint's score."""
 LEVELS = 33
 """Quantiles of a signal that are kept of each agent."""
-ANYBODY = ""
-"""Name under which the quantiles of all agents together are kept, for an agent that is not known."""
 UNREADABLE = -1
 """Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
 LEAST = -3.0e38

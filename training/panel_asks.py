@@ -8,7 +8,7 @@ are the ones tuned on all questions.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,9 @@ from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask
 from metaprobe.routing.question_words import QuestionWords
 from metaprobe.training.folds import group_folds
 from metaprobe.training.panel_data import Panels, agents_in
-from metaprobe.training.panel_fit import FOLDS, CrossFitPanel, FittedPanel, Judge, renumbered
+from metaprobe.training.panel_fit import FOLDS, CrossFitPanel, FittedPanel, Judge, grow_gain, renumbered
 from metaprobe.training.question_words import count_words, fit_words, word_shifts
-from metaprobe.training.trees import Trees, grow
+from metaprobe.training.trees import Trees
 
 FEWEST = 60
 """Groups of questions, all of whose agents were asked at a known price, that this is learned from at least."""
@@ -122,18 +122,13 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST) 
     return laid
 
 
-class GainModel(Protocol):
-    """Gives a number (n,) for rows (n, len(ASK_STATE)): fitted trees, or the trees of a checkpoint."""
-
-    def score(self, X: NDArray[np.float32], /) -> Floats: ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """Holds what is known about m questions if their agents are asked, by models that have not seen their groups."""
 
     model: Judge
-    gain: GainModel | None
+    gain: Callable[[NDArray[np.float32]], Floats] | None
+    """Returns a number (n,) for rows (n, len(ASK_STATE))."""
     answers: Answers
     odds: Floats
     """(m, A)"""
@@ -168,7 +163,7 @@ class View:
         form = np.where(asked, part.form, UNREADABLE)
         answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
         odds = self.odds[rows]
-        classes, p = self.model.judge(answers, odds)
+        classes, p = self.model.classes_of(answers, odds)
         kept = pick(way, answers, classes, p, self.model.agents)
         member = (answers.form == kept[:, None]) & asked & (kept[:, None] >= 0)
         agent = np.where(member, odds, -np.inf).argmax(axis=1)
@@ -178,7 +173,7 @@ class View:
         """Returns what asking each agent is expected to gain, (b, A)."""
         assert self.gain is not None
         X = ask_rows(states, known)
-        return np.asarray(self.gain.score(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]))
+        return np.asarray(self.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]))
 
     def kept_score(self, rows: Ints, agent: Ints) -> Floats:
         """Returns how good the kept answers are; 0 where none is kept."""
@@ -213,7 +208,7 @@ class FittedAsks:
         odds = self.panel.odds.score(answer_rows(answers, agents))
         return View(
             model=self.panel,
-            gain=self.gain,
+            gain=self.gain.score if self.gain else None,
             answers=answers,
             odds=np.where(answers.form >= 0, odds, FAILED),
             rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
@@ -237,15 +232,15 @@ def fit_asks(
     views = _views(data, counts, cross)
     learned = [_gained(view, way, rng) for view in views] if GAIN in ways else []
     if learned:
-        trees = [_grow([one for other, one in enumerate(learned) if other != fold], seed) for fold in range(FOLDS)]
-        views = [replace(view, gain=tree) for view, tree in zip(views, trees, strict=True)]
+        trees = [grow_gain(GAIN_TREES, learned, seed, without=fold) for fold in range(FOLDS)]
+        views = [replace(view, gain=tree.score) for view, tree in zip(views, trees, strict=True)]
     settings = _tuned(views, way, float(1000 * data.cost.mean()), ways)
     return FittedAsks(
         panel=cross.fitted,
         pick=way,
         words=fit_words(counts, data.score - _usual(data)),
         price=mean_prices(data),
-        gain=_grow(learned, seed) if learned else None,
+        gain=grow_gain(GAIN_TREES, learned, seed) if learned else None,
         settings=settings,
         views=tuple(views),
     )
@@ -286,7 +281,7 @@ def cross_played(
 
 def _views(data: Panels, counts: Any, cross: CrossFitPanel) -> list[View]:
     """Returns the view of each inner fold, by what the other folds show."""
-    agents, views = cross.fitted.agents, []
+    views = []
     for number, model in enumerate(cross.models):
         here, rest = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
         part, others = data.take(here), data.take(rest)
@@ -307,7 +302,6 @@ def _views(data: Panels, counts: Any, cross: CrossFitPanel) -> list[View]:
                 cost=1000 * part.cost,
             )
         )
-    assert all(view.rate.shape[1] == len(agents.names) for view in views)
     return views
 
 
@@ -355,11 +349,6 @@ def _gained(view: View, way: str, rng: np.random.Generator) -> tuple[NDArray[np.
     now, later = view.kept_score(rows, agent)[state], view.kept_score(rows[state], agent_then)
     expected = states_then[:, 0].astype(np.float64) - states[state, 0]
     return X[state, added], (later - now + expected) / 2
-
-
-def _grow(parts: Sequence[tuple[NDArray[np.float32], Floats]], seed: int) -> Trees:
-    X, y = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return grow(GAIN_TREES, X, y, seed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,8 +23,8 @@ def view_of(panel: Panel, data: Panels) -> View:
     dimension = where[data.dimension]
     answers = data.answers(agents, dimension=dimension)
     return View(
-        model=_Judge(panel),
-        gain=_Gain(panel),
+        model=panel,
+        gain=panel.gain,
         answers=answers,
         odds=np.where(answers.form >= 0, panel.odds(answers), FAILED),
         rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
@@ -36,29 +36,11 @@ def view_of(panel: Panel, data: Panels) -> View:
     )
 
 
-class _Gain:
-    """The gain of a checkpoint, in the form of fitted trees."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.score = panel.gain
-
-
-class _Judge:
-    """The panel of a checkpoint, in the form of a fitted one, which `play` asks."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.agents = panel.agents
-        self.judge = panel.classes
-
-
 def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
     """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
     who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
     where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
     answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
     placed = Placed(answers, panel.odds(answers), data.right)
-    held = play(_Judge(panel), placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
-    if not (data.sampled and panel.settings):
-        return held
-    states = held.states
-    return held.with_gain(panel.gain(states.reshape(-1, states.shape[-1])).reshape(states.shape[:-1]))
+    held = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
+    return held.with_gain(panel.gain) if data.sampled and panel.settings else held

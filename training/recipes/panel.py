@@ -447,7 +447,7 @@ def _golden(fitted: FittedPanel, data: Panels) -> tuple[NDArray[np.float32], Flo
     """Returns the rows of one panel, the first with two classes, and the probabilities that the fit gives."""
     answers = data.answers(fitted.agents)
     several = np.flatnonzero(answers.form.max(axis=1) > 0)
-    classes, p = fitted.judge(answers.rows(several[:1] if len(several) else np.arange(1)))
+    classes, p = fitted.classes_of(answers.rows(several[:1] if len(several) else np.arange(1)))
     there = np.append(classes.there[0], True)
     if there.sum() > MOST_GOLDEN:
         there = np.zeros(len(there), dtype=bool)

@@ -4,7 +4,7 @@ The simple ways to stop are tuned on the very file that is evaluated, which favo
 checkpoint's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import AskPlan, AskSetting
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
-from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of
+from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of, mixed_plan
 from metaprobe.training.panel_asks import Played, View, by_agent, mixed_play, play_setting, played_settings
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import PlayedPanels
@@ -190,8 +190,9 @@ def at_budget(panel: Panel, held: PlayedPanels, budget: float) -> tuple[Floats, 
     own, spent = _expected(held, panel.plan(samples=budget), panel.pick)
     others: dict[str, Floats] = {}
     for way in SIMPLE:
-        tuned = _mixed([one for one in settings_of(held, MAJORITY) if one.way == way], budget)
-        others[way] = _expected(held, tuned, MAJORITY)[0]
+        tuned = [Setting(FIXED, 1.0, 1.0, 0.0), *(one for one in settings_of(held, MAJORITY) if one.way == way)]
+        plan = mixed_plan(sorted(tuned, key=lambda one: one.samples), budget)
+        others[way] = _expected(held, plan, MAJORITY)[0]
     return own, spent, others
 
 
@@ -203,19 +204,6 @@ def _expected(held: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]
         right += share * np.take_along_axis(held.right[way], at[..., None], axis=2)[..., 0].mean(axis=0)
         spent += share * (at + 1).mean(axis=0)
     return right, spent
-
-
-def _mixed(settings: Sequence[Setting], budget: float) -> Plan:
-    """Returns two settings of one way mixed to spend a budget, or a single answer and the least of them.
-
-    The dearest setting alone where none spends as much.
-    """
-    order = sorted([Setting(FIXED, 1.0, 1.0, 0.0), *settings], key=lambda one: one.samples)
-    below = [one for one in order if one.samples <= budget]
-    above = [one for one in order if one.samples >= budget] or below[-1:]
-    left, right = below[-1], above[0]
-    width = right.samples - left.samples
-    return Plan(left, right, 1.0 if not width else (right.samples - budget) / width)
 
 
 def _plain(value: Any) -> Any:
