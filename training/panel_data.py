@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,21 +89,11 @@ class Panels:
 
     def take(self, rows: Ints) -> "Panels":
         """Returns the questions of these rows."""
-        return replace(
-            self,
-            ids=tuple(self.ids[row] for row in rows),
-            groups=tuple(self.groups[row] for row in rows),
-            dimension=self.dimension[rows],
-            agent=self.agent[rows],
-            form=self.form[rows],
-            right=self.right[rows],
-            signals=self.signals[rows],
-            present=self.present[rows],
-            score=self.score[rows],
-            cost=self.cost[rows],
-            tokens=self.tokens[rows],
-            questions=tuple(self.questions[row] for row in rows),
-        )
+        arrays = ("dimension", "agent", "form", "right", "signals", "present", "score", "cost", "tokens")
+        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
+        for name in ("ids", "groups", "questions"):
+            taken[name] = tuple(getattr(self, name)[row] for row in rows)
+        return replace(self, **taken)
 
     @property
     def sampled(self) -> bool:

@@ -447,16 +447,9 @@ def _golden(fitted: FittedPanel, data: Panels) -> tuple[NDArray[np.float32], Flo
     """Returns the rows of one panel, the first with two classes, and the probabilities that the fit gives."""
     answers = data.answers(fitted.agents)
     several = np.flatnonzero(answers.form.max(axis=1) > 0)
-    classes, p = fitted.classes_of(answers.rows(several[:1] if len(several) else np.arange(1)))
-    there = np.append(classes.there[0], True)
-    if there.sum() > MOST_GOLDEN:
-        there = np.zeros(len(there), dtype=bool)
-        there[:MOST_GOLDEN] = True
-        scores = fitted.classes.score(classes.rows[0][there])
-        return classes.rows[0][there], _plain(scores, fitted.exclusive)
-    if not fitted.exclusive:
-        return classes.rows[0][there], _plain(fitted.classes.score(classes.rows[0][there]), False)
-    return classes.rows[0][there], p[0][there]
+    classes, _ = fitted.classes_of(answers.rows(several[:1] if len(several) else np.arange(1)))
+    rows = classes.rows[0][np.append(classes.there[0], True)][-MOST_GOLDEN:]
+    return rows, _plain(fitted.classes.score(rows), fitted.exclusive)
 
 
 def _plain(scores: Floats, exclusive: bool) -> Floats:
