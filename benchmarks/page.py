@@ -176,6 +176,7 @@ def where(runs: dict[str, Any], found: dict[str, dict[str, Any]]) -> Row:
         at, notes = about.get("at", "before this table was kept"), []
         if "machine" in about:
             on = "{cpu}, {cores} cores, load {load}, Python {python}".format(**about["machine"])
+            notes += ["the machine was shared"] if about["machine"]["load"] > about["machine"]["cores"] else []
         else:
             on = str(found[name].get("machine") or "not recorded")
         notes += ["**it failed; its numbers are older**"] if about.get("failed") else []

@@ -1,145 +1,62 @@
-"""Several answers to one question: which to keep, how sure, and whether one more is worth its price.
+"""The panel: judges several answers, and asks one model or several until one more answer is not worth its price.
 
-Needs NumPy and ONNX Runtime only. What is read of the answers, and the models' rows, is in `routing.panel_rows`; how
-they are fitted in `training.recipes.panel`.
+The verdict on answers, and whom to ask next, come from `routing.panel_judge`. One loop of asking serves all: a way
+names the agent to ask next, or nobody; requests begin, answers come, and the rest is cancelled. For one agent the
+checkpoint's curves of stopping decide, for several `Panel.next`.
 """
 
+import asyncio
+import inspect
 import json
 import math
-import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from numbers import Real
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from metaprobe.checkpoints import Checkpoint, ContractMismatch, Pretrained, load_checkpoint
-from metaprobe.checkpoints.checkpoint import check_kind
-from metaprobe.checkpoints.graph_session import GraphSession
+from metaprobe.checkpoints.display import explain_fields
+from metaprobe.llms.base import Request
 from metaprobe.llms.pricing import Price
-from metaprobe.probes.contract import mismatch
 from metaprobe.records.errors import InvalidResponse, RecordError
-from metaprobe.records.reading import without_surrogates
-from metaprobe.records.types import Item
-from metaprobe.routing.panel_answers import (
-    CHECKS,
-    MOST_TEXT,
-    MOST_TEXT_TOGETHER,
-    MOST_TOGETHER,
-    MOST_TOLD,
-    PanelAnswer,
-    PanelClass,
-    PanelStep,
-    PanelVerdict,
-    answer_of,
-    form_of,
-    names_shown,
-    responses_in,
-    shown,
-    signals_in,
-    told,
-    whole,
-)
-from metaprobe.routing.panel_ask import PanelAnswered, PriceOf, ask
-from metaprobe.routing.panel_asks import (
-    ASK_STATE,
-    CASCADE,
-    Asking,
-    AskPlan,
-    AskSetting,
-    ask_rows,
-    chance_of,
-    last_in_chain,
-    next_agent,
-    probability_of,
-    read_asks,
-)
-from metaprobe.routing.panel_asks import GAIN as ASK_BY_GAIN
-from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
-from metaprobe.routing.panel_rows import (
-    EMPTY_STATE,
-    LEVELS,
-    PICKS,
-    SCORE,
-    SIGNALS,
-    STATE,
-    STATED,
-    Agents,
-    Answers,
-    Classes,
-    Floats,
-    answer_columns,
-    answer_rows,
-    class_columns,
-    class_rows,
-    pick,
-    state_rows,
-)
-from metaprobe.routing.panel_stops import GAIN as ASKED_ON
-from metaprobe.routing.panel_stops import STOPS, Plan, Seen, Setting, draw_of, plan_of
-from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
+from metaprobe.records.reading import each, fields, get, usage, without_surrogates
+from metaprobe.records.types import Call, Message, Sampling
+from metaprobe.routing.panel_answers import MOST_TOGETHER, PanelAnswer, PanelStep, PanelVerdict, answer_of, told
+from metaprobe.routing.panel_judge import PanelJudge, PriceOf
+from metaprobe.routing.panel_stops import Setting, draw_of
 
-KIND = "panel"
-INPUT, PROBABILITY = "classes", "probability"
-ODDS_GRAPH, GAIN_GRAPH, AGENTS = "answers.onnx", "gain.onnx", "agents.json"
-ODDS_INPUT, ODDS = "answers", "odds"
-GAIN_INPUT, GAIN = "state", "gain"
-WORDS = "words.f32"
-ROUNDED = 1e-5
-"""By how much a probability may leave [0, 1] through rounding."""
-MOST_OPTIONS = 128
-NEAR_PRICE = 0.01
-"""Part of its price by which an agent may be dearer or cheaper than in training, where the curves still hold."""
-MOST_SETTINGS = 1000
-"""Ways to stop that a checkpoint may store; a trainer writes a few."""
+AT_ONCE = 2
+"""Requests of one client that are under way together by default. Of several clients one is asked at a time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Read:
-    """One answer, read; `form` is None where it cannot be compared with the others."""
+@explain_fields
+@dataclass(frozen=True, slots=True)
+class PanelAnswered:
+    """Result of asking one model or several."""
 
-    text: str
-    form: Hashable | None
-    signals: Sequence[float]
-    agent: str
-    note: str = ""
-    """Why it counts against all others."""
-    doubt: str = ""
-    """Says what is doubtful about an answer that is compared."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Looked:
-    """Holds the numbers that the models give for the answers to one question."""
-
-    read: Sequence[_Read]
-    named: Sequence[str]
-    """The agent of each answer."""
-    answers: Answers
-    odds: list[float]
-    """(k,)"""
-    probability: list[float]
-    """(c + 1,): P(right) of each class and of none."""
-    kept: int
-    """Class that is kept, -1 for none."""
-    state: NDArray[np.float32]
-    """(1, len(STATE))"""
-    members: Mapping[int, list[int]]
-    """Class -> places of its answers."""
-
-    def surest(self, number: int) -> int:
-        """Returns the place of the surest answer of a class."""
-        return max(self.members[number], key=self.odds.__getitem__)
-
-    @property
-    def place(self) -> int | None:
-        """The place of the answer to keep; None where none is kept."""
-        return self.surest(self.kept) if self.kept >= 0 else None
+    response: Any
+    """The response to keep; None where none can be read."""
+    score: float | None
+    """Calibrated P(right) of that response; None where none is kept."""
+    verdict: PanelVerdict | None
+    """The panel's verdict on all answers; None where no answer came."""
+    responses: tuple[Any, ...]
+    """All responses, in the order in which they came."""
+    agents: tuple[str, ...]
+    """The agent that gave each response."""
+    asked: tuple[str, ...]
+    """The agent of each request in the order of asking, failed and cancelled requests among them."""
+    spent: dict[str, float | None]
+    """US dollars by agent for the responses that came: by the prices that were given, else by what a call says of its
+    cost, else by the checkpoint's mean price; None where none of these is known."""
+    setting: Setting | None
+    """The way to stop that decided, where one agent is asked."""
+    stopped: str
+    """Why no further agent was asked."""
+    reason: str
+    """Says what is doubtful and what failed; empty where nothing is."""
 
 
-class Panel(Pretrained):
+class Panel(PanelJudge):
     """Judges several answers to one question. Several threads may share it.
 
     An example:
@@ -150,419 +67,6 @@ class Panel(Pretrained):
         >>> verdict.kept, len(verdict.classes), 0 < verdict.score < 1
         (0, 2, True)
     """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Raises `ContractMismatch` for a checkpoint of another kind, or whose parts do not fit each other."""
-        manifest = checkpoint.manifest
-        check_kind(checkpoint.path, manifest.kind, KIND)
-        self.checkpoint = checkpoint
-        try:
-            contract = manifest.contract
-            self.agents = read_agents(checkpoint.extra[AGENTS])
-            self.same, self.exclusive, self.pick = contract["same"], contract["exclusive"], contract["pick"]
-            self.most = contract["most_answers"]
-            self.score_by = str(contract.get("score_by", ""))
-            self.settings = tuple(Setting(*one) for one in contract["stops"][: MOST_SETTINGS + 1])
-            if self.pick not in PICKS or self.same not in (*CHECKS, "none", OVERLAP):
-                raise ValueError(f"the pick is {self.pick!r}, and answers are the same by {self.same!r}")
-            if type(self.exclusive) is not bool or type(self.most) is not int or self.most < 1:
-                raise ValueError(f"exclusive is {self.exclusive!r}, and most_answers {self.most!r}")
-            if tuple(contract["columns"]) != class_columns(self.agents):
-                raise ValueError("the columns are of another version")
-            if len(self.settings) > MOST_SETTINGS or not all(map(_is_whole, self.settings)):
-                raise ValueError("a way to stop is not known")
-            one_agent = len(self.agents.names) == 1
-            if not one_agent and self.settings:
-                raise ValueError("ways to stop are stored of several agents")
-            self.asks = None
-            if (stored := contract.get("asks")) is not None:
-                width = len(self.agents.names), len(self.agents.dimensions)
-                self.asks = read_asks(stored, checkpoint.extra[WORDS], *width)
-            by_gain = any(one.way == ASKED_ON for one in self.settings)
-            if self.asks is not None:
-                by_gain |= ASK_BY_GAIN in self.asks.curves.settings
-            if GAIN_GRAPH not in checkpoint.extra and by_gain:
-                raise ValueError("something goes by a gain, and none is stored")
-            columns = len(STATE) if one_agent else len(ASK_STATE)
-            self._models = {*self.agents.names, *(manifest.generator.models if manifest.generator else ())} - {""}
-            self._odds = _graph(checkpoint, ODDS_GRAPH, ODDS_INPUT, len(answer_columns(self.agents)), ODDS)
-            self._gain = (
-                _graph(checkpoint, GAIN_GRAPH, GAIN_INPUT, columns, GAIN) if GAIN_GRAPH in checkpoint.extra else None
-            )
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
-            raise ContractMismatch(
-                f"{checkpoint.path} is no whole panel ({error!r}); train it again with `metaprobe train panel`"
-            ) from error
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, sha256: str | None = None) -> "Panel":
-        """Returns the panel in a checkpoint folder, verified. `sha256`: the digest that its author gave you."""
-        return cls(load_checkpoint(path, sha256=sha256))
-
-    def judge(
-        self,
-        responses: object,
-        *,
-        agents: Sequence[str | None] | None = None,
-        dimension: str | None = "",
-        question: str | None = "",
-        choices: Sequence[str] | None = (),
-        same: Callable[[str], Hashable | None] | None = None,
-    ) -> PanelVerdict:
-        """Returns which answer to keep, and how sure it is. Never raises for what an answer holds: the reason says it.
-
-        `responses`: a sequence of responses in any format of `parse_response`, of texts or of `PanelAnswer`; or one
-        response with several choices. `agents`: who gave each, by default the model that the response names.
-        `dimension`, `question`, `choices`: of the question, where they are known; options are read by them.
-        `same`: returns a form in which equal answers are equal, None for no answer; by default as in training.
-        Raises `RecordError` where there is no response, more than `MOST_TOGETHER`, another number of agents, or what
-        is said of the question is no text.
-        """
-        given = responses_in(responses)
-        if not given:
-            raise RecordError("no response came; expected at least one answer to judge")
-        if len(given) > MOST_TOGETHER:
-            raise RecordError(
-                f"more than {MOST_TOGETHER} answers to one question came; expected those of one question alone: in a "
-                "file, does each line name its question_id?"
-            )
-        if agents is not None:
-            agents = _texts("agents", agents, "one name for each answer")
-            if len(agents) != len(given):
-                raise RecordError(f"{len(agents)} agents were named for {len(given)} answers; expected one for each")
-        dimension, question = _text("dimension", dimension), _text("question", question)
-        looked = self._look(given, agents, dimension, self._item(question, choices, same), same)
-        verdict = self._verdict(looked, dimension, question)
-        if len(question) <= MOST_TEXT:
-            return verdict
-        long = f"of the {len(question)} characters of the question the last {MOST_TEXT} were read"
-        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, long])))
-
-    def _item(self, question: str, choices: Sequence[str] | None, same: object = None) -> Item:
-        """Returns the question as answers are compared by it. Raises `RecordError` for choices or `same` of no use."""
-        if same is not None and not callable(same):
-            raise RecordError(f"same is a {type(same).__name__}; expected a function of an answer's text")
-        options = _texts("choices", () if choices is None else choices, "the texts of the options")
-        if len(options) > MOST_OPTIONS or sum(map(len, options)) > MOST_TEXT:
-            raise RecordError(f"{len(options)} choices came; expected at most {MOST_OPTIONS}, of few words each")
-        check = self.same if self.same in CHECKS else "none"
-        return Item("", question[-MOST_TEXT:], check=check, choices=options)  # type: ignore[arg-type]
-
-    def _look(
-        self,
-        given: Sequence[object],
-        named: Sequence[str] | None,
-        dimension: str,
-        item: Item,
-        same: Callable[[str], Hashable | None] | None = None,
-    ) -> _Looked:
-        """Returns what the models make of at least one answer; `named`: the agents, by default those in the answers."""
-        read = [self._read(one, item, same, MOST_TEXT_TOGETHER // len(given)) for one in given]
-        named = [one.agent for one in read] if named is None else named
-        forms = [one.form for one in read]
-        by_words = same is None and self.same == OVERLAP
-        numbers = overlapping(forms) if by_words else number_classes(forms)  # type: ignore[arg-type]
-        members: dict[int, list[int]] = {}
-        for place, number in enumerate(numbers):
-            if number >= 0:
-                members.setdefault(number, []).append(place)
-        one_only = len(self.agents.names) == 1  # all answers are of it, whatever its name
-        columns = np.array([[0 if one_only else self.agents.agent(name) for name in named]])
-        answers = Answers(
-            form=np.array([numbers]),
-            agent=columns,
-            dimension=np.array([self.agents.dimension(dimension)]),
-            scaled=self.agents.scaled(np.array([[one.signals for one in read]]), columns),
-            present=np.ones((1, len(read)), dtype=bool),
-        )
-        odds = self.odds(answers)
-        table, p = self.classes(answers, odds)
-        kept = pick(self.pick, answers, table, p, self.agents)
-        state = state_rows(table, p, kept)
-        return _Looked(read, named, answers, odds[0].tolist(), p[0].tolist(), int(kept[0]), state, members)
-
-    def _verdict(self, looked: _Looked, dimension: str, question: str) -> PanelVerdict:
-        classes = [
-            PanelClass(looked.read[looked.surest(number)].text, looked.probability[number], tuple(members))
-            for number, members in looked.members.items()
-        ]
-        worth = {}
-        if self._gain is not None and len(self.agents.names) == 1:
-            worth = {self.agents.names[0]: float(self.gain(looked.state)[0])}
-        elif self.asks is not None and self._gain is not None:
-            known = self._known_of(looked, question, {}, dimension)
-            worth = self._by_agent(known, self.gain(ask_rows(looked.state, known)[0]))
-        return PanelVerdict(
-            classes=tuple(sorted(classes, key=lambda one: -one.probability)),
-            none=looked.probability[-1],
-            kept=looked.place,
-            score=None if looked.kept < 0 else looked.probability[looked.kept],
-            worth=worth,
-            checkpoint=self.checkpoint.digest,
-            reason=self._reason(looked, dimension),
-        )
-
-    def _by_agent(self, known: Asking, values: Floats) -> dict[str, float]:
-        """Returns agent -> value of (A,), of those that can be asked."""
-        left = zip(self.agents.names, values.tolist(), known.left[0].tolist(), strict=True)
-        return {name: value for name, value, can in left if can}
-
-    def odds(self, answers: Answers) -> Floats:
-        """Returns the log-odds (b, k) that each answer is right by itself."""
-        X = answer_rows(answers, self.agents)
-        flat = X.reshape(X.shape[0] * X.shape[1], X.shape[2])  # -1 cannot be told where nothing is read of an answer
-        return self._known(self._odds.run({ODDS_INPUT: flat})[ODDS].reshape(X.shape[:2]).astype(np.float64))
-
-    def _known(self, values: Floats) -> Floats:
-        """Returns what a graph gave. Raises `ContractMismatch` where it is no number."""
-        if not math.isfinite(values.sum()):
-            raise ContractMismatch(f"{self.checkpoint.path} gives no number for an answer: take another one")
-        return values
-
-    def classes(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]:
-        """Returns the classes of b panels, and P(right) of each and of none, (b, c + 1)."""
-        table = class_rows(answers, odds, self.agents, exclusive=self.exclusive)
-        p = np.zeros(table.rows.shape[:2])
-        for panel, there in enumerate(table.there):  # the classes of one panel share a softmax
-            legal = np.append(np.flatnonzero(there), len(there))
-            values = self.checkpoint.run({INPUT: table.rows[panel, legal]})[PROBABILITY].ravel()
-            total = float(values.sum()) if self.exclusive else 1.0
-            if (
-                values.shape != legal.shape
-                or not (values.min() >= -ROUNDED and values.max() <= 1 + ROUNDED)
-                or abs(total - 1) > ROUNDED * len(legal)
-            ):
-                raise ContractMismatch(f"{self.checkpoint.path} gives no probability for each answer: take another one")
-            p[panel, legal] = values
-            if not self.exclusive:
-                p[panel, -1] = np.prod(1 - p[panel, :-1])
-        return table, p
-
-    def gain(self, states: NDArray[np.float32]) -> Floats:
-        """Returns by how much asking on is expected to raise P(right), (n,), from states (n, len(STATE)), or of several
-        agents by asking each from their rows (n, len(ASK_STATE)). Raises `RecordError` where it knows no gain."""
-        if self._gain is None:
-            raise RecordError(
-                f"{self.checkpoint.path} knows no gain of asking on: it learned from answers without costs"
-            )
-        return self._known(self._gain.run({GAIN_INPUT: states})[GAIN].ravel().astype(np.float64))
-
-    def _read(self, one: object, item: Item, same: Callable[[str], Hashable | None] | None, most: int) -> _Read:
-        unknown = [math.nan] * len(self.agents.signals)
-        try:
-            answer = whole(one if isinstance(one, PanelAnswer) else answer_of(one))
-        except InvalidResponse as error:
-            return _Read("", None, unknown, "", f"cannot be read ({shown(error)})")
-        except Exception as error:  # of an object that a caller made, which may raise anything where it is looked into
-            return _Read("", None, unknown, "", f"cannot be read ({shown(told(error))})")
-        try:
-            signals = signals_in(answer, self.agents.signals)
-            form, note = form_of(answer, item, self.same, same, most)
-        except InvalidResponse as error:
-            return _Read(answer.text, None, unknown, answer.agent, f"cannot be read ({shown(error)})")
-        except Exception as error:  # of a caller's own idea of the same
-            return _Read(answer.text, None, unknown, answer.agent, f"cannot be compared ({shown(told(error))})")
-        generator, mode = self.checkpoint.manifest.generator, answer.logprobs_mode
-        other = mismatch(generator, model="", logprobs_mode=mode, on_mismatch="note", stacklevel=1)
-        doubt = "; ".join(filter(None, [answer.note, other if answer.logprobs is not None else ""]))
-        return _Read(answer.text, form, signals, answer.agent, note, doubt)
-
-    def _reason(self, looked: _Looked, dimension: str) -> str:
-        read, n = looked.read, len(looked.read)
-        notes = []
-        if looked.kept < 0:
-            notes.append("no answer can be read, so none is kept")
-        elif n == 1:
-            notes.append("one answer alone: nothing agrees or disagrees with it")
-        if unread := [f"answer {place} {one.note}" for place, one in enumerate(read) if one.note]:
-            more = f", and {len(unread) - 3} more" if len(unread) > 3 else ""
-            notes.append(f"{len(unread)} of {n} answers count against all others: {'; '.join(unread[:3])}{more}")
-        doubts = [one.doubt for one in read if one.doubt and one.form is not None]
-        notes += [f"of {doubts.count(doubt)} answers: {doubt}" for doubt in list(dict.fromkeys(doubts))[:3]]
-        columns = zip(*(one.signals for one in read if one.form is not None), strict=True)
-        missing = [sum(map(math.isnan, column)) for column in columns]
-        if (most := max(missing, default=0)) > 0:
-            name = self.agents.signals[missing.index(most)]
-            what = {STATED: "stated confidence", SCORE: "score"}.get(name, "log-probabilities")
-            notes.append(f"{most} answers have no {what}, which this checkpoint reads")
-        unnamed = {""} if len(self.agents.names) == 1 else set()  # samples of the one agent need not name it
-        if self._models and (strange := sorted(set(looked.named) - self._models - unnamed)):
-            learned = names_shown(sorted(self._models))
-            notes.append(f"nothing is known of {names_shown(strange)}: the checkpoint learned from {learned}")
-        if dimension and self.agents.dimensions and dimension not in self.agents.dimensions:
-            notes.append(f"the dimension {dimension[:MOST_TOLD]!r} was not learned from")
-        if n > self.most:
-            notes.append(f"{n} answers came, and this checkpoint learned from at most {self.most} of a question")
-        return str(without_surrogates("; ".join(notes)))
-
-    def plan(self, *, price: float | None = None, samples: float | None = None) -> Plan:
-        """Returns when to stop asking, from the checkpoint's own curves.
-
-        `price`: how much P(right) each further answer must bring; `samples`: the mean number of answers to spend. By
-        default the fewest that come within 0.005 of the best accuracy. Raises `RecordError` where both are given, or
-        the checkpoint is of several agents, for which it stores no curves.
-        """
-        if not self.settings:
-            raise RecordError(f"{self.checkpoint.path} stores no curves of stopping: it is of several agents")
-        return plan_of(self.settings, price=price, samples=samples)
-
-    def next(
-        self,
-        question: str,
-        dimension: str | None,
-        answers: Sequence[PanelAnswer],
-        price: float | None = None,
-        prices: Mapping[str, PriceOf] | None = None,
-        request_id: str = "",
-        *,
-        budget: float | None = None,
-        choices: Sequence[str] = (),
-        same: Callable[[str], Hashable | None] | None = None,
-    ) -> PanelStep:
-        """Returns which agent to ask after these answers, or that asking stops.
-
-        `answers`: one of each agent that was asked, by its name; one that failed is `cut`. `price`: accuracy that a US
-        dollar for 1,000 questions must bring; or `budget`: mean US dollars for 1,000 questions. `prices`: dollars an
-        answer by agent, or a `Price` of its tokens, in place of the checkpoint's; an agent with an infinite price
-        cannot be asked. The checkpoint's curves do not hold at other prices: the expected gain then decides, at `price`
-        or what a dollar brings there. `request_id`, by default the question, decides between mixed settings. `choices`,
-        `same` as for `judge`. Raises `RecordError` as `ask_plan`, for prices that are no numbers, and for those of
-        tokens where the checkpoint does not know how many an agent takes.
-        """
-        dimension, question = _text("dimension", dimension), _text("question", question)
-        request_id = _text("request_id", request_id)
-        if isinstance(answers, PanelAnswer) or not isinstance(answers, Iterable):
-            raise RecordError(f"answers came as {type(answers).__name__}; expected a list of PanelAnswer")
-        if strange := [one for one in answers if not isinstance(one, PanelAnswer)]:
-            raise RecordError(f"an answer came as {type(strange[0]).__name__}; expected PanelAnswer(text, agent)")
-        named = _texts("agents", [one.agent for one in answers], "the name of each agent that was asked")
-        setting = self.ask_plan(price=price, budget=budget).setting(draw_of(request_id or f"{dimension}\n{question}"))
-        given = {name: self._dollars(name, one, dimension) for name, one in (prices or {}).items()}
-        if self._otherwise(given, dimension):
-            assert self.asks is not None
-            worth_of_dollar = self.asks.curves.implied_price(setting.cost) if price is None else float(price)
-            way = ASK_BY_GAIN if self._gain is not None else ASK_BY_WORDS
-            setting = AskSetting(way, worth_of_dollar, tuple(range(len(self.agents.names))), (), 0.0, 0.0)
-        item = self._item(question, choices, same) if answers or choices or same is not None else None
-        looked = self._look(answers, named, dimension, item, same) if answers and item else None
-        known, gain = self._known_of(looked, question, given, dimension), None
-        worth = {}
-        if setting.way == ASK_BY_GAIN:
-            gain = self.gain(ask_rows(looked.state if looked else EMPTY_STATE, known)[0])[None]
-            worth = self._by_agent(known, (gain - setting.price * known.price)[0])
-        column = int(next_agent(setting, known, gain)[0])
-        names = self.agents.names
-        doubts = [self._reason(looked, dimension)] if looked else []
-        if strangers := sorted(str(name) for name in given if name not in names):
-            doubts.append(f"nothing is known of {names_shown(strangers)}, whose price was given")
-        if column >= 0:
-            reason = "; ".join(filter(None, [f"by {setting.way}", *doubts]))
-            return PanelStep(names[column], worth, reason, float(known.chance[0, column]))
-        keep = looked.place if looked else None
-        if looked and setting.way == CASCADE and (last := int(last_in_chain(setting, known)[0])) >= 0:
-            keep = next(at for at, name in enumerate(named) if name == names[last] and looked.read[at].form is not None)
-        expected = 0.0
-        if looked is not None and keep is not None:
-            expected = looked.probability[int(looked.answers.form[0, keep])]
-        why = f"by {setting.way}" if known.left.any() else "nobody is left to ask"
-        return PanelStep(None, worth, "; ".join(filter(None, [why, *doubts])), expected, keep)
-
-    @property
-    def always_stated(self) -> tuple[str, ...]:
-        """The agents that stated how sure they are in training."""
-        if STATED not in self.agents.signals:
-            return ()
-        known = np.isfinite(self.agents.levels[:-1, self.agents.signals.index(STATED), 0])
-        return tuple(name for name, has in zip(self.agents.names, known.tolist(), strict=True) if has)
-
-    def chances(self, answers: Sequence[PanelAnswer], *, dimension: str = "", question: str = "") -> dict[str, float]:
-        """Returns P(right) of every agent: of those in `answers` by their answer alone, of others by the question.
-
-        Raises `RecordError` where the checkpoint stores no way of asking.
-        """
-        self.ask_plan()
-        named = [one.agent for one in answers]
-        looked = self._look(answers, named, dimension, self._item(question, ())) if answers else None
-        known = self._known_of(looked, question, {}, dimension)
-        p = np.where(known.answered, probability_of(known.odds), known.chance)[0]
-        return dict(zip(self.agents.names, p.tolist(), strict=True))
-
-    def ask_plan(self, *, price: float | None = None, budget: float | None = None) -> AskPlan:
-        """Returns how several agents are asked, from the checkpoint's own curves.
-
-        `price`: accuracy that a US dollar for 1,000 questions must bring; `budget`: mean US dollars for 1,000
-        questions. By default the cheapest within 0.005 of the best accuracy. Raises `RecordError` for both, for a
-        budget that no way of asking keeps, and where the checkpoint stores no way of asking.
-        """
-        if self.asks is None:
-            raise RecordError(
-                f"{self.checkpoint.path} stores no way of asking several agents: it learned from one agent, or from "
-                "answers without their costs"
-            )
-        return self.asks.curves.plan(price=price, budget=budget)
-
-    def _dollars(self, name: str, given: object, dimension: str) -> float:
-        """Returns a caller's price of an answer. Raises `RecordError` where it is no number of at least 0, or is of
-        tokens and the checkpoint does not know how many the agent takes."""
-        cost = given
-        if isinstance(given, Price):
-            if name not in self.agents.names:
-                return 0.0  # it is not asked
-            assert self.asks is not None
-            prompt, completion = self.asks.tokens[:, self.agents.agent(name), self.agents.dimension(dimension)].tolist()
-            if not math.isfinite(prompt + completion):
-                raise RecordError(
-                    f"the price of {name} is of tokens, and the checkpoint does not know how many it takes: give "
-                    "dollars an answer, or train it on outcomes with prompt_tokens and completion_tokens"
-                )
-            cost = (prompt * given.prompt + completion * given.completion) / 1e6
-        if isinstance(cost, bool) or not isinstance(cost, Real) or not float(cost) >= 0:
-            raise RecordError(f"the price of {name} is {given!r}; expected US dollars an answer, at least 0")
-        return float(cost)
-
-    def _otherwise(self, prices: Mapping[str, float], dimension: str) -> bool:
-        """Returns whether these dollars an answer differ from the checkpoint's: its curves do not hold there. An agent
-        that cannot be asked does not count."""
-        own = self.mean_prices(dimension) if prices else {}
-        return any(
-            math.isfinite(one) and name in own and abs(one - own[name]) > NEAR_PRICE * own[name]
-            for name, one in prices.items()
-        )
-
-    def mean_prices(self, dimension: str = "") -> dict[str, float]:
-        """Returns US dollars an answer by agent, as the checkpoint learned them; empty where it learned none."""
-        if self.asks is None:
-            return {}
-        at = self.agents.dimension(dimension)
-        return dict(zip(self.agents.names, (self.asks.price[:, at] / 1000).tolist(), strict=True))
-
-    def _known_of(self, looked: "_Looked | None", question: str, prices: Mapping[str, float], dimension: str) -> Asking:
-        """Returns what is known of one question for whom to ask next, (1, A) each."""
-        assert self.asks is not None
-        at, A = self.agents.dimension(dimension), len(self.agents.names)
-        asked, answered, odds = np.zeros((1, A), dtype=bool), np.zeros((1, A), dtype=bool), np.zeros((1, A))
-        if looked is not None:
-            for place, column in enumerate(looked.answers.agent[0].tolist()):
-                if column < A:
-                    asked[0, column] = True
-                    if looked.read[place].form is not None and not answered[0, column]:
-                        answered[0, column], odds[0, column] = True, looked.odds[place]
-        price, legal = self.asks.price[None, :, at], np.ones((1, A), dtype=bool)
-        if prices:
-            price = np.array([[1000 * prices.get(name, own) for name, own in self.mean_prices(dimension).items()]])
-            legal = np.isfinite(price)
-            price = np.where(legal, price, 0.0)
-        rate_here = self.agents.rate[None, :, at]
-        return Asking(
-            asked=asked,
-            answered=answered,
-            legal=legal,
-            odds=odds,
-            rate=self.agents.rate[None, :, -1],
-            rate_here=rate_here,
-            chance=chance_of(rate_here, self.asks.words.shifts(question[-MOST_TEXT:])),
-            price=price,
-        )
 
     async def ask(
         self,
@@ -601,111 +105,342 @@ class Panel(Pretrained):
         failed is not asked again. Raises `RecordError` for `at_most` or `at_once` that are no counts of at least 1, for
         `n` or `stream`, and as `plan`, `next` and `judge`.
         """
-        return await ask(
-            self,
-            client,
-            messages,
-            model=model,
-            at_most=at_most,
-            price=price,
-            samples=samples,
-            budget=budget,
-            prices=prices,
-            at_once=at_once,
-            dimension=dimension,
-            choices=choices,
-            same=same,
-            request_id=request_id,
-            request=request,
+        clients = dict(client) if isinstance(client, Mapping) else {self.agents.names[0]: client}
+        several = isinstance(client, Mapping) and (len(clients) > 1 or not self.settings)
+        at_once = (1 if several else AT_ONCE) if at_once is None else at_once
+        if not all(type(count) is int and count >= 1 for count in (at_most, at_once)) or at_most > MOST_TOGETHER:
+            raise RecordError(f"at_most={at_most!r}, at_once={at_once!r}; expected counts from 1 to {MOST_TOGETHER}")
+        if request.get("n") not in (None, 1) or request.get("stream"):
+            raise RecordError("n or stream was given; each request is of one whole answer: leave both out")
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            raise RecordError(f"messages came as {type(messages).__name__}; expected a list of role and content")
+        asked = {"messages": list(messages), "logprobs": True, **request}
+        if not model and not isinstance(client, Mapping) and not _is_llm(client):
+            raise RecordError("model is missing; expected the name that the client's API knows")
+        models = _models(clients, model)
+        identity = request_id or _identity({**asked, "model": models})
+        named: dict[str, Any] = {
+            "dimension": dimension,
+            "question": _question_in(asked["messages"]),
+            "choices": choices,
+            "same": same,
+        }
+        loop = _Loop(clients, asked, models, identity)
+        for name, one in clients.items():
+            if _is_llm(one):
+                _request_of(asked, identity, name)
+        way: _OneAgent | _Agents
+        if several:
+            if samples is not None:
+                raise RecordError("samples is for one client; give a price where several clients are asked")
+            way = _Agents(self, loop, named, price, budget, prices or {})
+        elif budget is not None:
+            raise RecordError("budget is for several clients; give price or samples where one client is asked")
+        else:
+            self.judge(
+                [""], **named
+            )  # what is wrong with these is told before anything is paid for; `next` says it too
+            way = _OneAgent(self, loop, named, self.plan(price=price, samples=samples).setting(draw_of(identity)))
+        most = min(at_most, self.most)
+        try:
+            while True:
+                agent = way.next()
+                if not agent:
+                    break
+                while len(loop.asked) < most and loop.under_way(agent) < at_once:
+                    loop.begin(agent)
+                if not loop.pending:
+                    way.stopped = f"{most} answers were asked for, and no more are"
+                    break
+                await loop.wait()
+        finally:
+            await loop.cancel()
+        verdict = way.verdict
+        if several and loop.responses:
+            verdict = self.judge(loop.read, agents=loop.agents, **named)
+        reason = "; ".join(filter(None, [verdict.reason if verdict else "no answer came", loop.failures(), way.reason]))
+        kept = way.keep if way.keep is not None else verdict.kept if verdict else None
+        return PanelAnswered(
+            response=None if kept is None else loop.responses[kept],
+            score=next((one.probability for one in verdict.classes if kept in one.members), None) if verdict else None,
+            verdict=verdict,
+            responses=tuple(loop.responses),
+            agents=tuple(loop.agents),
+            asked=tuple(loop.asked),
+            spent=spent_on(loop.agents, loop.responses, prices or {}, self.mean_prices(dimension)),
+            setting=way.setting,
+            stopped=way.stopped,
+            reason=reason,
         )
 
-    def stops(self, verdict: PanelVerdict, setting: Setting, answers: int, judged: int) -> bool:
-        """Returns whether a setting of a plan stops after so many answers, of which `judged` came in a response."""
-        counts = sorted((len(one.members) for one in verdict.classes), reverse=True)
-        number = {place: at for at, one in enumerate(verdict.classes) for place in one.members}
-        came = max(number, default=-1) + 1
-        latest = [number.get(place, -1 - place) for place in range(came - 1, -1, -1)]
-        row = next((at for at, one in enumerate(latest) if one != latest[0]), len(latest))
-        seen = Seen(
-            answers=answers,
-            count=counts[0] if counts else 0,
-            second=counts[1] if len(counts) > 1 else 0,
-            row=row if came == judged else 0,
-            score=verdict.score or 0.0,
-            gain=next(iter(verdict.worth.values()), 0.0),
+
+@dataclass(slots=True, eq=False)
+class _Loop:
+    """The requests of one question: who may be asked, what is under way, and what came."""
+
+    clients: Mapping[str, Any]
+    request: Mapping[str, Any]
+    """Fields that all requests have: messages, temperature, ..."""
+    models: Mapping[str, str]
+    """Agent -> name of the model in its requests."""
+    identity: str
+    asked: list[str] = field(default_factory=list)
+    agents: list[str] = field(default_factory=list)
+    """The agent of each response."""
+    responses: list[Any] = field(default_factory=list)
+    read: list[PanelAnswer | InvalidResponse] = field(default_factory=list)
+    """The answer in each response."""
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    """Agent, and what went wrong, of each request that failed."""
+    pending: dict["asyncio.Task[Any]", str] = field(default_factory=dict)
+
+    def begin(self, agent: str) -> None:
+        """Begins one request."""
+        client, number = self.clients[agent], len(self.asked)
+        self.asked.append(agent)
+        if _is_llm(client):
+            coming = client.complete(_request_of(self.request, f"{self.identity}/{number}", agent))
+        else:
+            coming = _create(client, {**self.request, "model": self.models[agent]})
+        self.pending[asyncio.ensure_future(coming)] = agent
+
+    def under_way(self, agent: str) -> int:
+        """Returns how many requests of this agent are under way."""
+        return sum(name == agent for name in self.pending.values())
+
+    async def wait(self) -> None:
+        """Waits until a request ends, and takes what came."""
+        done, _ = await asyncio.wait(self.pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            agent = self.pending.pop(task)
+            if task.cancelled():
+                self.failed.append((agent, "CancelledError: the client gave the request up"))
+            elif (error := task.exception()) is not None:
+                self.failed.append((agent, told(error)))
+            else:
+                self.agents.append(agent)
+                self.responses.append(task.result())
+                self.read.append(_read(task.result()))
+
+    async def cancel(self) -> None:
+        """Cancels what is under way."""
+        for task in self.pending:
+            task.cancel()
+        await asyncio.gather(*self.pending, return_exceptions=True)
+
+    def answers(self) -> list[PanelAnswer]:
+        """Returns the answers as a panel reads them. A request that failed is an answer that cannot be read."""
+        answers = [
+            PanelAnswer("", agent, cut=True, note=f"cannot be read ({one})")
+            if isinstance(one, InvalidResponse)
+            else replace(one, agent=agent)
+            for one, agent in zip(self.read, self.agents, strict=True)
+        ]
+        return answers + [PanelAnswer("", agent, cut=True, note=f"failed ({why})") for agent, why in self.failed]
+
+    def failures(self) -> str:
+        """Returns how many requests failed and what went wrong first; empty where none did."""
+        if not self.failed:
+            return ""
+        agent, why = self.failed[0]
+        whose = f"{agent[:80]}: " if len(self.clients) > 1 else ""
+        return str(without_surrogates(f"{len(self.failed)} of {len(self.asked)} requests failed ({whose}{why})"))
+
+
+@dataclass(slots=True, eq=False)
+class _OneAgent:
+    """Asks one agent on until a setting of the checkpoint's curves stops."""
+
+    panel: PanelJudge
+    loop: _Loop
+    named: Mapping[str, Any]
+    setting: Setting
+    verdict: PanelVerdict | None = None
+    """The verdict on all responses so far; None where there are none."""
+    stopped: str = ""
+    reason: str = ""
+    keep: None = None
+
+    def next(self) -> str | None:
+        """Returns the agent, or None to stop."""
+        came = self.loop.read
+        if came:
+            self.verdict = self.panel.judge(came, **self.named)
+        answers = len(came) + len(self.loop.failed)
+        if self.verdict and self.panel.stops(self.verdict, self.setting, answers, len(came)):
+            self.stopped = f"{self.setting.way} ({self.setting.threshold:g})"
+            return None
+        return next(iter(self.loop.clients))
+
+
+@dataclass(slots=True, eq=False)
+class _Agents:
+    """Asks the agent that the panel names. An agent whose request failed is not asked again."""
+
+    panel: PanelJudge
+    loop: _Loop
+    named: Mapping[str, Any]
+    price: float | None
+    budget: float | None
+    prices: Mapping[str, PriceOf]
+    stopped: str = ""
+    reason: str = ""
+    keep: int | None = None
+    """Place of the response to keep, by the panel's last step; None where the verdict says it."""
+    setting: None = None
+    verdict: None = None
+
+    def next(self) -> str | None:
+        """Returns an agent that can be asked, or None to stop."""
+        loop = self.loop
+        gone = {agent for agent, _ in loop.failed}
+        legal = [name for name in loop.clients if name not in gone]
+        if not legal:
+            self.stopped = "no client is left that did not fail"
+            return None
+        step = self._step(legal)
+        self.stopped, self.keep = step.reason, step.keep
+        if step.agent in legal or (step.agent is None and loop.responses):
+            return step.agent
+        if loop.responses:
+            self.stopped = f"{step.agent} would be asked next, and cannot be asked"
+            return None
+        best = max(legal, key=lambda name: step.worth.get(name, -math.inf))
+        self.reason = f"{step.agent or 'nobody'} would have been asked, and {best} was"
+        return best
+
+    def _step(self, legal: Sequence[str]) -> PanelStep:
+        """Returns the panel's next step. An agent that cannot be asked has an infinite price."""
+        prices = {**self.prices, **{name: math.inf for name in self.panel.agents.names if name not in legal}}
+        more = {name: self.named[name] for name in ("choices", "same") if self.named[name]}
+        if self.budget is not None:
+            more["budget"] = self.budget
+        return self.panel.next(
+            self.named["question"],
+            self.named["dimension"] or None,
+            self.loop.answers(),
+            self.price,
+            prices or None,
+            self.loop.identity,
+            **more,
         )
-        return setting.stops(seen)
 
 
-def _is_whole(setting: Setting) -> bool:
-    """Returns whether a setting of a checkpoint is one that can be: a known way, and numbers in their ranges."""
-    known = setting.way in STOPS and np.isfinite((setting.threshold, setting.samples, setting.accuracy)).all()
-    return bool(known and setting.samples >= 1 and 0 <= setting.accuracy <= 1)
+def _models(clients: Mapping[str, Any], model: str | Mapping[str, str]) -> dict[str, str]:
+    """Returns agent -> name of the model to ask for. Raises `RecordError` for names that do not fit together."""
+    if not clients or not all(isinstance(name, str) and name for name in clients):
+        raise RecordError(f"clients came as {list(clients)!r}; expected a name for each: {{'small': client, ...}}")
+    if isinstance(model, Mapping):
+        if strange := sorted(set(model) - set(clients)):
+            raise RecordError(f"models of {', '.join(map(str, strange))} came; expected those of {', '.join(clients)}")
+        return {name: model.get(name, name) for name in clients}
+    return {name: model or name for name in clients}
 
 
-def _graph(checkpoint: Checkpoint, name: str, given: str, width: int, output: str) -> GraphSession:
-    """Returns a further graph of the checkpoint. Raises `ValueError` where it does not turn rows into a number each."""
-    session = GraphSession(checkpoint.extra[name], kind=KIND)
-    inputs = [(one.name, one.type, one.shape) for one in session.inputs]
-    outputs = [(one.name, one.type, one.shape[1:]) for one in session.outputs]
-    if inputs != [(given, "float32", (None, width))] or outputs != [(output, "float32", (1,))]:
-        raise ValueError(f"{name} gives {outputs} for {inputs}")
-    return session
+def _is_llm(client: Any) -> bool:
+    """Returns whether this is one of metaprobe's own models, rather than a client of an API."""
+    return hasattr(client, "complete") and not hasattr(client, "chat")
 
 
-def _text(name: str, given: object) -> str:
-    """Returns a text; empty for None. Raises `RecordError` for anything else."""
-    if given is not None and not isinstance(given, str):
-        raise RecordError(f"{name} is a {type(given).__name__}; expected a text")
-    return given or ""
+_SAMPLING = {one.name for one in dataclass_fields(Sampling)}
 
 
-def _texts(name: str, given: object, expected: str) -> tuple[str, ...]:
-    """Returns the members of what was given; None is an empty text. Raises `RecordError` where one is no text."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise RecordError(f"{name} came as {type(given).__name__}; expected {expected}")
-    members = list(given)
-    for one in members:
-        if one is not None and not isinstance(one, str):
-            raise RecordError(f"{name} holds a {type(one).__name__}; expected {expected}")
-    return tuple(str(one or "") for one in members)
+def _request_of(given: Mapping[str, Any], identity: str, agent: str) -> Request:
+    """Returns the request of one of metaprobe's own models. Raises `RecordError` for what it does not take.
+
+    Sampled answers differ by their seeds, which follow from the identity, so that a retry draws alike.
+    """
+    more = {name: value for name, value in given.items() if name not in ("messages", "logprobs")}
+    if strange := sorted(set(more) - _SAMPLING):
+        raise RecordError(f"{', '.join(strange)} came for {agent}; expected {', '.join(sorted(_SAMPLING))}")
+    if more.get("temperature", 0) > 0 and more.get("seed") is None:
+        more["seed"] = int(draw_of(identity) * 2**31)
+    try:
+        messages = tuple(Message(str(one["role"]), _text(one["content"])) for one in given["messages"])
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"a message cannot be read ({error!r}); expected role and content") from error
+    return Request(id=identity, messages=messages, sampling=Sampling(**more), agent=agent)
 
 
-def agents_json(agents: Agents) -> bytes:
-    """Returns the bytes of agents.json; NaN as null."""
-    record = {
-        "names": agents.names,
-        "dimensions": agents.dimensions,
-        "rate": agents.rate.tolist(),
-        "signals": agents.signals,
-        "levels": [
-            [[None if np.isnan(value) else value for value in row] for row in agent] for agent in agents.levels.tolist()
-        ],
-        "leading": agents.leading,
-    }
-    return json.dumps(record).encode()
+def _read(response: Any) -> PanelAnswer | InvalidResponse:
+    """Returns the one answer of a request, or why it cannot be read."""
+    try:
+        return answer_of((response, 0))
+    except InvalidResponse as error:
+        return error
+    except Exception as error:  # of an object that a caller made
+        return InvalidResponse(told(error))
 
 
-def read_agents(data: bytes) -> Agents:
-    """Returns what agents.json says. Raises `ValueError`, `KeyError` or `TypeError` where it is not whole."""
-    record = json.loads(data)
-    names, dimensions, signals = (tuple(map(str, record[key])) for key in ("names", "dimensions", "signals"))
-    levels = np.array(
-        [[[np.nan if value is None else float(value) for value in row] for row in agent] for agent in record["levels"]]
-    ).reshape(len(names) + 1, len(signals), LEVELS)
-    gone = np.isnan(levels)
-    if not (gone | np.isfinite(levels)).all() or (np.diff(levels, axis=2) < 0).any():
-        raise ValueError("the levels of a signal do not rise")
-    if (gone.any(axis=2) != gone.all(axis=2)).any():
-        raise ValueError("a signal has some of its levels")
-    if not names or len(set(dimensions)) < len(dimensions):
-        raise ValueError(f"the agents are {names} and the dimensions {dimensions}")
-    if len(set(names)) < len(names) or len(set(signals)) < len(signals) or not set(signals) <= set(SIGNALS):
-        raise ValueError(f"the agents are {names} and their signals {signals}")
-    rate = np.array(record["rate"], dtype=np.float64)
-    if rate.shape != (len(names), len(dimensions) + 1) or not np.isfinite(rate).all():
-        raise ValueError(f"the rates have shape {rate.shape}")
-    leading = str(record["leading"])
-    if leading and leading not in signals:
-        raise ValueError(f"the leading signal is {leading!r}")
-    return Agents(names, dimensions, rate, signals, levels, leading)
+_COUNTS = ("prompt_tokens", "completion_tokens")
+
+
+def spent_on(
+    agents: Sequence[str], responses: Sequence[Any], prices: Mapping[str, PriceOf], means: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Returns the dollars by agent; `means`: of an answer, where neither a price nor the response says it."""
+    dollars: dict[str, float | None] = {}
+    for response, agent in zip(responses, agents, strict=True):
+        before, cost = dollars.get(agent, 0.0), _cost(response, prices.get(agent))
+        if cost is None and agent not in prices:
+            cost = means.get(agent)
+        dollars[agent] = None if before is None or cost is None else before + cost
+    return dollars
+
+
+def _cost(response: Any, price: PriceOf | None) -> float | None:
+    """Returns the dollars of one response: by answer or by its tokens; of a call without a price, its own cost."""
+    if isinstance(price, Price):
+        counted = fields(get(response, "usage")) or {}
+        tokens = response.usage if isinstance(response, Call) else usage(*map(counted.get, _COUNTS))
+        return price.cost_usd(tokens) if tokens.prompt_tokens else None
+    if price is not None:
+        return float(price)
+    return response.cost_usd if isinstance(response, Call) else None
+
+
+async def _create(client: Any, request: Mapping[str, Any]) -> Any:
+    """Returns the response of one request. A client that may not be asynchronous is called in a thread, which goes on
+    where this is cancelled; an asynchronous one then never begins."""
+    call = client.chat.completions.create if hasattr(client, "chat") else client
+    if inspect.iscoroutinefunction(call):
+        return await call(**request)
+
+    def create() -> Any:
+        try:
+            return call(**request)
+        except StopIteration as error:  # which no future can hold: whoever waits for it would wait for ever
+            raise RuntimeError("the client raised StopIteration") from error
+
+    made = asyncio.ensure_future(asyncio.to_thread(create))
+    try:
+        response = await asyncio.shield(made)
+    except asyncio.CancelledError:
+        made.add_done_callback(_close)
+        raise
+    return await response if inspect.isawaitable(response) else response
+
+
+def _close(made: "asyncio.Future[Any]") -> None:
+    """Closes the coroutine of a request that nobody waits for any more, so that it is not left half begun."""
+    if not made.cancelled() and made.exception() is None and inspect.iscoroutine(made.result()):
+        made.result().close()
+
+
+def _question_in(messages: Sequence[Any]) -> str:
+    """Returns the text of the last message; empty where it has none."""
+    return _text((fields(messages[-1]) or {}).get("content")) if messages else ""
+
+
+def _text(content: Any) -> str:
+    """Returns the text of a message's content: the content itself, or the texts among its parts."""
+    parts = [content] if isinstance(content, str) else [part.get("text") for part in each(content)]
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def _identity(request: Mapping[str, Any]) -> str:
+    """Returns a text that is the same for the same request; of one that JSON cannot hold, that of its names alone."""
+    try:
+        return json.dumps(request, sort_keys=True, default=str)
+    except Exception:  # of an object that a caller made
+        return json.dumps(sorted(request))

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from numbers import Real
 from typing import Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel_rows import STATE, Floats, Ints, Mask, largest_other
+from metaprobe.routing.panel_stops import neighbours
 from metaprobe.routing.question_words import QuestionWords, read_words
 
 ONE, TABLE, WORDS, CASCADE, GAIN = (
@@ -126,9 +126,9 @@ def next_agent(setting: AskSetting, known: Asking, gain: Floats | None = None) -
 
 
 def _next_offered(setting: AskSetting, known: Asking, gain: Floats | None) -> Ints:
-    offered = np.zeros(known.legal.shape[1], dtype=bool)
-    offered[list(setting.agents)] = True
-    left = known.left & offered
+    left = known.left
+    if len(setting.agents) < left.shape[1]:
+        left = left & np.isin(np.arange(left.shape[1]), setting.agents)
     done = known.answered.any(axis=1)
     if setting.way == GAIN:
         assert gain is not None
@@ -251,11 +251,8 @@ def _planned(curves: Curves, budget: float | None, price: float | None) -> AskPl
 
 def mixed(settings: Sequence[AskSetting], budget: float) -> tuple[AskSetting, AskSetting, float]:
     """Returns two neighbouring settings, cheapest first, and the share of the first at which they spend the budget."""
-    for left, right in pairwise(settings):
-        if left.cost <= budget <= right.cost and left.cost < right.cost:
-            return left, right, (right.cost - budget) / (right.cost - left.cost)
-    end = settings[0] if budget < settings[0].cost else settings[-1]
-    return end, end, 1.0
+    left, right, share = neighbours([one.cost for one in settings], budget)
+    return settings[left], settings[right], share
 
 
 @dataclass(frozen=True, slots=True, eq=False)

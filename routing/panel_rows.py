@@ -10,7 +10,7 @@ Shapes: b panels of k answers; a panel with fewer answers is padded.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -29,8 +29,6 @@ SIGNALS = (*TERMS, STATED, SCORE)
 """Numbers that an answer may bring: terms of its log-probabilities, a stated confidence, a checkpoint's score."""
 LEVELS = 33
 """Quantiles of a signal that are kept of each agent."""
-ANYBODY = ""
-"""Name under which the quantiles of all agents together are kept, for an agent that is not known."""
 UNREADABLE = -1
 """Class of an answer that was cut or cannot be read. It counts against every class, and is none."""
 LEAST = -3.0e38
@@ -293,6 +291,8 @@ def class_rows(answers: Answers, odds: Floats, agents: Agents, *, exclusive: boo
 
 def largest_other(values: Floats) -> Floats:
     """Returns for each of several columns (b, c) the largest value of the others."""
+    if values.shape[1] == 2:
+        return values[:, ::-1]
     ordered = np.sort(values, axis=1)
     return np.where(values == ordered[:, -1:], ordered[:, -2:-1], ordered[:, -1:])
 
@@ -308,13 +308,13 @@ def state_rows(classes: Classes, probability: Floats, kept: Ints) -> NDArray[np.
     `probability` (b, c + 1): of each class and of none; `kept` (b,): the class that is kept, -1 for none.
     """
     b, c = classes.count.shape
-    held = np.arange(c) == kept[:, None]  # (b, c)
-    right = probability[:, :c]
-    count = (classes.count * held).sum(axis=1)
-    ahead = count - np.where(held, 0.0, classes.count).max(axis=1)
+    held = (np.arange(c) == kept[:, None])[:, None]  # (b, 1, c)
+    both = np.stack([probability[:, :c], classes.count], axis=1)  # (b, 2, c)
+    own, others = (both * held).sum(axis=2), np.where(held, 0.0, both).max(axis=2)
+    count, ahead = own[:, 1], own[:, 1] - others[:, 1]
     columns = (
-        (right * held).sum(axis=1),
-        np.where(held, 0.0, right).max(axis=1),
+        own[:, 0],
+        others[:, 0],
         probability[:, c],
         np.log(classes.answers),
         count / classes.answers,
@@ -386,13 +386,13 @@ def signals_of(
     `numbers`: the terms of its log-probabilities; None where it has none. Minus infinity, the logarithm of what cannot
     be, is the least float32; infinity says nothing.
     """
-    known: Mapping[str, float] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
-    values = {**known, STATED: stated, SCORE: score}
+    values: dict[str, float | None] = {} if numbers is None else dict(zip(TERMS, numbers, strict=True))
+    values[STATED], values[SCORE] = stated, score
     return [math.nan if (value := values.get(name)) is None else _bounded(value) for name in names]
 
 
 def _bounded(value: float) -> float:
     """Returns a number between those that float32 holds; NaN for infinity, which says nothing."""
-    if value != value or value == math.inf:
-        return math.nan
-    return float(max(LEAST, min(-LEAST, value)))
+    if LEAST <= value <= -LEAST:
+        return float(value)
+    return math.nan if value != value or value == math.inf else math.copysign(LEAST, value)

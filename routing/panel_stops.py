@@ -129,13 +129,25 @@ def plan_of(settings: Sequence[Setting], *, price: float | None = None, samples:
     if samples is not None:
         if not 1 <= samples < math.inf:
             raise RecordError(f"samples is {samples}; expected a mean number of answers of at least 1")
-        for left, right in pairwise(hull):
-            if left.samples <= samples <= right.samples:
-                return Plan(left, right, (right.samples - samples) / (right.samples - left.samples))
-        end = hull[0] if samples < hull[0].samples else hull[-1]
-        return Plan(end, end, 1.0)
+        return mixed_plan(hull, samples)
     best = next(one for one in hull if one.accuracy >= hull[-1].accuracy - NEAR)
     return Plan(best, best, 1.0)
+
+
+def mixed_plan(settings: Sequence[Setting], samples: float) -> Plan:
+    """Returns the plan of two neighbouring settings, that of fewest answers first, that asks for so many on average."""
+    left, right, share = neighbours([one.samples for one in settings], float(samples))
+    return Plan(settings[left], settings[right], share)
+
+
+def neighbours(costs: Sequence[float], budget: float) -> tuple[int, int, float]:
+    """Returns two neighbouring places of rising costs, and the share of the first at which both together spend the
+    budget; the first or last place alone where none or all spend less."""
+    for left, (low, high) in enumerate(pairwise(costs)):
+        if low <= budget <= high and low < high:
+            return left, left + 1, (high - budget) / (high - low)
+    end = 0 if budget < costs[0] else len(costs) - 1
+    return end, end, 1.0
 
 
 def upper_hull(settings: Sequence[Setting]) -> list[Setting]:

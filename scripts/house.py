@@ -7,9 +7,9 @@
 
 **Lines** are all lines of the `.py` files, with comments and blank lines.
 
-**Imports** are those at the top of a file, those inside functions, and modules that are required by name
-(`require("metaprobe...")`). Imports for type checkers only are left out, because they never run. A cycle is a strongly
-connected component of more than one file. An import goes upward or sideways where the other room's floor is not below.
+**Imports** are those at the top of a file, those inside functions, those for type checkers only, and modules that are
+required by name (`require("metaprobe...")`). A cycle is a strongly connected component of more than one file. An import
+goes upward or sideways where the other room's floor is not below.
 
 **Walks.** A walk really runs, in a process of its own, from a public name or a command to its result, on a small input
 made of recorded runs. `sys.setprofile`, in all threads, notes the file of every function of the package that is called.
@@ -122,12 +122,8 @@ def lines_by_room() -> dict[str, int]:
 
 
 def imported_by(tree: ast.AST) -> Iterator[str]:
-    """Yields every module that the code imports when it runs, wherever the import stands."""
+    """Yields every module that the code imports, wherever the import stands."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for other in node.orelse:
-                yield from imported_by(other)
-            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -30,6 +30,22 @@ def outcomes(n: int = 260, *, timed: bool = True) -> list[QuestionOutcomes]:
     return made
 
 
+def planted_strengths(n: int, seed: int) -> list[QuestionOutcomes]:
+    """Four agents, each three times as dear as the one before and right more often; half of the questions are hard for
+    all, and how sure an agent says that it is tells of its being right."""
+    rng = np.random.default_rng([seed, n])
+    made = []
+    for i in range(n):
+        hard, agents = rng.random() < 0.5, {}
+        for place, chance in enumerate((0.5, 0.62, 0.72, 0.82)):
+            right = rng.random() < chance + (-0.15 if hard else 0.15)
+            sure = float(np.clip(rng.normal(0.45 + 0.25 * right, 0.2), 0, 1))
+            answer = f"{i}" if right else f"wrong {rng.integers(4)}"
+            agents[f"a{place}"] = AgentOutcome(answer, float(right), sure, 1e-4 * 3**place * rng.lognormal(0, 0.5))
+        made.append(QuestionOutcomes(f"{seed}-{i}", f"{seed}-{i}", f"question {rng.integers(50)}", "", agents))
+    return made
+
+
 def logged_outcomes() -> list[QuestionOutcomes]:
     """Returns questions of which each was put to one of three agents, mostly the middle one."""
     rng, names = np.random.default_rng(1), ("small", "middle", "large")

@@ -92,7 +92,7 @@ def test_copies_of_an_answer_do_not_count_as_many() -> None:
 def test_probabilities_are_calibrated_on_new_questions(samples: Panel) -> None:
     data = biased_vote(1500, seed=9)
     answers = data.answers(samples.agents)
-    classes, p = samples.classes(answers, samples.odds(answers))
+    classes, p = samples.classes_of(answers, samples.odds(answers))
     first = np.array([row[0] for row in p])
     right = data.right[:, 0]  # class 0 is the class of the first answer
     assert ece(right, first) < 0.05
@@ -107,8 +107,8 @@ def test_the_checkpoint_gives_what_was_fitted(samples: Panel, team: Panel) -> No
     for panel, data in ((samples, biased_vote()), (team, topics())):
         fitted, _ = fit_panel(data)
         answers = data.answers(fitted.agents)
-        _, expected = fitted.judge(answers)
-        _, p = panel.classes(answers, panel.odds(answers))
+        _, expected = fitted.classes_of(answers)
+        _, p = panel.classes_of(answers, panel.odds(answers))
         np.testing.assert_allclose(p, expected, atol=1e-4)
 
 

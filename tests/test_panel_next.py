@@ -4,12 +4,13 @@ import asyncio
 import dataclasses
 import math
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from panel_worlds import completion
-from routed_worlds import outcomes
+from routed_worlds import outcomes, planted_strengths
 
 from metaprobe.checkpoints import ContractMismatch
 from metaprobe.llms.pricing import Price
@@ -19,12 +20,12 @@ from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_answers import PanelAnswer
 from metaprobe.routing.panel_asks import ASKS, CASCADE, GAIN, ONE, TABLE, WORDS, AskSetting, Curves, mixed
 from metaprobe.routing.panel_rows import JOINT
-from metaprobe.training.options import PanelOptions
+from metaprobe.training.options import PanelOptions, RouterOptions
 from metaprobe.training.panel_asks import FittedAsks, by_agent, fit_asks, play_setting
 from metaprobe.training.panel_data import Panels, panels_of_outcomes
 from metaprobe.training.panel_fit import cross_fit
 from metaprobe.training.question_words import count_words
-from metaprobe.training.recipes.panel import train_panel
+from metaprobe.training.recipes.panel import train_panel, train_router
 from metaprobe.training.recipes.panel_evaluate import evaluate_panel
 
 TOPICS = ("maths", "history")
@@ -387,5 +388,26 @@ def test_an_evaluation_spends_its_budget_and_names_the_decisions(team: Panel, da
     [one] = result["budgets"].values()
     assert one["cost_per_1000"]["estimate"] == pytest.approx(1.5, rel=0.1)
     assert set(one["ways"]) == set(ASKS)
+    spent = one["cost_per_1000"]["estimate"]
+    assert [way["cost_per_1000"] for way in one["ways"].values()] == pytest.approx([spent] * len(ASKS), rel=1e-6)
     assert len(result["decisions"]) == len(data)
     assert all(line["kept"] in line["asked"] for line in result["decisions"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("questions", [200, 1000])
+def test_a_router_of_planted_strengths_is_not_shown_behind_the_cascade_and_spends_what_its_card_says(
+    questions: int, tmp_path: Path
+) -> None:
+    panel = Panel(train_router(planted_strengths(questions, seed=0), RouterOptions(out=tmp_path / "c")))
+    new = panels_of_outcomes(planted_strengths(1000, seed=1))
+    for budget, one in evaluate_panel(panel, new)["budgets"].items():
+        cascade = one["ways"][CASCADE]
+        assert cascade["cost_per_1000"] == pytest.approx(one["cost_per_1000"]["estimate"], rel=1e-6), budget
+        assert cascade["panel_over_it"]["high"] >= -1e-9, budget
+    plan = panel.ask_plan()
+    [by_default] = evaluate_panel(panel, new, budget=plan.cost)["budgets"].values()
+    card, here = panel.checkpoint.manifest.metrics["asking.cost_per_1000"], by_default["cost_per_1000"]
+    assert card.estimate == pytest.approx(plan.cost)
+    assert card.low <= here["high"]
+    assert here["low"] <= card.high

@@ -27,7 +27,7 @@ from metaprobe.records.errors import RecordError
 from metaprobe.records.outcomes import AgentOutcome, QuestionOutcomes
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Decision, Item, Run
-from metaprobe.routing import panel as panel_module
+from metaprobe.routing import panel_judge
 from metaprobe.routing.explore import EpsilonGreedy
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_policy import DRAWS, AgentPolicy, draw_confidences, load_policy
@@ -300,7 +300,7 @@ def test_a_checkpoint_that_is_none_or_of_another_kind_is_named(
         load_policy("bundled:gate")
     held = load_checkpoint(folder)
     old = dataclasses.replace(held, manifest=dataclasses.replace(held.manifest, kind="router"))
-    monkeypatch.setattr(panel_module, "load_checkpoint", lambda path, sha256=None: old)
+    monkeypatch.setattr(panel_judge, "load_checkpoint", lambda path, sha256=None: old)
     with pytest.raises(ContractMismatch, match=r"of an earlier version, .* train one with `metaprobe train router`"):
         load_policy(folder)
 

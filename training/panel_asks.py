@@ -8,7 +8,7 @@ are the ones tuned on all questions.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from metaprobe.routing.panel_asks import (
     TABLE,
     WORDS,
     Asking,
+    AskPlan,
     AskSetting,
     Curves,
     ask_rows,
@@ -36,9 +37,9 @@ from metaprobe.routing.panel_rows import UNREADABLE, Answers, Floats, Ints, Mask
 from metaprobe.routing.question_words import QuestionWords
 from metaprobe.training.folds import group_folds
 from metaprobe.training.panel_data import Panels, agents_in
-from metaprobe.training.panel_fit import FOLDS, CrossFitPanel, FittedPanel, Judge, renumbered
+from metaprobe.training.panel_fit import FOLDS, CrossFitPanel, FittedPanel, Judge, grow_gain, renumbered
 from metaprobe.training.question_words import count_words, fit_words, word_shifts
-from metaprobe.training.trees import Trees, grow
+from metaprobe.training.trees import Trees
 
 FEWEST = 60
 """Groups of questions, all of whose agents were asked at a known price, that this is learned from at least."""
@@ -121,18 +122,13 @@ def by_agent(data: Panels, agents: Sequence[str] = (), *, fewest: int = FEWEST) 
     return laid
 
 
-class GainModel(Protocol):
-    """Gives a number (n,) for rows (n, len(ASK_STATE)): fitted trees, or the trees of a checkpoint."""
-
-    def score(self, X: NDArray[np.float32], /) -> Floats: ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """Holds what is known about m questions if their agents are asked, by models that have not seen their groups."""
 
     model: Judge
-    gain: GainModel | None
+    gain: Callable[[NDArray[np.float32]], Floats] | None
+    """Returns a number (n,) for rows (n, len(ASK_STATE))."""
     answers: Answers
     odds: Floats
     """(m, A)"""
@@ -167,7 +163,7 @@ class View:
         form = np.where(asked, part.form, UNREADABLE)
         answers = renumbered(Answers(form, part.agent, part.dimension, part.scaled, asked))
         odds = self.odds[rows]
-        classes, p = self.model.judge(answers, odds)
+        classes, p = self.model.classes_of(answers, odds)
         kept = pick(way, answers, classes, p, self.model.agents)
         member = (answers.form == kept[:, None]) & asked & (kept[:, None] >= 0)
         agent = np.where(member, odds, -np.inf).argmax(axis=1)
@@ -177,7 +173,7 @@ class View:
         """Returns what asking each agent is expected to gain, (b, A)."""
         assert self.gain is not None
         X = ask_rows(states, known)
-        return np.asarray(self.gain.score(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]))
+        return np.asarray(self.gain(X.reshape(-1, X.shape[2])).reshape(X.shape[:2]))
 
     def kept_score(self, rows: Ints, agent: Ints) -> Floats:
         """Returns how good the kept answers are; 0 where none is kept."""
@@ -197,6 +193,13 @@ class FittedAsks:
     """None where no way goes by it."""
     settings: dict[str, list[AskSetting]]
     """Way -> corners of its hull, cheapest first."""
+    views: tuple[View, ...]
+    """The questions of each inner fold, by models that have not seen their groups: the settings are tuned on them."""
+
+    def spent(self, plan: AskPlan) -> Floats:
+        """Returns US dollars for 1,000 of each question by a plan, (n,), in the order of the inner folds."""
+        both = [[play_setting(view, one, self.pick) for one in (plan.first, plan.second)] for view in self.views]
+        return np.concatenate([expected_of(one, two, plan.share).cost for one, two in both])
 
     def view(self, data: Panels, counts: Any) -> View:
         """Returns what is known of other questions. `counts` (m, BUCKETS): of their words."""
@@ -205,7 +208,7 @@ class FittedAsks:
         odds = self.panel.odds.score(answer_rows(answers, agents))
         return View(
             model=self.panel,
-            gain=self.gain,
+            gain=self.gain.score if self.gain else None,
             answers=answers,
             odds=np.where(answers.form >= 0, odds, FAILED),
             rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
@@ -229,16 +232,17 @@ def fit_asks(
     views = _views(data, counts, cross)
     learned = [_gained(view, way, rng) for view in views] if GAIN in ways else []
     if learned:
-        trees = [_grow([one for other, one in enumerate(learned) if other != fold], seed) for fold in range(FOLDS)]
-        views = [replace(view, gain=tree) for view, tree in zip(views, trees, strict=True)]
+        trees = [grow_gain(GAIN_TREES, learned, seed, without=fold) for fold in range(FOLDS)]
+        views = [replace(view, gain=tree.score) for view, tree in zip(views, trees, strict=True)]
     settings = _tuned(views, way, float(1000 * data.cost.mean()), ways)
     return FittedAsks(
         panel=cross.fitted,
         pick=way,
         words=fit_words(counts, data.score - _usual(data)),
         price=mean_prices(data),
-        gain=_grow(learned, seed) if learned else None,
+        gain=grow_gain(GAIN_TREES, learned, seed) if learned else None,
         settings=settings,
+        views=tuple(views),
     )
 
 
@@ -251,6 +255,9 @@ def cross_played(
     on_step: Callable[[str], None] = lambda _: None,
 ) -> tuple[Curves, dict[str, Floats]]:
     """Returns the settings with what each way came to on groups left out, where it was tuned on the other groups.
+
+    Ways are compared at what they spend on the groups left out: one that spends more there than on the groups that it
+    was tuned on would look more accurate than it is.
 
     `crossed`: returns the models of some of the questions. Second: way -> expected score of each question at each
     budget, (g, n), whose mean is the curve.
@@ -266,17 +273,15 @@ def cross_played(
         part = data.take(rest)
         tuned = fit_asks(part, counts[rest], crossed(rest), fitted.pick, ways=ways, seed=seed)
         view = tuned.view(data.take(here), counts[here])
-        for way, settings in tuned.settings.items():
-            scores = {one: play_setting(view, one, fitted.pick).score for one in settings}
-            for place, budget in enumerate(budgets):
-                first, second, share = mixed(settings, float(budget))
-                held[way][place, here] = share * scores[first] + (1 - share) * scores[second]
+        for way, played in played_settings(view, tuned.settings, fitted.pick).items():
+            for place, budget in enumerate(budgets.tolist()):
+                held[way][place, here] = mixed_play(played, budget).score
     return Curves(fitted.settings, budgets, {way: values.mean(axis=1) for way, values in held.items()}), held
 
 
 def _views(data: Panels, counts: Any, cross: CrossFitPanel) -> list[View]:
     """Returns the view of each inner fold, by what the other folds show."""
-    agents, views = cross.fitted.agents, []
+    views = []
     for number, model in enumerate(cross.models):
         here, rest = np.flatnonzero(cross.fold == number), np.flatnonzero(cross.fold != number)
         part, others = data.take(here), data.take(rest)
@@ -297,7 +302,6 @@ def _views(data: Panels, counts: Any, cross: CrossFitPanel) -> list[View]:
                 cost=1000 * part.cost,
             )
         )
-    assert all(view.rate.shape[1] == len(agents.names) for view in views)
     return views
 
 
@@ -347,11 +351,6 @@ def _gained(view: View, way: str, rng: np.random.Generator) -> tuple[NDArray[np.
     return X[state, added], (later - now + expected) / 2
 
 
-def _grow(parts: Sequence[tuple[NDArray[np.float32], Floats]], seed: int) -> Trees:
-    X, y = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return grow(GAIN_TREES, X, y, seed)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
     """Holds the result of one setting on m questions."""
@@ -389,6 +388,45 @@ def play_setting(view: View, setting: AskSetting, way: str) -> Played:
     if len(judged):
         kept[judged] = view.judged(judged, asked[judged], way)[0]
     return Played(view.kept_score(np.arange(m), kept), (view.cost * asked).sum(axis=1), asked, kept, order)
+
+
+def played_settings(
+    view: View, settings: Mapping[str, Sequence[AskSetting]], way: str
+) -> dict[str, dict[AskSetting, Played]]:
+    """Returns for each way its settings, played on the questions of a view; their costs are what they spend there,
+    cheapest first. `way`: by which the panel picks the answer that is kept."""
+    curves = {}
+    for name, many in settings.items():
+        played = [(one, play_setting(view, one, way)) for one in many]
+        here = [(replace(one, cost=float(it.cost.mean())), it) for one, it in played]
+        curves[name] = dict(sorted(here, key=lambda pair: pair[0].cost))
+    return curves
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """Expectation of two settings that are mixed, (m,) each."""
+
+    score: Floats
+    cost: Floats
+    """US dollars for 1,000 questions."""
+    asked: Floats
+    """How many agents are asked."""
+
+
+def mixed_play(played: Mapping[AskSetting, Played], budget: float) -> Expected:
+    """Returns what a way comes to, of whose settings two neighbouring ones are mixed to spend a budget."""
+    first, second, share = mixed(list(played), budget)
+    return expected_of(played[first], played[second], share)
+
+
+def expected_of(one: Played, two: Played, share: float) -> Expected:
+    """Returns what two settings come to, of which the first decides this share of the questions."""
+    return Expected(
+        share * one.score + (1 - share) * two.score,
+        share * one.cost + (1 - share) * two.cost,
+        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
+    )
 
 
 def _tuned(views: Sequence[View], way: str, cost: float, ways: Sequence[str]) -> dict[str, list[AskSetting]]:

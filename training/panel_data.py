@@ -5,20 +5,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metaprobe.checkpoints import Generator
 from metaprobe.eval.table import group_of
-from metaprobe.records.answers import canonical, final_answer
 from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.lines import iter_json_lines
 from metaprobe.records.outcomes import QuestionOutcomes, read_outcomes
 from metaprobe.records.store import RunStore, fingerprint
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, signals_in, untold
-from metaprobe.routing.panel_lines import questions_in_file, read_of_run
+from metaprobe.routing.panel_answers import CHECKS, PanelAnswer, form_of, signals_in
+from metaprobe.routing.panel_lines import answer_in_outcome, questions_in_file, read_of_run
 from metaprobe.routing.panel_rows import (
     LEVELS,
     SCORE,
@@ -31,7 +31,6 @@ from metaprobe.routing.panel_rows import (
     Ints,
     Mask,
     quantiles,
-    signals_of,
 )
 from metaprobe.routing.same_answers import EXACT, OVERLAP, number_classes, overlapping
 from metaprobe.training.evidence import generator_of
@@ -90,21 +89,11 @@ class Panels:
 
     def take(self, rows: Ints) -> "Panels":
         """Returns the questions of these rows."""
-        return replace(
-            self,
-            ids=tuple(self.ids[row] for row in rows),
-            groups=tuple(self.groups[row] for row in rows),
-            dimension=self.dimension[rows],
-            agent=self.agent[rows],
-            form=self.form[rows],
-            right=self.right[rows],
-            signals=self.signals[rows],
-            present=self.present[rows],
-            score=self.score[rows],
-            cost=self.cost[rows],
-            tokens=self.tokens[rows],
-            questions=tuple(self.questions[row] for row in rows),
-        )
+        arrays = ("dimension", "agent", "form", "right", "signals", "present", "score", "cost", "tokens")
+        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
+        for name in ("ids", "groups", "questions"):
+            taken[name] = tuple(getattr(self, name)[row] for row in rows)
+        return replace(self, **taken)
 
     @property
     def sampled(self) -> bool:
@@ -236,7 +225,17 @@ def panels_of_runs(runs: Iterable[Run], *, stage: str | None = None, score_by: s
             group=group,
             dimension=item.dimension,
             question=item.question,
-            answers=[_answer_of(item, run, call, score_by) for run, call in many[:MOST_ANSWERS]],
+            answers=[
+                _answer(
+                    item,
+                    item.check,
+                    read_of_run(run, call, score_by),
+                    run.label("correct", call.id),
+                    call.cost_usd,
+                    (call.usage.prompt_tokens or None, call.usage.completion_tokens),
+                )
+                for run, call in many[:MOST_ANSWERS]
+            ],
         )
         for (item, many), group in zip(panels, joined.groups.tolist(), strict=True)
     ]
@@ -260,13 +259,13 @@ def panels_of_outcomes(questions: Sequence[QuestionOutcomes], *, same: str = EXA
             dimension=question.dimension,
             question=question.question,
             answers=[
-                _Answer(
-                    agent=name,
-                    form=None if one.error is not None else _form(question.question, one.answer or untold(name), same),
-                    score=one.score,
-                    cost=one.cost_usd,
-                    tokens=(_number(one.prompt_tokens), _number(one.completion_tokens)),
-                    signals=signals_of(None, one.confidence, None, SIGNALS),
+                _answer(
+                    _item(question.question, same),
+                    same,
+                    answer_in_outcome(name, one),
+                    one.score,
+                    one.cost_usd,
+                    (one.prompt_tokens, one.completion_tokens),
                 )
                 for name, one in sorted(question.agents.items())
                 if one.score is not None
@@ -293,9 +292,9 @@ class _Answer:
     score: float | None
     """How good it is, in [0, 1]; None where that is not known."""
     signals: Sequence[float]
-    cost: float | None = None
+    cost: float | None
     """US dollars; None where that is not known."""
-    tokens: tuple[float, float] = (math.nan, math.nan)
+    tokens: tuple[float, float]
     """Number of tokens of the prompt and of the answer; NaN where they are not known."""
 
     @property
@@ -313,17 +312,23 @@ class _Row:
     answers: list[_Answer]
 
 
-def _answer_of(item: Item, run: Run, call: Call, score_by: str) -> _Answer:
-    """Returns an answer of a run. One that did not end by itself cannot be read."""
-    read = read_of_run(run, call, score_by)
-    return _Answer(
-        agent=read.agent,
-        form=None if read.cut else canonical(item, read.text) or None,
-        score=run.label("correct", call.id),
-        signals=signals_in(read, SIGNALS),
-        cost=call.cost_usd,
-        tokens=(call.usage.prompt_tokens or math.nan, call.usage.completion_tokens),
-    )
+def _item(question: str, same: str) -> Item:
+    """Returns a question without a check of its own, as its answers are compared by `same`."""
+    return Item("", question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
+
+
+def _answer(
+    item: Item,
+    same: str,
+    answer: PanelAnswer,
+    score: float | None,
+    cost: float | None = None,
+    tokens: tuple[float | None, float | None] = (None, None),
+) -> _Answer:
+    """Returns an answer with its score. One that did not end by itself cannot be read."""
+    form, _ = form_of(answer, item, same)
+    counts = _number(tokens[0]), _number(tokens[1])
+    return _Answer(answer.agent, form, score, signals_in(answer, SIGNALS), cost, counts)  # type: ignore[arg-type]
 
 
 def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
@@ -336,7 +341,7 @@ def panels_of_lines(path: Path, same: str, score_by: str = "") -> Panels:
         bad = [str(answer) for answer in question.answers if isinstance(answer, InvalidResponse)]
         unreadable = unreadable or next(iter(bad), "")
         answers = [
-            _answer_of_line(question.question, answer, label, same)
+            _answer(_item(question.question, same), same, answer, label)
             for answer, label in zip(question.answers, question.labels, strict=True)
             if label is not None and not isinstance(answer, InvalidResponse)
         ]
@@ -375,23 +380,6 @@ def _cut_short(questions: int) -> str:
 
 def _classes(same: str) -> Callable[[Sequence[str | None]], list[int]]:
     return overlapping if same == OVERLAP else number_classes
-
-
-def _form(question: str, text: str, same: str) -> str | None:
-    """Returns an answer in a form in which equal answers are equal; None where it holds none."""
-    if same == OVERLAP:
-        return text if text.strip() else None
-    item = Item("", question, check=same if same in CHECKS else "none")  # type: ignore[arg-type]
-    return canonical(item, final_answer(item, text)) or None
-
-
-def _answer_of_line(question: str, answer: PanelAnswer, label: float, same: str) -> _Answer:
-    return _Answer(
-        agent=answer.agent,
-        form=None if answer.cut else _form(question, answer.text, same),
-        score=label,
-        signals=signals_in(answer, SIGNALS),
-    )
 
 
 def _disagreement(form: Ints, right: Floats) -> str:

@@ -78,7 +78,7 @@ class Judge(Protocol):
     @property
     def agents(self) -> Agents: ...
 
-    def judge(self, answers: Answers, odds: Floats) -> tuple[Classes, Floats]: ...
+    def classes_of(self, answers: Answers, odds: Floats, /) -> tuple[Classes, Floats]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +92,7 @@ class FittedPanel:
     gain: Trees | None
     """None where the answers are of several agents."""
 
-    def judge(self, answers: Answers, odds: Floats | None = None) -> tuple[Classes, Floats]:
+    def classes_of(self, answers: Answers, odds: Floats | None = None) -> tuple[Classes, Floats]:
         """Returns the classes of panels and P(right) of each and of none, (b, c + 1).
 
         `odds` (b, k): by default those of this fit.
@@ -168,9 +168,10 @@ class PlayedPanels:
     answers: Ints
     """(n,): how many there are of each question; a place beyond them repeats the last."""
 
-    def with_gain(self, gain: Floats) -> "PlayedPanels":
-        """Returns the same with the expected gain (o, n, K)."""
-        return replace(self, gain=gain)
+    def with_gain(self, gain: Callable[[NDArray[np.float32]], Floats]) -> "PlayedPanels":
+        """Returns the same with the expected gain, by a model of the states."""
+        rows = self.states.reshape(-1, self.states.shape[-1])
+        return replace(self, gain=np.asarray(gain(rows).reshape(self.states.shape[:-1])))
 
     @property
     def score(self) -> Floats:
@@ -224,9 +225,9 @@ def play_panels(data: Panels, cross: CrossFitPanel, *, seed: int = 0) -> tuple[F
     fitted = cross.fitted
     if data.sampled and fitted.exclusive:
         gained = [_targets(one) for one in played]
-        trees = [_grow([one for other, one in enumerate(gained) if other != fold], rng) for fold in range(FOLDS)]
-        played = [replace(one, gain=_score(tree, one.states)) for one, tree in zip(played, trees, strict=True)]
-        fitted = replace(fitted, gain=_grow(gained, rng))
+        trees = [grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30)), without=fold) for fold in range(FOLDS)]
+        played = [one.with_gain(tree.score) for one, tree in zip(played, trees, strict=True)]
+        fitted = replace(fitted, gain=grow_gain(GAIN_TREES, gained, int(rng.integers(1 << 30))))
     return fitted, _joined(played, np.argsort(np.concatenate(folds)))
 
 
@@ -248,7 +249,7 @@ def play(
         counts[number, :, :, 2] = _in_a_row(order.answers.form)
         for size in range(1, K + 1):
             part = order.first(size)
-            classes, p = model.judge(part.answers, part.odds)
+            classes, p = model.classes_of(part.answers, part.odds)
             for way in PICKS:
                 kept = pick(way, part.answers, classes, p, model.agents)
                 right[way][number, :, size - 1] = kept_right(part, kept)
@@ -293,13 +294,17 @@ def _targets(held: PlayedPanels) -> tuple[NDArray[np.float32], Floats]:
     return held.states[..., :-1, :].reshape(-1, len(STATE)), gained.ravel()
 
 
-def _grow(parts: Sequence[tuple[NDArray[np.float32], Floats]], rng: np.random.Generator) -> Trees:
-    X, y = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return grow(GAIN_TREES, X, y, int(rng.integers(1 << 30)))
-
-
-def _score(trees: Trees, states: NDArray[np.float32]) -> Floats:
-    return np.asarray(trees.score(states.reshape(-1, states.shape[-1])).reshape(states.shape[:-1]))
+def grow_gain(
+    settings: Mapping[str, Any],
+    parts: Sequence[tuple[NDArray[np.float32], Floats]],
+    seed: int,
+    *,
+    without: int | None = None,
+) -> Trees:
+    """Fits the gain on the rows and targets of all parts but one."""
+    rest = [one for place, one in enumerate(parts) if place != without]
+    X, y = (np.concatenate(columns) for columns in zip(*rest, strict=True))
+    return grow(settings, X, y, seed)
 
 
 def _fold_numbers(data: Panels, seed: int) -> Ints:

@@ -3,32 +3,16 @@
 import numpy as np
 
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import AskPlan, AskSetting
-from metaprobe.routing.panel_rows import Floats
-from metaprobe.training.panel_asks import FAILED, View, by_agent, play_setting
+from metaprobe.routing.panel_asks import AskPlan
+from metaprobe.training.panel_asks import FAILED, Expected, View, expected_of, play_setting
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import ORDERS, Placed, PlayedPanels, play
 
 
-def expected_at(panel: Panel, data: Panels, plan: AskPlan) -> tuple[Floats, Floats, Floats]:
-    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, by a panel's plan.
-
-    `data`: in the order of `by_agent`, of all agents of the panel.
-    """
-    view = view_of(panel, by_agent(data, panel.agents.names, fewest=1))
-    return mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
-
-
-def mixed_play(
-    view: View, way: str, first: AskSetting, second: AskSetting, share: float
-) -> tuple[Floats, Floats, Floats]:
-    """Returns the expectation (n,) of score, US dollars for 1,000 questions and agents asked, of two settings mixed."""
-    one, two = play_setting(view, first, way), play_setting(view, second, way)
-    return (
-        share * one.score + (1 - share) * two.score,
-        share * one.cost + (1 - share) * two.cost,
-        share * one.asked.sum(axis=1) + (1 - share) * two.asked.sum(axis=1),
-    )
+def expected_at(panel: Panel, view: View, plan: AskPlan) -> Expected:
+    """Returns what a panel's plan comes to on the questions of a view."""
+    first, second = (play_setting(view, one, panel.pick) for one in (plan.first, plan.second))
+    return expected_of(first, second, plan.share)
 
 
 def view_of(panel: Panel, data: Panels) -> View:
@@ -39,8 +23,8 @@ def view_of(panel: Panel, data: Panels) -> View:
     dimension = where[data.dimension]
     answers = data.answers(agents, dimension=dimension)
     return View(
-        model=_Judge(panel),
-        gain=_Gain(panel),
+        model=panel,
+        gain=panel.gain,
         answers=answers,
         odds=np.where(answers.form >= 0, panel.odds(answers), FAILED),
         rate=np.repeat(agents.rate[None, :, -1], len(data), axis=0),
@@ -52,29 +36,11 @@ def view_of(panel: Panel, data: Panels) -> View:
     )
 
 
-class _Gain:
-    """The gain of a checkpoint, in the form of fitted trees."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.score = panel.gain
-
-
-class _Judge:
-    """The panel of a checkpoint, in the form of a fitted one, which `play` asks."""
-
-    def __init__(self, panel: Panel) -> None:
-        self.agents = panel.agents
-        self.judge = panel.classes
-
-
 def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS) -> PlayedPanels:
     """Returns the questions played by the panel of a checkpoint, in so many random orders of their answers."""
     who = np.array([0 if len(panel.agents.names) == 1 else panel.agents.agent(name) for name in data.agents])
     where = np.array([panel.agents.dimension(name) for name in data.dimensions] + [len(panel.agents.dimensions)])
     answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
     placed = Placed(answers, panel.odds(answers), data.right)
-    held = play(_Judge(panel), placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
-    if not (data.sampled and panel.settings):
-        return held
-    states = held.states
-    return held.with_gain(panel.gain(states.reshape(-1, states.shape[-1])).reshape(states.shape[:-1]))
+    held = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
+    return held.with_gain(panel.gain) if data.sampled and panel.settings else held

@@ -48,7 +48,7 @@ from metaprobe.training.check import (
 from metaprobe.training.evidence import load_runs
 from metaprobe.training.panel_asks import by_agent
 from metaprobe.training.panel_data import panels_of_outcomes
-from metaprobe.training.panel_played import expected_at
+from metaprobe.training.panel_played import expected_at, view_of
 from metaprobe.training.rescale import LEARNED_UNTIL, RECALIBRATED, score_again
 
 MARGIN = 0.01
@@ -340,8 +340,9 @@ def promote_panel(
     laid = by_agent(data, sorted({*new.agents.names, *running.agents.names}), fewest=FEWEST_GROUPS)
     values = []
     for panel in (new, running):
-        score, cost, _ = expected_at(panel, laid, panel.ask_plan(price=dollar))
-        values.append(score - dollar * cost)
+        view = view_of(panel, by_agent(laid, panel.agents.names, fewest=1))
+        came = expected_at(panel, view, panel.ask_plan(price=dollar))
+        values.append(came.score - dollar * came.cost)
     gain = mean_interval(values[0] - values[1], cluster_weights(list(laid.groups)))
     better = gain.low > 0
     reason = f"gain {gain.estimate:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] at a price of {dollar:.4g}"

@@ -17,8 +17,7 @@ from starlette.responses import Response
 
 from metaprobe.llms.pricing import Price, price_of, read_prices
 from metaprobe.records.errors import RecordError
-from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_ask import PanelAnswered, spent_on
+from metaprobe.routing.panel import Panel, PanelAnswered, spent_on
 from metaprobe.serving.http.bodies import REQUESTS, aside, read_json_body, while_connected
 from metaprobe.serving.http.exchange import Declined, failure_in, failure_of_whole, no_logprobs
 from metaprobe.serving.http.guard import trial_id

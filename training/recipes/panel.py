@@ -19,7 +19,9 @@ from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.outcomes import QuestionOutcomes
-from metaprobe.routing.panel import (
+from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
+from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
+from metaprobe.routing.panel_judge import (
     AGENTS,
     GAIN,
     GAIN_GRAPH,
@@ -33,8 +35,6 @@ from metaprobe.routing.panel import (
     WORDS,
     agents_json,
 )
-from metaprobe.routing.panel_asks import ASK_STATE, ASKS, ONE, TABLE, Asks
-from metaprobe.routing.panel_asks import WORDS as ASK_BY_WORDS
 from metaprobe.routing.panel_policy import SOURCES
 from metaprobe.routing.panel_rows import (
     JOINT,
@@ -261,6 +261,8 @@ class WhomToAsk:
     """Way -> (g, n): expected score of each question at each budget of the curves."""
     groups: tuple[str, ...]
     """(n,)"""
+    spent: Interval
+    """US dollars for 1,000 questions by default, on questions that the models have not seen."""
 
     @property
     def over_one_agent(self) -> tuple[str, Interval, Interval]:
@@ -310,7 +312,10 @@ def fit_whom_to_ask(
     ways = ASKS if logged is None else (ONE, TABLE, ASK_BY_WORDS)
     fitted = fit_asks(laid, count_words(laid.questions), cross, way, ways=ways, seed=seed)
     curves, held = cross_played(laid, fitted, crossed, seed=seed, on_step=on_step)
-    return WhomToAsk(Asks(curves, fitted.price, fitted.words, mean_tokens(laid)), fitted.gain, held, laid.groups), ""
+    inner = [laid.groups[row] for fold in range(FOLDS) for row in np.flatnonzero(cross.fold == fold)]
+    spent = mean_interval(fitted.spent(curves.plan()), cluster_weights(inner))
+    asks = Asks(curves, fitted.price, fitted.words, mean_tokens(laid))
+    return WhomToAsk(asks, fitted.gain, held, laid.groups, spent), ""
 
 
 def _alone(cross: CrossFitPanel, laid: Panels) -> CrossFitPanel:
@@ -378,7 +383,11 @@ def _asking_metrics(asks: WhomToAsk | None) -> dict[str, Interval]:
     if asks is None:
         return {}
     _, accuracy, over = asks.over_one_agent
-    return {"asking.accuracy": accuracy, "asking.accuracy_over_one_agent": over}
+    return {
+        "asking.accuracy": accuracy,
+        "asking.accuracy_over_one_agent": over,
+        "asking.cost_per_1000": asks.spent,
+    }
 
 
 def _summary(data: Panels, way: str, asks: WhomToAsk | None) -> str:
@@ -440,16 +449,9 @@ def _golden(fitted: FittedPanel, data: Panels) -> tuple[NDArray[np.float32], Flo
     """Returns the rows of one panel, the first with two classes, and the probabilities that the fit gives."""
     answers = data.answers(fitted.agents)
     several = np.flatnonzero(answers.form.max(axis=1) > 0)
-    classes, p = fitted.judge(answers.rows(several[:1] if len(several) else np.arange(1)))
-    there = np.append(classes.there[0], True)
-    if there.sum() > MOST_GOLDEN:
-        there = np.zeros(len(there), dtype=bool)
-        there[:MOST_GOLDEN] = True
-        scores = fitted.classes.score(classes.rows[0][there])
-        return classes.rows[0][there], _plain(scores, fitted.exclusive)
-    if not fitted.exclusive:
-        return classes.rows[0][there], _plain(fitted.classes.score(classes.rows[0][there]), False)
-    return classes.rows[0][there], p[0][there]
+    classes, _ = fitted.classes_of(answers.rows(several[:1] if len(several) else np.arange(1)))
+    rows = classes.rows[0][np.append(classes.there[0], True)][-MOST_GOLDEN:]
+    return rows, _plain(fitted.classes.score(rows), fitted.exclusive)
 
 
 def _plain(scores: Floats, exclusive: bool) -> Floats:

@@ -4,7 +4,7 @@ The simple ways to stop are tuned on the very file that is evaluated, which favo
 checkpoint's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,13 @@ from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.errors import RecordError
 from metaprobe.routing.panel import Panel
-from metaprobe.routing.panel_asks import AskPlan, mixed
+from metaprobe.routing.panel_asks import AskPlan, AskSetting
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, Floats, Ints
-from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of
-from metaprobe.training.panel_asks import View, by_agent, play_setting
+from metaprobe.routing.panel_stops import CONSISTENT, FIRST_TO, FIXED, IN_A_ROW, Plan, Setting, draw_of, mixed_plan
+from metaprobe.training.panel_asks import Played, View, by_agent, mixed_play, play_setting, played_settings
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import PlayedPanels
-from metaprobe.training.panel_played import mixed_play, played_by, view_of
+from metaprobe.training.panel_played import expected_at, played_by, view_of
 from metaprobe.training.recipes.panel import (
     settings_of,
     sizes_shown,
@@ -77,47 +77,48 @@ def evaluate_panel(
             str(budget): _at_budget(panel, held, float(budget), weights) for budget in BUDGETS if budget < K
         }
     if panel.asks is not None:
-        stored = panel.asks.curves.budgets[::BUDGET_STEP].tolist()
-        played = {one: _at_cost(panel, data, one, resamples, seed) for one in ([budget] if budget else stored)}
-        result["budgets"] = {f"{one:.4g}": figures for one, (figures, _) in played.items()}
-        result["decisions"] = played[budget][1] if budget else []
+        budgets = [budget] if budget else panel.asks.curves.budgets[::BUDGET_STEP].tolist()
+        laid = by_agent(data, panel.agents.names, fewest=1)
+        view, weights = view_of(panel, laid), cluster_weights(list(laid.groups), resamples, seed)
+        curves = played_settings(view, panel.asks.curves.settings, panel.pick)
+        result["budgets"] = {f"{one:.4g}": _at_cost(panel, view, curves, one, weights) for one in budgets}
+        result["decisions"] = _decisions(panel, view, laid, panel.ask_plan(budget=budget)) if budget else []
     plain: dict[str, Any] = _plain(result)
     return plain
 
 
 def _at_cost(
-    panel: Panel, data: Panels, budget: float, resamples: int, seed: int
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Returns what asking gives at a budget beside every way of the checkpoint alone, and the decision a question.
+    panel: Panel,
+    view: View,
+    curves: Mapping[str, Mapping[AskSetting, Played]],
+    budget: float,
+    weights: NDArray[np.int32],
+) -> dict[str, Any]:
+    """Returns what asking gives at a budget, beside every way of the checkpoint alone.
 
-    Each way was tuned on the checkpoint's training data, as the panel's own choice was. The best single agent and the
-    oracle are chosen on this very file.
+    Each way was tuned on the checkpoint's training data, as the panel's own choice was. It is mixed to spend on these
+    questions what the panel spends on them, whatever the budget. The best single agent and the oracle are chosen on
+    this very file.
     """
-    assert panel.asks is not None
-    laid = by_agent(data, panel.agents.names, fewest=1)
-    view = view_of(panel, laid)
     plan = panel.ask_plan(budget=budget)
-    weights = cluster_weights(list(laid.groups), resamples, seed)
-    own = mixed_play(view, panel.pick, plan.first, plan.second, plan.share)
-    ways = {
-        way: mixed_play(view, panel.pick, *mixed(settings, budget))
-        for way, settings in panel.asks.curves.settings.items()
-    }
+    own = expected_at(panel, view, plan)
+    ways = {way: mixed_play(played, float(own.cost.mean())) for way, played in curves.items()}
     best = int(view.score.mean(axis=0).argmax())
     cheapest_right = np.where(view.score > 0.5, view.cost, np.inf).min(axis=1)
-    found = {
+    return {
         "by": plan.first.way,
         "expected": plan.accuracy,
-        "accuracy": mean_interval(own[0], weights),
-        "cost_per_1000": mean_interval(own[1], weights),
-        "asked": float(own[2].mean()),
+        "expected_cost": plan.cost,
+        "accuracy": mean_interval(own.score, weights),
+        "cost_per_1000": mean_interval(own.cost, weights),
+        "asked": float(own.asked.mean()),
         "ways": {
             way: {
-                "accuracy": mean_interval(score, weights),
-                "cost_per_1000": float(cost.mean()),
-                "panel_over_it": mean_interval(own[0] - score, weights),
+                "accuracy": mean_interval(one.score, weights),
+                "cost_per_1000": float(one.cost.mean()),
+                "panel_over_it": mean_interval(own.score - one.score, weights),
             }
-            for way, (score, cost, _) in ways.items()
+            for way, one in ways.items()
         },
         "best_single": {
             "agent": panel.agents.names[best],
@@ -129,7 +130,6 @@ def _at_cost(
             "cost_per_1000": float(np.where(np.isfinite(cheapest_right), cheapest_right, view.cost.min(axis=1)).mean()),
         },
     }
-    return found, _decisions(panel, view, laid, plan)
 
 
 def _decisions(panel: Panel, view: View, data: Panels, plan: AskPlan) -> list[dict[str, Any]]:
@@ -190,8 +190,9 @@ def at_budget(panel: Panel, held: PlayedPanels, budget: float) -> tuple[Floats, 
     own, spent = _expected(held, panel.plan(samples=budget), panel.pick)
     others: dict[str, Floats] = {}
     for way in SIMPLE:
-        tuned = _mixed([one for one in settings_of(held, MAJORITY) if one.way == way], budget)
-        others[way] = _expected(held, tuned, MAJORITY)[0]
+        tuned = [Setting(FIXED, 1.0, 1.0, 0.0), *(one for one in settings_of(held, MAJORITY) if one.way == way)]
+        plan = mixed_plan(sorted(tuned, key=lambda one: one.samples), budget)
+        others[way] = _expected(held, plan, MAJORITY)[0]
     return own, spent, others
 
 
@@ -203,19 +204,6 @@ def _expected(held: PlayedPanels, plan: Plan, way: str) -> tuple[Floats, Floats]
         right += share * np.take_along_axis(held.right[way], at[..., None], axis=2)[..., 0].mean(axis=0)
         spent += share * (at + 1).mean(axis=0)
     return right, spent
-
-
-def _mixed(settings: Sequence[Setting], budget: float) -> Plan:
-    """Returns two settings of one way mixed to spend a budget, or a single answer and the least of them.
-
-    The dearest setting alone where none spends as much.
-    """
-    order = sorted([Setting(FIXED, 1.0, 1.0, 0.0), *settings], key=lambda one: one.samples)
-    below = [one for one in order if one.samples <= budget]
-    above = [one for one in order if one.samples >= budget] or below[-1:]
-    left, right = below[-1], above[0]
-    width = right.samples - left.samples
-    return Plan(left, right, 1.0 if not width else (right.samples - budget) / width)
 
 
 def _plain(value: Any) -> Any:
