@@ -48,6 +48,27 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> TextReader:
     return loaded
 
 
+def test_the_same_texts_give_the_same_reader_however_their_lines_are_called(reader: TextReader, tmp_path: Path) -> None:
+    told = [json.loads(line) for line in lines(tmp_path / "train.jsonl").read_text().splitlines()]
+    other = [
+        {
+            **line,
+            "id": f"mine-{i}",
+            "group": f"topic {line['group']}",
+            "labels": None,
+            "correct": line["labels"]["correct"],
+        }
+        for i, line in enumerate(reversed(told))
+    ]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(line) + "\n" for line in other))
+    made = metaprobe.train_text(tmp_path / "other.jsonl", folds=2, out=tmp_path / "reader").manifest
+    before = reader.checkpoint.manifest
+    assert made.thresholds["flag"] == pytest.approx(before.thresholds["flag"], abs=1e-6)
+    assert {name: m.estimate for name, m in made.metrics.items()} == pytest.approx(
+        {name: m.estimate for name, m in before.metrics.items()}, abs=1e-6
+    )
+
+
 def test_a_planted_word_is_learned_and_the_graph_reads_texts_alone_as_together(reader: TextReader) -> None:
     assert reader.checkpoint.manifest.metrics["auroc"].estimate > 0.95
     questions = ["What?", "", "What of b c d?"]

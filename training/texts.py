@@ -90,6 +90,21 @@ def load_texts(
     return TextData(evidence, tuple(p or "" for p in prompts), tuple(call.text for call in chosen), values, steps)
 
 
+def grouped_by_content(texts: TextData) -> TextData:
+    """Returns the texts with their groups named by their place in the order of their questions and answers.
+
+    Folds follow the order of the groups' names. So they are the same for the same texts, however lines, ids and groups
+    are called.
+    """
+    table = texts.table
+    rows = zip(texts.prompts, texts.answers, texts.grades.tolist(), table.groups.tolist(), strict=True)
+    places: dict[str, str] = {}
+    for *_, group in sorted(rows):
+        places.setdefault(group, f"{len(places):09d}")
+    named = np.array([places[group] for group in table.groups.tolist()])
+    return replace(texts, evidence=replace(texts.evidence, table=replace(table, groups=named)))
+
+
 def _present(run: Run, target: str) -> list[Label]:
     return [replace(label, value=1.0) if label.name == target else label for label in run.labels]
 

@@ -37,7 +37,7 @@ from metaprobe.training.methods import Fitted
 from metaprobe.training.options import AdapterOptions, TextOptions, WrongOptions, question_texts
 from metaprobe.training.states import InMemory, States
 from metaprobe.training.study import CrossFit, crossfit
-from metaprobe.training.texts import TextData, load_texts
+from metaprobe.training.texts import TextData, grouped_by_content, load_texts
 from metaprobe.training.thresholds import NO_FLAGS, ScoredAnswers, flagging_of
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def train_text(data: Sequence[str | Path], options: TextOptions) -> Checkpoint:
     target, say = options.target, options.on_step
     if target in INVERTED:
         raise WrongOptions(f"target {target}: a reader gives the probability of what is good; label its opposite")
-    texts = load_texts(data, target=target, stage=options.stage, agent=options.agent)
+    texts = grouped_by_content(load_texts(data, target=target, stage=options.stage, agent=options.agent))
     asked = [*options.flags, *(["adapter"] if options.adapter else [])]
     if texts.steps and asked:
         raise WrongOptions(f"{asked[0]} is for labels of 0 and 1, and {target} has levels: leave it out")
