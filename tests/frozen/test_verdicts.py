@@ -85,9 +85,10 @@ def summary(judge: QualityPredictor, responses: list[Any], rows: int = ROWS) -> 
 
 @cache
 def stores() -> dict[str, list[Any]]:
-    """Calls of every recorded store, evenly spread; of `states`, which still grows, none."""
+    """Calls of every recorded store, evenly spread; of `states` and `debates`, which still grow, none."""
     taken = {}
-    for path in sorted({each.parent for each in RECORDED.rglob("*.parquet")} - {*(RECORDED / "states").glob("*/*")}):
+    growing = {*(RECORDED / "states").glob("*/*"), *(RECORDED / "debates").glob("*")}
+    for path in sorted({each.parent for each in RECORDED.rglob("*.parquet")} - growing):
         calls = [call for each in RunStore(path).runs() for call in each.calls]
         taken[path.relative_to(RECORDED).as_posix()] = calls[:: max(1, -(-len(calls) // MOST))]
     return taken
