@@ -39,6 +39,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     "Qwen2.5-Coder-0.5B, MetaCog-Eval, 700 items": ("metacog-every-agent", "beta"),
     "Qwen2.5-Coder-1.5B, MetaCog-Eval, 700 items": ("metacog-every-agent", "gamma"),
     "Qwen2.5-Coder-0.5B, GSM8K, 200 problems, answers of Self-Refine": ("gsm8k-self-refine", ""),
+    "Qwen2.5-Coder-0.5B, GSM8K, 1,000 problems with working": ("states/qwen-coder-0.5b/gsm8k", ""),
+    "Qwen2.5-Coder-1.5B, GSM8K, 1,000 problems with working": ("states/qwen-coder-1.5b/gsm8k", ""),
 }
 """Name of a measurement -> store in recorded/, and agent."""
 RATES = (0.05, 0.1, 0.2, 0.3)

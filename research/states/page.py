@@ -23,6 +23,9 @@ FREE = ("explicit", "log-probability")
 ANSWERED = 0.8
 """Share of the answers that is given."""
 
+LEARNED_FROM = 0.8
+"""Share of the answers that a fold learns from, calibration included."""
+
 Figures = dict[str, Any]
 
 
@@ -102,7 +105,8 @@ def curve(figures: Figures) -> list[str]:
     """Returns the blend's AUROC, and its gain over the strongest control, by how many labels were learned from."""
     lines = []
     for task, few in tasks(figures.get("fewer", {})).items():
-        for labels in map(str, FEWER):
+        row = figures["answers"][LARGER + task]
+        for labels in (str(count) for count in FEWER if count < row["n"] * LEARNED_FROM):
             found = few.get(labels, {})
             if BLEND not in found:
                 lines.append([task, labels, "-", "-", "-", "-"])
@@ -110,8 +114,7 @@ def curve(figures: Figures) -> list[str]:
             over = found[BLEND]["over_strongest"]
             cells = [shown(found[name]["auroc"]) for name in (TERMS, BLEND)]
             lines.append([task, labels, *cells, over["control"], shown(over["difference"], signed=True)])
-        row = figures["answers"][LARGER + task]
-        over, all_of_them = row["methods"][BLEND]["over_strongest"], f"all ({row['n']:,} x 4/5)"
+        over, all_of_them = row["methods"][BLEND]["over_strongest"], f"all ({row['n'] * LEARNED_FROM:,.0f})"
         cells = [shown(row["methods"][name]["auroc"]) for name in (TERMS, BLEND)]
         lines.append([task, all_of_them, *cells, over["control"], shown(over["difference"], signed=True)])
     return markdown(["task", "labels", TERMS, BLEND, "strongest control", "blend over it"], lines)
