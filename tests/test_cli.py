@@ -93,7 +93,7 @@ def test_lines_in_the_place_of_a_run_store_and_an_unwritable_place_are_named(tmp
     lines = tmp_path / "lines.jsonl"
     choice = {"message": {"content": "t"}, "logprobs": {"content": [{"token": "t", "logprob": -0.3}]}}
     lines.write_text(json.dumps({"response": {"model": "m", "choices": [choice]}}))
-    swapped = run("train", "quality", lines, "--out", tmp_path / "q")
+    swapped = run("train", "hidden", lines, "--out", tmp_path / "q")
     assert swapped.exit_code == 2
     assert "metaprobe import FILE" in " ".join(swapped.stderr.split())
     assert "can only be read" in run("import", lines, "--out", "bundled:quality").stderr
