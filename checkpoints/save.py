@@ -55,8 +55,7 @@ class Replacing:
 
 NOTHING = Replacing()
 _running: ContextVar[Replacing] = ContextVar("replacing")
-"""The outputs that the running command may replace. It is no argument: in every training the writer is many calls
-below."""
+"""Outputs that the running command may replace. It is no argument, because the writer is many calls below."""
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from metaprobe.train import train_blend, train_quality
 from metaprobe.training.check import load_reader
 from metaprobe.training.promotion import promote
 
-WIDTH, N = 6, 400
+WIDTH, N, FEW = 6, 300, 40
 LAYERS, POSITIONS = (0, 1), ("prompt_last", "answer_last", "answer_mean")
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
@@ -298,8 +298,10 @@ def test_what_the_comparison_recommends_is_written_and_the_report_names_the_comm
 
 
 def test_answers_without_states_are_sent_to_extract(tmp_path: Path) -> None:
-    RunStore(tmp_path / "runs").append([replace(run, calls=(replace(run.calls[0], hidden=None),)) for run in planted()])
-    with pytest.raises(RecordError, match="400 of 400 labelled answers have no hidden states: run `metaprobe extract`"):
+    RunStore(tmp_path / "runs").append(
+        [replace(run, calls=(replace(run.calls[0], hidden=None),)) for run in planted()[:FEW]]
+    )
+    with pytest.raises(RecordError, match="40 of 40 labelled answers have no hidden states: run `metaprobe extract`"):
         train_blend(tmp_path / "runs", out=tmp_path / "c")
 
 
@@ -317,7 +319,7 @@ def test_a_blend_is_promoted_by_the_states_of_the_runs_and_refused_without_them(
     decided = promote(load_reader(made.path), load_reader(words.path), [tmp_path / "unseen"])
     assert decided.promoted, decided.reasons
     assert decided.auroc_gain.low > 0.02
-    bare = [replace(run, id=f"{run.id}c", calls=(replace(run.calls[0], hidden=None),)) for run in planted()]
+    bare = [replace(run, id=f"{run.id}c", calls=(replace(run.calls[0], hidden=None),)) for run in planted()[:FEW]]
     RunStore(tmp_path / "bare").append(bare)
-    with pytest.raises(RecordError, match="400 of 400 answers have no stored hidden states: run `metaprobe extract`"):
+    with pytest.raises(RecordError, match="40 of 40 answers have no stored hidden states: run `metaprobe extract`"):
         promote(load_reader(made.path), load_reader(words.path), [tmp_path / "bare"])

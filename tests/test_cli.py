@@ -4,12 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from metaprobe.cli import main
+from metaprobe.records.store import RunStore
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
@@ -22,7 +24,8 @@ def run(*arguments: object) -> Result:
 @pytest.fixture(scope="module")
 def quality(recorded_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trained") / "quality"
-    result = run("train", "quality", recorded_runs, "--out", path, "--folds", 2)
+    RunStore(path.with_name("runs")).append(islice(RunStore(recorded_runs), 100))
+    result = run("train", "quality", path.with_name("runs"), "--out", path, "--folds", 2)
     assert result.exit_code == 0, result.output
     return path
 
@@ -90,7 +93,7 @@ def test_lines_in_the_place_of_a_run_store_and_an_unwritable_place_are_named(tmp
     lines = tmp_path / "lines.jsonl"
     choice = {"message": {"content": "t"}, "logprobs": {"content": [{"token": "t", "logprob": -0.3}]}}
     lines.write_text(json.dumps({"response": {"model": "m", "choices": [choice]}}))
-    swapped = run("train", "quality", lines, "--out", tmp_path / "q")
+    swapped = run("train", "hidden", lines, "--out", tmp_path / "q")
     assert swapped.exit_code == 2
     assert "metaprobe import FILE" in " ".join(swapped.stderr.split())
     assert "can only be read" in run("import", lines, "--out", "bundled:quality").stderr

@@ -1,17 +1,14 @@
-"""Commands ask the library for the right things, print its results, and show errors."""
+"""Commands print the library's results, show errors in one line, and take only places that fit."""
 
 import errno
-import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import click
 import pytest
-from asked_library import SAID, Asked, run
+from click.testing import CliRunner, Result
 
 from metaprobe.checkpoints import CheckpointError
+from metaprobe.cli import main
 from metaprobe.collecting.collect import CollectReport
 from metaprobe.records.errors import RecordError
 from metaprobe.terminal import CHECKPOINT, FILE, FOLDER, FOLDER_THERE, RUNS
@@ -23,48 +20,17 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts an `Asked` in the place of a function of the library."""
-    monkeypatch.setattr("metaprobe.checkpoints.describe", lambda checkpoint: f"{SAID} {checkpoint}")
-    monkeypatch.setattr(sys, "argv", ["metaprobe", "typed"])
-
-    def put(name: str, answer: Any = None) -> Asked:
-        asked = Asked(answer)
-        monkeypatch.setattr(f"metaprobe.{name}", asked)
-        return asked
-
-    return put
-
-
-@pytest.fixture
-def line_file(tmp_path: Path) -> Path:
-    path = tmp_path / "lines.jsonl"
-    path.write_text("{}\n", encoding="utf-8")
-    return path
-
-
-def test_route_names_the_lines_that_it_could_not_decide(stand_in: Any, line_file: Path) -> None:
-    stand_in("routing.panel.Panel.load", SimpleNamespace(ask_plan=lambda **_: None))
-    refused = {"action": None, "line": 2, "reason": f"{line_file}:2: why"}
-    lines = stand_in("routing.panel_lines.step_lines", [{"action": "ask"}, refused])
-    result = run("route", "bundled:router", line_file)
-    assert (result.exit_code, result.stderr) == (1, f"{line_file}:2: why\n")
-    assert [json.loads(line) for line in result.stdout.splitlines()] == lines.answer
-    lines.answer = [{"action": "keep"}]
-    whole = run("route", "bundled:router", line_file)
-    assert (whole.exit_code, whole.stderr) == (0, "")
-    lines.answer = []
-    none = run("route", "bundled:router", line_file)
-    assert (none.exit_code, none.stderr) == (1, f"{line_file} holds no lines to decide\n")
-    for wrong in (("--budget", "1", "--price", "1"), ("--price", "-1"), ("--budget", "0")):
-        assert run("route", "bundled:router", line_file, *wrong).exit_code == 2
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("count", [1, 10, 11])
-def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any, tmp_path: Path, count: int) -> None:
+def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed = tuple(f"run {n}: reason" for n in range(count))
-    stand_in("collecting.launch.launch", CollectReport(3, 4, failed, {"confidence": 5}, {"answer": (2, 9)}))
+    report = CollectReport(3, 4, failed, {"confidence": 5}, {"answer": (2, 9)})
+    monkeypatch.setattr("metaprobe.collecting.launch.launch", lambda *_, **__: report)
     result = run("collect", "s", "--task", "t", "--out", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "collected 3 runs; 4 were stored before\n" in result.stderr
@@ -72,23 +38,6 @@ def test_collect_tells_of_what_failed_was_cut_or_could_not_be_read(stand_in: Any
     assert ("... and 1 more; all of them stand in failed.jsonl" in result.stderr) == (count > 10)
     assert "signal confidence could not be read of 5 calls" in result.stderr
     assert "2 of 9 answers of stage answer were cut: --tokens answer=N" in result.stderr
-
-
-def test_score_says_where_there_was_nothing(stand_in: Any, line_file: Path) -> None:
-    stand_in("probes.quality.QualityPredictor.load", "predictor")
-    lines = stand_in("probes.score_file.score_lines", [{"score": 0.5, "heads": {}}, {"score": None, "heads": {"a": 1}}])
-    result = run("score", "bundled:quality", line_file)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert [json.loads(line) for line in result.stdout.splitlines()] == lines.answer
-    lines.answer = [{"score": 0.5, "heads": {}}, {"score": None, "heads": {}}]
-    half = run("score", "bundled:quality", line_file)
-    assert (half.exit_code, half.stderr) == (0, "scored 1 of 2 lines; the reasons stand in the lines\n")
-    lines.answer = []
-    nothing = run("score", "bundled:quality", line_file)
-    assert (nothing.exit_code, nothing.stdout) == (1, "")
-    assert nothing.stderr == f"{line_file} holds no lines to score\n"
-    run("score", "bundled:quality", "-")
-    assert lines[-1][0] == ("predictor", Path("/dev/stdin"))
 
 
 def test_what_may_be_a_folder_a_file_or_a_checkpoint(tmp_path: Path) -> None:

@@ -2,21 +2,12 @@
 
 import dataclasses
 import inspect
-from pathlib import Path
 
 import click
-import pytest
-from asked_library import run
 
 from metaprobe.checkpoints import FlagOptions
 from metaprobe.checkpoints.flagging import FlagKeywords
 from metaprobe.cli import main
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
 
 
 def every_command(group: click.Group, *names: str) -> list[tuple[str, click.Command]]:
@@ -57,16 +48,3 @@ def test_the_four_ways_to_say_what_is_flagged_are_alike_in_every_command_that_ha
     }  # fmt: skip
     assert all(one == found["adapt"] for one in found.values())
     assert set(inspect.get_annotations(FlagKeywords)) == {field.name for field in dataclasses.fields(FlagOptions)}
-
-
-@pytest.mark.parametrize(
-    ("kind", "typed"),
-    [("gate", ("--alpha", "0")), ("gate", ("--alpha", "1")), ("quality", ("--folds", "1")), ("quality", ("--seed", -1)),
-     ("hidden", ("--when", "during")), ("router", ("--seed", -1)), ("adapter", ("--max-length", 7))],
-)  # fmt: skip
-def test_a_value_out_of_range_is_a_usage_error_before_anything_is_read(
-    kind: str, typed: tuple[str, ...], store: Path
-) -> None:
-    result = run("train", kind, store, "--out", store / "out", *typed)
-    assert result.exit_code == 2, result.output
-    assert typed[0] in result.stderr

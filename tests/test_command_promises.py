@@ -8,8 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from metaprobe.cli import main
-from metaprobe.monitoring.entry import Entry
-from metaprobe.monitoring.log import ScoreLog
 from metaprobe.terminal import Moment
 
 
@@ -33,41 +31,3 @@ def test_bad_lines_that_are_not_listed_are_counted_beside_the_output(tmp_path: P
     assert told["skipped"] == 40, done.stderr
     assert "... and 20 more bad lines" in done.stderr
     assert len(done.stdout.splitlines()) == 1
-
-
-class Reached(Exception):
-    """Ends a command where its work would begin."""
-
-
-@pytest.mark.parametrize(
-    ("words", "name", "expected"),
-    [
-        (
-            "sample --page --days 2 --model m --tag a=b --floor 0.5 --seed 3",
-            "monitoring.sampling.draw_sheet",
-            {"since": 827_200, "model": "m", "checkpoint": None, "tags": {"a": "b"}, "floor": 0.5, "seed": 3},
-        ),
-        (
-            "retrain --out new --hold-back 0.4",
-            "training.recipes.retrain.retrain_quality",
-            {"model": None, "since": None, "held_back": 0.4, "logprobs_mode": "unknown"},
-        ),
-    ],
-)
-def test_what_is_typed_reaches_the_library(
-    words: str, name: str, expected: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    given: dict[str, object] = {}
-
-    def stand_in(*_: object, **named: object) -> None:
-        given.update(named)
-        raise Reached
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(f"metaprobe.{name}", stand_in)
-    monkeypatch.setattr("metaprobe.monitoring_cli.time.time", lambda: 1_000_000.0)
-    with ScoreLog.open(tmp_path / "log.sqlite") as log:
-        log.write(Entry(request_id="r", time=1000.0, model="m", checkpoint="c", score=0.5))
-    done = CliRunner().invoke(main, [*words.split(), "--log", "log.sqlite"])
-    assert isinstance(done.exception, Reached), done.output
-    assert given == expected

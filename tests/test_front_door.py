@@ -18,8 +18,6 @@ from test_architecture import HEAVY, loaded_after
 from tiny import tiny_quality
 
 import metaprobe
-import metaprobe.checkpoints.checkpoint as opening
-from metaprobe.checkpoints import load_checkpoint
 from metaprobe.checkpoints.display import field_docs
 from metaprobe.cli import main
 from metaprobe.eval.results import Comparison
@@ -164,22 +162,6 @@ def test_verdicts_and_checkpoints_are_json(tmp_path: Path) -> None:
     checkpoint, _, verdict, *_ = things(tmp_path)
     assert json.loads(json.dumps(verdict.to_dict()))["score"] == verdict.score
     assert json.loads(json.dumps(checkpoint.to_dict()))["manifest"]["thresholds"] == {"flag": 0.4}
-
-
-def test_a_checkpoint_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Any] = []
-    really = opening._verified_at
-
-    def counted(*given: Any, **named: Any) -> Any:
-        opened.append(given)
-        return really(*given, **named)
-
-    monkeypatch.setattr(opening, "_verified_at", counted)
-    for name in ("quality", "gate", "router", "smollm2-135m-confidence"):
-        metaprobe.load(f"bundled:{name}")
-    assert len(opened) == 4
-    load_checkpoint("bundled:quality")
-    assert len(opened) == 5  # it would have been seen
 
 
 def test_a_comparison_shows_itself_and_becomes_json_and_a_pandas_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,23 @@
-"""The house keeps its budgets: lines a room, import cycles, files entered on the five walks."""
+"""The house keeps its shape: imports run downwards, light rooms stay light, and no budget is passed."""
 
+import ast
 import importlib.util
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from test_architecture import HEAVY
+
+from metaprobe.probes.elsewhere import DONE_IN, Work
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import house  # noqa: E402
 
+LIGHT = {"checkpoints", "probes", "routing"}
 QUICK = "response to verdict"
 """The walk that takes about a second; the others train or serve under a tracer."""
 
@@ -93,3 +99,53 @@ def test_only_files_whose_functions_are_called_in_a_walk_are_entered(tmp_path: P
     with entered.installed(), entered.walk():
         features(schema("full"), [[-0.5, -0.25]])
     assert "probes/features.py" in entered.names()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(house.PACKAGE).parts[0] if path.parent != house.PACKAGE else "metaprobe"
+
+
+def imported_modules(path: Path) -> set[str]:
+    modules = set()
+    for node in ast.walk(house.parsed(path)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; use full names"
+            modules.add(node.module or "")
+    return modules
+
+
+def test_imports_run_downwards_and_never_sideways() -> None:
+    """Also those for type checkers only."""
+    wrong = []
+    for path in house.sources().values():
+        room = room_of(path)
+        for module in imported_modules(path):
+            other = house.room_of(module)
+            if module.split(".")[0] == "metaprobe" and other != room and house.FLOORS[other] >= house.FLOORS[room]:
+                wrong.append(f"{path}: {room} (floor {house.FLOORS[room]}) imports {module}")
+    assert wrong == []
+
+
+def test_work_that_other_rooms_do_for_probes_is_named_by_the_front_door() -> None:
+    assert DONE_IN.keys() == set(get_args(Work))
+    assert {module for module, _ in DONE_IN.values()} <= house.sources().keys()
+
+
+def test_light_rooms_import_no_heavy_library() -> None:
+    light = [path for path in house.sources().values() if room_of(path) in LIGHT]
+    heavy = {path: {module.split(".")[0] for module in imported_modules(path)} & HEAVY for path in light}
+    assert {path: names for path, names in heavy.items() if names} == {}
+
+
+def test_what_recipes_share_knows_no_recipe() -> None:
+    arrows = house.imports({n: path for n, path in house.sources().items() if n.startswith("metaprobe.training")})
+    shared = [one for one in arrows if re.fullmatch(r"metaprobe\.training\.[a-z_]+", one)]
+    assert len(shared) > 15
+    asking = {one for one in shared if any(other.startswith("metaprobe.training.recipes.") for other in arrows[one])}
+    assert asking == set()
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    assert [name for name, count in house.class_names(house.sources()).items() if count > 1] == []

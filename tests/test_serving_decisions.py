@@ -38,7 +38,6 @@ TEXT = "".join(token for token, _ in TOKENS)
 RESPONSE = completion({"model": "m", "logprobs": True})
 ASKED = [{"role": "user", "content": "What is it?"}]
 MEASURED = [*ASKED, {"role": "assistant", "content": TEXT, "metaprobe": {"response": RESPONSE}}]
-IMAGE = {"type": "input_image", "image_url": "https://x/y.png"}
 BARE = [*ASKED, {"role": "assistant", "content": "good answer"}]
 
 

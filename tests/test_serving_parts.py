@@ -13,9 +13,7 @@ from metaprobe.probes.quality import QualityPredictor
 from metaprobe.serving.http import bodies as module
 from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.refusal import Refusal
-from metaprobe.serving.http.run_server import server_config
 from metaprobe.serving.http.settings import Settings
-from metaprobe.serving.http.sockets import BoundedProtocol, Bounds
 from metaprobe.serving.http.wire import MOST_UNCOUNTED, batch
 from metaprobe.serving.watch_stream import GatedAnswer, watch
 
@@ -96,15 +94,6 @@ def test_a_watched_stream_hands_on_what_the_stream_has_and_hides_nothing_of_its_
     for name in ("_secret", "absent"):
         with pytest.raises(AttributeError, match=name):
             getattr(watched, name)
-
-
-def test_uvicorn_is_told_to_say_nothing_believe_nothing_and_make_the_application_itself() -> None:
-    bounds = {"max_connections": 7, "header_timeout_s": 3, "send_timeout_s": 4}
-    config: Any = server_config(Settings(checkpoint="c", **bounds), log_config=None)  # type: ignore[arg-type]
-    assert config.factory is True
-    assert (config.http.func, config.http.keywords) == (BoundedProtocol, {"bounds": Bounds(7, 3, 4)})
-    assert (config.access_log, config.server_header, config.proxy_headers, config.ws) == (False, False, False, "none")
-    assert config.timeout_keep_alive > 60
 
 
 def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response() -> None:
