@@ -73,7 +73,7 @@ Figures = dict[str, Any]
 
 
 RUNGS: Mapping[str, Method] = {"ladder": LogprobLadder(), "terms": TermsRegression(), "trees": FeatureTrees()}
-"""The quality predictor's ladder, which climbs to terms or trees only where it is 84 % sure, and both by themselves."""
+"""The quality predictor's ladder, which climbs to terms or trees only where they pay, and both by themselves."""
 
 
 @dataclass(frozen=True, slots=True)

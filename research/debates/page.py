@@ -229,7 +229,7 @@ def asked_judges(title: str, of: Figures) -> list[str]:
     return [
         *lines,
         f"- {title}, the same flag: the terms have AUROC {spread(early['auroc'])} after {EARLY} tokens and "
-        f"{spread(terms['auroc'])} after all; the ladder, which takes a step only where it is 84 % sure, is "
+        f"{spread(terms['auroc'])} after all; the ladder, which takes a step only where it is 99 % sure, is "
         f"{spread(ladder['gain'], signed=True)} from the strongest control, {of['control']['name']}.",
     ]
 

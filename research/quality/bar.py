@@ -53,6 +53,7 @@ from research.quality.equal_terms import (
     best_of,
     free_scores,
     packed,
+    shown,
 )
 from research.quality.figures import fold_of, too_few
 from research.quality.measure import sets
@@ -274,8 +275,19 @@ def lines_of(figures: Figures) -> list[str]:
         "",
         f"Taken is {taken}. With one data set left out the lowest log loss is the same rule's in "
         f"{len(parts) - len(changed)} of {len(parts)} cases{': else ' + ', '.join(changed) if changed else ''}.",
+        *(debate(name, one, taken) for name, one in figures["debates"].items()),
         "",
     ]
+
+
+def debate(store: str, figures: Figures, taken: str) -> str:
+    """Returns a sentence about the critical flag of a store of debates."""
+    before, now = (figures["rules"][rule]["pooled"]["auroc"] for rule in (TODAY, taken))
+    gain = shown(figures["rules"][taken]["pooled"]["over_today"])
+    return (
+        f"On the critical flag of {figures['n']} arguments ({store}) AUROC is {before:.3f} at {TODAY} and {now:.3f} at "
+        f"{taken}: {gain}."
+    )
 
 
 if __name__ == "__main__":
