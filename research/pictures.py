@@ -16,6 +16,7 @@ from metaprobe.training.methods import TREES
 from research.blocks import DOCS
 from research.hero.figure import STYLE, dot, line, words
 from research.hidden import headline
+from research.panel.measure import SHOWN, over_strongest
 from research.papers.page import TITLES, killers
 
 MEASURED, FIGURES = DOCS / "measured", DOCS / "figures" / "measured"
@@ -153,9 +154,10 @@ def loop() -> Iterable[Row]:
 
 def panel() -> Iterable[Row]:
     found = read("panel")
-    for model, one in found["samples"].items():
-        for size, row in one["sizes"].items():
-            yield f"{model}, {size} samples: over the majority", points(row["joint_over_majority"]), LEARNED
+    for store, one in found["samples"].items():
+        for size in SHOWN:
+            way, over = over_strongest(one["sizes"][size])
+            yield f"{store}, {size} samples: over {way}", points(over), LEARNED
     for name, row in found["agents"].items():
         over = row["kept_over"][row["strongest_simple"]][:3]
         yield f"{name}: over {row['strongest_simple']}", points(over), LEARNED
@@ -239,7 +241,9 @@ PICTURES = {
     ),
     "ladder": Picture("The predictor over the free number that is best on the very answers", GAIN, 0, ladder),
     "loop": Picture("How often an interval of 95 % holds the truth after a shift", "share of replays", 0.95, loop),
-    "panel": Picture("The kept answer over simple ways to keep one", "points of accuracy with 95 % interval", 0, panel),
+    "panel": Picture(
+        "The kept answer over the strongest simple way to keep one", "points of accuracy with 95 % interval", 0, panel
+    ),
     "probes": Picture("Blend over the strongest control; blue: ahead of every one", GAIN, 0, probes),
     "production": Picture("The gate over the mean log-probability of the same tokens", GAIN, 0, production),
     "quality": Picture("Trees over the mean (blue) and over the strongest free number (grey)", GAIN, 0, quality),

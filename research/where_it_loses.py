@@ -126,7 +126,7 @@ OFFERS = (
     Offer("an adapter, AUROC", "a linear probe on the answer", adapter, "{:+.2f}"),
     Offer("another model's log-probabilities, AUROC", "the answering model's own", eyes),
     Offer("a text reader, AUROC", "the words of the question alone", words),
-    Offer("the answer that a panel keeps, points", "majority, or the strongest simple way", of_rows(panel), "{:+.1f}"),
+    Offer("the answer that a panel keeps, points", "the strongest simple way", of_rows(panel), "{:+.1f}"),
     Offer("whom a panel asks, points at a budget", "the strongest simple way", budgets, "{:+.1f}"),
     Offer("a judge's questions, error spared", "the rater's own mean", judged),
     Offer("MetaCogAgent, points", "its best agent alone", of_rows(systems), "{:+.1f}"),

@@ -18,6 +18,7 @@ from metaprobe.shown import quickstart_table
 from metaprobe.training.rescale import FEWEST
 from research.blocks import markdown, write
 from research.hidden import headline
+from research.panel.measure import KEPT_BY_IT, SHOWN, over_strongest
 from research.quality.equal_terms import coders
 
 ROOT = Path(__file__).parent.parent
@@ -94,21 +95,22 @@ def stated() -> list[str]:
 
 
 def samples() -> list[str]:
-    told = []
-    for name, one in read("panel")["samples"].items():
-        most = max(one["sizes"], key=int)
-        kept = one["sizes"][most]["accuracy"]
-        told.append(
-            f"{name}: {one['accuracy_of_one']:.0%} right with one answer, {kept['joint']:.0%} with the one kept of "
-            f"{most} (majority {kept['majority']:.0%})"
-        )
-    questions = min(one["questions"] for one in read("panel")["samples"].values())
+    stores = list(read("panel")["samples"].values())
+    size = SHOWN[-1]
+    rows = [one["sizes"][size] for one in stores]
+    one, kept = [one["accuracy_of_one"] for one in stores], [row["accuracy"][KEPT_BY_IT] for row in rows]
+    gains = {
+        "majority": [100 * row["kept_over"]["majority"][0] for row in rows],
+        "strongest simple way": [100 * over_strongest(row)[1][0] for row in rows],
+    }
+    over = ", ".join(f"{median(g):+.1f} over the {way} ({min(g):+.1f} to {max(g):+.1f})" for way, g in gains.items())
     return [
         "a panel ([several answers](several-answers.md))",
         "one more answer each, asked together or in turn",
         "one more answer each",
-        f"{questions} questions here; fewer {UNKNOWN}",
-        "; ".join(told),
+        f"{min(store['questions'] for store in stores)} questions here; fewer {UNKNOWN}",
+        f"{len(stores)} stores: {median(one):.0%} right with one answer, {median(kept):.0%} with the one kept of "
+        f"{size} (median); points, {over}",
     ]
 
 
@@ -176,15 +178,13 @@ def in_short() -> list[list[str]]:
     """Returns the rows of README: what each situation gives, its figure, and where a simple way is as good."""
     pairs = headline.controlled(headline.gains(headline.read()))
     ahead = sum(pair.stands for pair in pairs)
-    told = []
-    for one in read("panel")["samples"].values():
-        most = max(one["sizes"], key=int)
-        kept = one["sizes"][most]["accuracy"]
-        vote = max(kept["majority"], kept["confident vote"])
-        told.append(f"one {one['accuracy_of_one']:.0%} right, {most} {kept['joint']:.0%}, by vote {vote:.0%}")
+    size, stores = SHOWN[-1], list(read("panel")["samples"].values())
+    rows = [one["sizes"][size] for one in stores]
+    better = sum(over_strongest(row)[1][1] > 0 for row in rows)
+    numbers = [row["auroc_over_share"] for row, one in zip(rows, stores, strict=True) if set(one["same"]) == {"number"}]
     asked = [row["word"] for key, one in read("routing").items() if key != "labels" for row in one["rows"]]
     looks = [one for task in read("gate").values() for one in task["report"]["looks"]]
-    better = sum(one["gain"]["low"] > 0 for one in looks)
+    earlier = sum(one["gain"]["low"] > 0 for one in looks)
     error, eyes = read("rubric")["real"]["text"]["rmse"], read("other_eyes").values()
     trained = coders(read("equal_terms"))
     better_trained = sum(one[1] > 0 for one in trained)
@@ -200,7 +200,9 @@ def in_short() -> list[list[str]]:
             "several samples or agents",
             "[a panel](docs/several-answers.md)",
             "what to keep, whom to ask",
-            f"{'; '.join(told)} ([samples](docs/research/panel.md)). Agents: a simple way as good in "
+            f"{size} samples: its pick is ahead of the best simple one on {better} of {len(stores)} "
+            f"[stores](docs/research/panel.md), its P(right) of the vote's share on {sum(gap[1] > 0 for gap in numbers)} "
+            f"of {len(numbers)} with numbers. Agents: a simple way as good in "
             f"{asked.count('tie')} of {len(asked)}, better in {asked.count('behind')} "
             "([budgets](docs/research/routing.md))",
         ],
@@ -208,7 +210,7 @@ def in_short() -> list[list[str]]:
             "a stream",
             "[a gate](docs/streams.md)",
             "early stops, few false alarms",
-            f"ahead of the mean log-probability at {better} of {len(looks)} [looks](docs/research/production.md)",
+            f"ahead of the mean log-probability at {earlier} of {len(looks)} [looks](docs/research/production.md)",
         ],
         [
             "weights",

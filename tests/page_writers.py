@@ -266,19 +266,37 @@ WRITERS = (
     Writer(
         "research/panel/same.py",
         {
+            "docs/research/panel.md#beside": number(
+                "KEPT",
+                "panel_same",
+                "samples of the 0.5B coder, places",
+                "ways",
+                "text without the question's words",
+                "joint",
+                "over_text",
+                0,
+                to=0.9,
+            ),
             "docs/research/tables/panel.md#same": number(
                 "KEPT", "panel_same", "three agents on MetaCog-Eval", "ways", "words", "majority", "accuracy"
-            )
+            ),
         },
         "page",
     ),
     Writer(
         "research/panel/measure.py",
         {
-            "docs/research/panel.md#answer": number("KEPT", "panel", "samples", "0.5B coder", "questions", to=299),
-            "docs/research/panel.md#picks": number("KEPT", "panel", "samples", "0.5B coder", "sizes", "4", "ece", 0),
+            "docs/research/panel.md#answer": number(
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "sizes", "8", "ece", 0, to=0.01
+            ),
+            "docs/research/panel.md#samples": number(
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "sizes", "8", "ece", 0
+            ),
+            "docs/research/tables/panel.md#picks": number(
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "sizes", "4", "ece", 0
+            ),
             "docs/research/tables/panel.md#stops": number(
-                "KEPT", "panel", "samples", "0.5B coder", "budgets", "4", "panel"
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "budgets", "4", "panel"
             ),
             "docs/research/tables/panel.md#agents": number("KEPT", "panel", "agents", "metacog-every-agent", "ece", 0),
         },

@@ -441,6 +441,17 @@ def test_an_evaluation_compares_with_every_simple_way(samples: Panel, team: Pane
         evaluate_panel(team, biased_vote(60))
 
 
+def test_a_panel_whose_right_answers_have_several_forms_is_evaluated(tmp_path: Path) -> None:
+    voted = biased_vote(120)
+    spelled = np.where(voted.form >= 0, 2 * voted.form + np.arange(voted.form.shape[1]) % 2, voted.form)
+    data = replace(voted, form=spelled)
+    assert not data.exclusive
+    panel = Panel(train_panel(data, PanelOptions(out=tmp_path / "c")))
+    figures = evaluate_panel(panel, data, resamples=50)["mean_answers"]["3"]
+    assert FIXED in figures
+    assert 0 < figures["panel"]["estimate"] < 1
+
+
 def test_words_overlap_by_more_than_half() -> None:
     assert overlapping(["the blue house", "blue house", None, "a red car"]) == [0, 0, -1, 1]
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_asks import AskPlan
+from metaprobe.routing.panel_stops import GAIN as ASKED_ON
 from metaprobe.training.panel_asks import FAILED, Expected, View, expected_of, play_setting
 from metaprobe.training.panel_data import Panels
 from metaprobe.training.panel_fit import ORDERS, Placed, PlayedPanels, play
@@ -43,4 +44,6 @@ def played_by(panel: Panel, data: Panels, *, seed: int = 0, orders: int = ORDERS
     answers = data.answers(panel.agents, agent=who[data.agent], dimension=where[data.dimension])
     placed = Placed(answers, panel.odds(answers), data.right)
     held = play(panel, placed, np.array(data.groups), np.random.default_rng(seed), orders=orders)
-    return held.with_gain(panel.gain) if data.sampled and panel.settings else held
+    # Where several answers can be right no gain is learned, and no way to stop goes by one.
+    by_gain = any(one.way == ASKED_ON for one in panel.settings)
+    return held.with_gain(panel.gain) if data.sampled and by_gain else held

