@@ -18,7 +18,7 @@ from metaprobe.shown import quickstart_table
 from metaprobe.training.rescale import FEWEST
 from research.blocks import markdown, write
 from research.hidden import headline
-from research.panel.measure import KEPT_BY_IT, SHOWN, over_strongest
+from research.panel.measure import KEPT_BY_IT, SHOWN, STOPPED, over_strongest
 from research.quality.equal_terms import coders
 
 ROOT = Path(__file__).parent.parent
@@ -181,7 +181,8 @@ def in_short() -> list[list[str]]:
     size, stores = SHOWN[-1], list(read("panel")["samples"].values())
     rows = [one["sizes"][size] for one in stores]
     better = sum(over_strongest(row)[1][1] > 0 for row in rows)
-    numbers = [row["auroc_over_share"] for row, one in zip(rows, stores, strict=True) if set(one["same"]) == {"number"}]
+    stops = [list(one["budgets"][budget]["over_each"].values()) for one in stores for budget in STOPPED]
+    sooner = sum(all(low > 0 for _, low, _ in gains) for gains in stops)
     asked = [row["word"] for key, one in read("routing").items() if key != "labels" for row in one["rows"]]
     looks = [one for task in read("gate").values() for one in task["report"]["looks"]]
     earlier = sum(one["gain"]["low"] > 0 for one in looks)
@@ -200,11 +201,9 @@ def in_short() -> list[list[str]]:
             "several samples or agents",
             "[a panel](docs/several-answers.md)",
             "what to keep, whom to ask",
-            f"{size} samples: its pick is ahead of the best simple one on {better} of {len(stores)} "
-            f"[stores](docs/research/panel.md), its P(right) of the vote's share on {sum(gap[1] > 0 for gap in numbers)} "
-            f"of {len(numbers)} with numbers. Agents: a simple way as good in "
-            f"{asked.count('tie')} of {len(asked)}, better in {asked.count('behind')} "
-            "([budgets](docs/research/routing.md))",
+            f"samples: ahead of every simple way to stop in {sooner} of {len(stops)} [cases](docs/research/panel.md), "
+            f"to keep one of {size} on {better} of {len(stores)}. Agents: a tie in {asked.count('tie')} of "
+            f"{len(asked)}, behind in {asked.count('behind')} ([budgets](docs/research/routing.md))",
         ],
         [
             "a stream",
