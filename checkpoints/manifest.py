@@ -235,7 +235,7 @@ class Draft:
 AUROC, WITHIN = "auroc", "auroc_within_runs"
 """Metrics of how well scores order answers; "HEAD.auroc" where a checkpoint has several heads."""
 AT_CHANCE = "check the labels, label more answers, or take another signal (`metaprobe advise FILE`)"
-"""What to do about scores that are not better than chance."""
+"""Advice about scores that are not better than chance."""
 MEANING: dict[Severity, str] = {
     "invalid": "its numbers cannot be believed",
     "weak": "its numbers are weaker than they look",

@@ -418,7 +418,7 @@ def _ids(record: dict[str, Any], default_id: str) -> tuple[str, str, str]:
 _JSON = ("messages", "labels", "sampling", "segments")
 _LABEL = "labels."
 _TOLD = ("logprobs", "tokens", "finish_reason")
-"""What may stand beside the text of an answer: of these the response is made."""
+"""Fields that may stand beside the text of an answer; the response is made of these."""
 _OWN = ("question", *_TOLD)
 _TRUTH = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 

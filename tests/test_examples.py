@@ -31,7 +31,7 @@ sys.modules |= dict.fromkeys(("torch", "transformers", "peft"))
 """
 ANSWER = "".join(token for token, _ in TOKENS)
 SCORE = QualityPredictor.load().predict([logprob for _, logprob in TOKENS]).score
-"""Of every answer of the scripted server."""
+"""Score of every answer of the scripted server."""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint"),

@@ -120,7 +120,7 @@ def _commands(text: str) -> Sequence[tuple[str, bool]]:
 
 
 def conclusions(comparison: Comparison) -> str:
-    """What the page says first, for a terminal."""
+    """Returns the first lines of the page, for a terminal."""
     return "\n".join(
         line for heading, text in brief(comparison).first for line in (*textwrap.wrap(f"{heading}: {text}", WIDTH), "")
     )
@@ -145,7 +145,7 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def _glance(comparison: Comparison) -> Section:
-    """What the model says beside what was learned; without stated numbers what is free."""
+    """Returns the model's statements beside what was learned; without stated numbers, the free number."""
     stated = next((method for method in comparison.methods if method.family == "explicit"), None)
     first = stated or next(iter(comparison.controls), None)
     titles = {"glance-said": "What the model says" if stated else "What is free", "glance-learned": "What was learned"}

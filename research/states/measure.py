@@ -1,4 +1,5 @@
-"""What the states of the larger coder know, from stores of `research.states.collect` with their states read again.
+"""Measures what the states of the larger coder know, from stores of `research.states.collect` with their states read
+again.
 
     metaprobe extract OUT/MODEL/NAME --llm MODELS/MODEL/model.gguf --layers every:2 --stage answer \
         --position prompt_last --position answer_mean --position before_exact --position answer_last

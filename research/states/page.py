@@ -1,4 +1,4 @@
-"""What docs/research/probes.md says of the larger coder, and its further tables.
+"""Writes the part of docs/research/probes.md on the larger coder, and its further tables.
 
     python -m research.states.page
 
