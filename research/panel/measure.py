@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "docs" / "measured" / "panel.json"
 PAGE = ROOT / "docs" / "research" / "panel.md"
 SAME, BESIDE = ROOT / "docs" / "measured" / "panel_same.json", "text without the question's words"
-"""What `research.panel.same` measured, and the way in it that is the hardest control of a share of texts."""
+"""Figures of `research.panel.same`, and the way in it that is the hardest control of a share of texts."""
 FOLDS = 5
 SIZES = (2, 3, 4, 6, 8, 12, 16)
 SAMPLED = {
