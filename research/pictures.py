@@ -123,7 +123,7 @@ def bundled() -> Iterable[Row]:
 
 def demo() -> Iterable[Row]:
     kinds = {"explicit": STATED, "learned": LEARNED}
-    for row in read("demo")["methods"]:
+    for row in read("demo")["default"]["methods"]:
         ends = [float(row[key]) for key in ("auroc", "auroc_low", "auroc_high")]
         yield row["method"], ends, kinds.get(row["family"], FREE)
 

@@ -305,9 +305,12 @@ WRITERS = (
     Writer(
         "research/demo/page.py",
         {
-            "docs/research/demo.md#answer": number("FIGURES", "demo", "methods", 0, "auroc"),
-            "docs/research/demo.md#methods": number("FIGURES", "demo", "methods", 0, "auroc"),
-            "docs/research/tables/demo.md#demo-results": number("FIGURES", "demo", "accuracy", 0, "accuracy"),
+            "docs/research/demo.md#answer": number("FIGURES", "demo", "default", "methods", 0, "auroc"),
+            "docs/research/demo.md#same": number("FIGURES", "demo", "default", "methods", 3, "diff_stated"),
+            "docs/research/demo.md#methods": number("FIGURES", "demo", "default", "methods", 0, "auroc"),
+            "docs/research/tables/demo.md#demo-results": number(
+                "FIGURES", "demo", "default", "accuracy", 0, "accuracy"
+            ),
         },
     ),
     Writer("research/hero/figure.py", {"README.md#hero": hero, "docs/index.md#hero": hero}, "main"),

@@ -1,9 +1,11 @@
 """Writes the numbers of a finished demo into docs/research/demo.md, so that no number there is typed by hand.
 
-    metaprobe demo --limit 700 && python -m research.demo.page keep out/demo/report
+    metaprobe demo && python -m research.demo.page keep out/demo/report
+    metaprobe demo --limit 700 --out out/all && python -m research.demo.page keep out/all/report --as all
     python -m research.demo.page page
 
-`keep` takes the report's tables into docs/measured/demo.json, from which `page` writes.
+`keep` takes the report's tables into docs/measured/demo.json, from which `page` writes. With the figures of all
+questions beside those of the default, the page says which conclusions are the same.
 """
 
 import csv
@@ -17,13 +19,15 @@ from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
-from metaprobe.training.methods import AFTER, BEFORE, BLEND, MEAN_LOGPROB, TREES
+from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
 from research.blocks import Row, markdown, spread, write
 
-LEARNED = (TREES, BEFORE, AFTER, BLEND)
+LEARNED = (LADDER, BEFORE, AFTER, BLEND)
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "research" / "demo.md"
 FIGURES = ROOT / "docs" / "measured" / "demo.json"
+DEFAULT = 350
+"""Questions that `metaprobe demo` asks."""
 TABLES = ("methods", "controls", "layers", "accuracy", "audits")
 
 Tables = dict[str, list[Row]]
@@ -36,19 +40,26 @@ def main() -> None:
 
 @main.command("keep")
 @click.argument("report", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def keep_command(report: Path) -> None:
+@click.option("--as", "which", type=click.Choice(["default", "all"]), default="default")
+@click.option("--processor-s", nargs=2, type=float, help="Processor seconds: collecting a run; all that follows.")
+def keep_command(report: Path, which: str, processor_s: tuple[float, float] | None) -> None:
     """Keep the tables in the folder REPORT."""
     figures: dict[str, Any] = {name: read(report / "tables" / f"{name}.csv") for name in TABLES}
     figures["about"] = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if processor_s:
+        figures["processor_s"] = {"a run": processor_s[0], "train and report": processor_s[1]}
+    kept = json.loads(FIGURES.read_text(encoding="utf-8")) | {which: figures}
+    FIGURES.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 @main.command("page")
 def page_command() -> None:
     """Write the answer and the section from the tables that were kept."""
-    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-    about = figures.pop("about")
+    kept = json.loads(FIGURES.read_text(encoding="utf-8"))
+    figures = kept["default"]
+    about, seconds = figures["about"], figures["processor_s"]
     write(PAGE, "answer", [answer(figures), ""])
+    write(PAGE, "same", [*same(figures, kept["all"]), "", *time_taken(seconds), ""])
     write(PAGE, "methods", [*in_short(figures["methods"]), ""])
     write(PAGE, "demo-results", in_full(figures, about))
 
@@ -71,6 +82,38 @@ def answer(tables: Tables) -> str:
         + "".join(f", with {auroc[name]}" for name in beaten[:1])
         + f". This is not shown for {'; '.join(f'*{name}*' for name in others)}: a free number may do as well."
     )
+
+
+def same(default: Tables, every: Tables) -> list[str]:
+    """Returns the conclusions of the default run beside those of all questions, by their paired intervals."""
+    runs = default, every
+    rows = []
+    for name in (MEAN_LOGPROB, BLEND):
+        gains = [next(row for row in run["methods"] if row["method"] == name) for run in runs]
+        rows.append([f"{name}, over {STATED}", *(spread(gain, "diff_stated", signed=True) for gain in gains)])
+    pooled = [
+        [row for row in run["controls"] if (row["method"], row["pairs"]) == (BLEND, "all answers")] for run in runs
+    ]
+    for row in pooled[0]:
+        beside = next((other for other in pooled[1] if other["control"] == row["control"]), None)
+        if row is pooled[0][0] or row["control"] == MEAN_LOGPROB:
+            told = "not held against it" if beside is None else spread(beside, "difference", signed=True)
+            rows.append([f"{BLEND}, over {row['control']}", spread(row, "difference", signed=True), told])
+    beaten = [f"{sum(float(row['beaten']) > 0 for row in run)} of {len(run)}" for run in pooled]
+    rows.append([f"controls that the {BLEND} is shown to beat", *beaten])
+    about = [f"{run['about']['items']} questions in {run['about']['groups']} groups" for run in runs]
+    return markdown(["AUROC ahead by", f"`make demo`: {about[0]}", f"all: {about[1]}"], rows)
+
+
+def time_taken(seconds: dict[str, float]) -> list[str]:
+    """Returns what the default takes of the processor, by what a run took and what followed."""
+    run, rest = seconds["a run"], seconds["train and report"]
+    total = (2 * DEFAULT * run + rest) / 60
+    return [
+        f"On a machine that was busy otherwise, a run (an answer and what the model states of it) took {run:.2f} s of "
+        f"processor time, training and report {rest:.0f} s: {total:.1f} processor minutes for {DEFAULT} questions. Two "
+        "cores have twelve in six minutes."
+    ]
 
 
 def in_short(methods: list[Row]) -> list[str]:
