@@ -67,7 +67,23 @@ def larger(figures: Figures) -> str:
         f"{spearman[-1]:.2f}); it is ahead of the prompt's words on {sum(gain[1] > 0 for gain in gains)} of "
         f"{len(gains)} tasks"
         + (", and the model itself states the same difficulty for every question." if same else ".")
+        + by_labels(tasks(figures.get("fewer", {})), rows)
     )
+
+
+def by_labels(fewer: Figures, rows: Figures) -> str:
+    """Returns a sentence on how many tasks the blend is ahead on, by an interval, with fewer labels."""
+    told = []
+    for labels in FEWER:
+        gains = [
+            row[str(labels)][BLEND]["over_strongest"]["difference"]
+            for task, row in fewer.items()
+            if BLEND in row.get(str(labels), {}) and labels < rows[task]["n"] * LEARNED_FROM
+        ]
+        if gains:
+            ahead, behind = sum(low > 0 for _, low, _ in gains), sum(high < 0 for *_, high in gains)
+            told.append(f"with {labels:,} labels ahead on {ahead} of {len(gains)} and behind on {behind}")
+    return f" Over the strongest control of a few it is {'; '.join(told)}." if told else ""
 
 
 def harder(figures: Figures) -> str:
