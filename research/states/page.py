@@ -82,8 +82,8 @@ def by_labels(fewer: Figures, rows: Figures) -> str:
         ]
         if gains:
             ahead, behind = sum(low > 0 for _, low, _ in gains), sum(high < 0 for *_, high in gains)
-            told.append(f"with {labels:,} labels ahead on {ahead} of {len(gains)} and behind on {behind}")
-    return f" Over the strongest control of a few it is {'; '.join(told)}." if told else ""
+            told.append(f"{labels:,} labels, ahead on {ahead} of {len(gains)} and behind on {behind}")
+    return f" With fewer labels, held against six controls: {'; '.join(told)}." if told else ""
 
 
 def harder(figures: Figures) -> str:
