@@ -216,8 +216,11 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         commands = (*unstored, panel) if trains else (*first, *label)
         yield Advice("samples", True, f"{it.repeated:,} questions have several answers", commands)
     readable = min(it.with_texts, it.with_prompts)
-    extract = () if it.states else (f"metaprobe extract {runs} --llm {quote(model)}",)
-    train = (f"metaprobe train hidden {runs} --when after --out {OUT}/probe",) if trains and n else label
+    # A probe is compared with log-probabilities: where there are none, the model reads them beside its states.
+    read, both = (f"metaprobe extract {runs} --logprobs {quote(model)} --out {OUT}/read",), n or it.states
+    held = runs if both else f"{OUT}/read"
+    extract = () if it.states else (*(() if both else read), f"metaprobe extract {held} --llm {quote(model)}")
+    train = (f"metaprobe train hidden {held} --when after --out {OUT}/probe",) if trains and (n or not both) else label
     if it.states:
         yield Advice("weights", True, f"{it.states:,} answers have stored hidden states", (*first, *train))
     elif readable:
@@ -231,8 +234,8 @@ def _signals(it: Contents, first: tuple[str, ...], runs: str, lines: str) -> Ite
         why = (
             f"{it.with_texts:,} answers have texts, whose words, or a small model that reads them, can be learned from"
         )
-        read = (*unstored, f"metaprobe train text {texts} --out {OUT}/text")
-        yield Advice("text", True, why, read if trains else (*first, *label))
+        learn = (*unstored, f"metaprobe train text {texts} --out {OUT}/text")
+        yield Advice("text", True, why, learn if trains else (*first, *label))
     if it.judged:
         then = (f"metaprobe train quality {runs} --reads decisions --out {OUT}/decided",) if trains else label
         yield Advice("decisions", True, f"{len(it.judged):,} answers were judged by one", (*first, *then))

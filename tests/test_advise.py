@@ -92,6 +92,8 @@ def test_a_log_supports_what_it_holds_and_every_command_parses(
             if words[0] == "import":  # is really run: the commands after it read its store
                 shutil.rmtree(IMPORTED, ignore_errors=True)
                 assert CliRunner().invoke(main, words).exit_code == 0, command
+            elif words[0] == "extract" and "--out" in words:  # the commands after it read this folder
+                Path(words[-1]).mkdir(parents=True, exist_ok=True)
 
 
 def test_the_first_commands_follow_the_labels(tmp_path: Path) -> None:
@@ -107,6 +109,17 @@ def test_the_first_commands_follow_the_labels(tmp_path: Path) -> None:
     assert first("numbers, too few labels to train") == ["adapt bundled:quality"]
     assert first("numbers, enough labels to train") == ["train quality"]
     assert first("text alone") == []
+
+
+def test_a_probe_of_answers_without_numbers_reads_them_before_it_is_trained(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(LOGS["text alone"]), encoding="utf-8")
+    [weights] = [one for one in advise(file).signals if one.signal == "weights"]
+    assert [" ".join(command.split()[1:5]) for command in weights.commands[1:]] == [
+        f"extract {IMPORTED} --logprobs smollm2-135m",
+        "extract out/read --llm smollm2-135m",
+        "train hidden out/read --when",
+    ]
 
 
 def test_training_is_advised_from_where_it_was_measured_to_keep_up_with_adapting(tmp_path: Path) -> None:
