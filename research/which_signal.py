@@ -200,9 +200,9 @@ def in_short() -> list[list[str]]:
             "several samples or agents",
             "[a panel](docs/several-answers.md)",
             "what to keep, whom to ask",
-            f"{size} samples: its pick is ahead of the best simple one on {better} of {len(stores)} "
-            f"[stores](docs/research/panel.md), its P(right) of the vote's share on {sum(gap[1] > 0 for gap in numbers)} "
-            f"of {len(numbers)} with numbers. Agents: a simple way as good in "
+            f"{size} samples: a simple pick as good in {len(stores) - better}/{len(stores)} "
+            f"[stores](docs/research/panel.md), P(right) better in {sum(gap[1] > 0 for gap in numbers)}/{len(numbers)} "
+            "with numbers. Agents: a simple way as good in "
             f"{asked.count('tie')} of {len(asked)}, better in {asked.count('behind')} "
             "([budgets](docs/research/routing.md))",
         ],

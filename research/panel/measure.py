@@ -345,8 +345,8 @@ def _answer(kept: dict[str, Any]) -> list[str]:
     ahead = sum(min(g[1] for g in row["kept_over"].values()) > 0 for row in agents)
     worst = min(min(g[0] for g in row["kept_over"].values()) for row in agents)
     return [
-        f"On {len(samples)} stores of samples of one model, with {_listed(SHOWN)} answers, a panel's pick is ahead of the",
-        f"plain vote, by an interval, on {over_vote}, and of each store's strongest simple way on {over_best}",
+        f"On {len(samples)} stores of samples of one model, with {_listed(SHOWN)} answers, a panel's pick is ahead of",
+        f"the plain vote, by an interval, on {over_vote}, and of each store's strongest simple way on {over_best}",
         f"(from {_one(min(gaps))} to {_one(max(gaps))} points).",
         "Its probability of the kept answer has a higher AUROC than the vote's share on",
         f"{wins(lambda row: row['auroc_over_share'])}, but of texts, once [the question's words are left",
@@ -380,9 +380,17 @@ def _sample_rows(samples: dict[str, Any]) -> list[str]:
             ]
         )
     last = SHOWN[-1]
-    vote, strongest = ([f"{over} at {size}" for size in SHOWN] for over in ("over the vote", "over the strongest"))
-    auroc = [f"AUROC over the share at {size}" for size in (SHOWN[0], last)]
-    head = ["samples", "one", f"kept of {last}", *vote, *strongest, *auroc, f"ECE at {last}"]
+    vote, strongest = ([f"{over}, {size}" for size in SHOWN] for over in ("vote", "strongest"))
+    head = [
+        "samples",
+        "one",
+        f"kept of {last}",
+        *vote,
+        *strongest,
+        f"AUROC, {SHOWN[0]}",
+        f"AUROC, {last}",
+        f"ECE, {last}",
+    ]
     return markdown(head, rows)
 
 
