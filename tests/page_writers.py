@@ -290,7 +290,7 @@ WRITERS = (
                 "KEPT", "panel", "samples", "0.5B coder, GSM8K", "sizes", "8", "ece", 0, to=0.01
             ),
             "docs/research/panel.md#samples": number(
-                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "sizes", "8", "ece", 0
+                "KEPT", "panel", "samples", "0.5B coder, GSM8K", "accuracy_of_one"
             ),
             "docs/research/tables/panel.md#picks": number(
                 "KEPT", "panel", "samples", "0.5B coder, GSM8K", "sizes", "4", "ece", 0

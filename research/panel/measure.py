@@ -380,9 +380,17 @@ def _sample_rows(samples: dict[str, Any]) -> list[str]:
             ]
         )
     last = SHOWN[-1]
-    vote, strongest = ([f"{over} at {size}" for size in SHOWN] for over in ("over the vote", "over the strongest"))
-    auroc = [f"AUROC over the share at {size}" for size in (SHOWN[0], last)]
-    head = ["samples", "one", f"kept of {last}", *vote, *strongest, *auroc, f"ECE at {last}"]
+    vote, strongest = ([f"{over}, {size}" for size in SHOWN] for over in ("vote", "strongest"))
+    head = [
+        "samples",
+        "one",
+        f"kept of {last}",
+        *vote,
+        *strongest,
+        f"AUROC, {SHOWN[0]}",
+        f"AUROC, {last}",
+        f"ECE, {last}",
+    ]
     return markdown(head, rows)
 
 
