@@ -145,16 +145,31 @@ WRITERS = (
         "research/debates/page.py",
         {
             f"docs/research/{block}": number(
-                "MEASURED", "judges", "asap-debate-scaffold", "targets", target, "methods", method, "auroc", 0
+                "MEASURED", "judges", store, "targets", target, "methods", method, "auroc", 0
             )
-            for block, target, method in (
-                ("judges.md#answer", "not critical, program", "terms, first 30 tokens"),
-                ("judges.md#judges", "not critical, program", "judge as text"),
-                ("judges.md#verdict", "not critical, program", "judge as text"),
-                ("tables/judges.md#judges-all", "quotes exactly, program", "judge as text"),
-                ("tables/judges.md#judges-text", "evidence 3, text judge", "terms, whole argument"),
-                ("tables/judges.md#judges-windows", "not critical, program", "terms, first 3 tokens"),
-                ("tables/judges.md#judges-held", "quotes exactly, program", "terms, whole argument"),
+            for store, block, target, method in (
+                ("debates/qwen-coder-1.5b", "judges.md#answer", "not critical, program", "terms, first 30 tokens"),
+                ("debates/qwen-coder-1.5b", "judges.md#judges", "not critical, program", "judge as text"),
+                ("asap-debate-scaffold", "judges.md#verdict", "not critical, program", "judge as text"),
+                ("asap-debate-scaffold", "tables/judges.md#judges-all", "quotes exactly, program", "judge as text"),
+                (
+                    "asap-debate-scaffold",
+                    "tables/judges.md#judges-text",
+                    "evidence 3, text judge",
+                    "terms, whole argument",
+                ),
+                (
+                    "asap-debate-scaffold",
+                    "tables/judges.md#judges-windows",
+                    "not critical, program",
+                    "terms, first 3 tokens",
+                ),
+                (
+                    "asap-debate-scaffold",
+                    "tables/judges.md#judges-held",
+                    "quotes exactly, program",
+                    "terms, whole argument",
+                ),
             )
         },
     ),
