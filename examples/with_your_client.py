@@ -1,10 +1,8 @@
 """Verdicts on what your own client answers, and a score log of them (extra `serve`; the client itself is yours).
 
-python examples/with_your_client.py --url http://127.0.0.1:8000/v1 --model NAME [--client NAME]
+python examples/with_your_client.py --url http://127.0.0.1:8000/v1 --model NAME [--client openai]
 
-NAME of the client: openai, stream, litellm or langgraph.
-
-The server may be vLLM, SGLang, llama.cpp or any other that speaks OpenAI's API and gives log-probabilities
+Clients: openai, stream, litellm, langgraph. The server may be any that speaks OpenAI's API and gives log-probabilities
 (`metaprobe doctor URL MODEL` says whether it does). Beside it: `with_your_traces.py` and `inspect_task.py`.
 """
 
