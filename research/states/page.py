@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def larger(figures: Figures) -> str:
-    """Returns what the states of the larger coder are worth, in one paragraph."""
+    """Returns what the states of the larger coder are worth, in two paragraphs."""
     rows = tasks(figures["answers"])
     over = {task: row["methods"][BLEND]["over_strongest"] for task, row in rows.items()}
     ahead = sorted((found["difference"][0], task) for task, found in over.items() if not found["standing"])
@@ -62,7 +62,7 @@ def larger(figures: Figures) -> str:
         f"{stated:+.2f} over stated confidence. Holding back the fifth of the answers that it is least sure of lowers "
         f"the error by {fall:.0%} in the median; the free number that is best in hindsight lowers it by "
         f"{median(best_free(row)[1] for row in rows.values()):.0%}, and perfect knowledge would by "
-        f"{median(possible(row['accuracy']) for row in rows.values()):.0%}. Before it answers, a probe on the last "
+        f"{median(possible(row['accuracy']) for row in rows.values()):.0%}.\n\nBefore it answers, a probe on the last "
         f"token of the prompt orders questions by how often ten samples are right (Spearman {spearman[0]:.2f} to "
         f"{spearman[-1]:.2f}); it is ahead of the prompt's words on {sum(gain[1] > 0 for gain in gains)} of "
         f"{len(gains)} tasks"
