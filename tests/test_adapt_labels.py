@@ -85,7 +85,9 @@ def test_the_order_of_one_run_is_measured_as_it_is_however_groups_fall(base: Qua
     assert mine.training.groups == 1 + int(y.sum()), "None is a group of its own"
     shares = [(point.rate, point.caught.estimate) for point in mine.flagging]
     assert shares == sorted(shares)
-    assert len({caught for _, caught in shares}) > 5
+    assert (
+        len({caught for _, caught in shares}) > 3
+    )  # the wrong ones' fold is flagged by its place among the others
 
 
 def test_one_group_alone_is_refused_in_words(base: QualityPredictor, tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_one_line_that_cannot_be_read_is_named_with_a_way_on(base: QualityPredic
     lines[7] = lines[7].replace('"logprobs": {"content"', '"other": {"content"')
     path, store = tmp_path / "lines.jsonl", tmp_path / "runs"
     path.write_text("".join(lines))
-    with pytest.raises(ImportFileError, match=r"lines\.jsonl:8.*`metaprobe import .* --skip-bad`, then adapt to RUNS"):
+    with pytest.raises(ImportFileError, match=r"lines\.jsonl:8.*`metaprobe import .* --skip-bad`, then give RUNS"):
         adapt_quality(base.checkpoint.path, [path], out=tmp_path / "mine")
     CliRunner().invoke(main, ["import", str(path), "--out", str(store), "--skip-bad"])
     made = adapt_quality(base.checkpoint.path, [store], out=tmp_path / "mine")

@@ -337,7 +337,7 @@ def test_a_graph_that_asks_for_too_much_is_refused_before_it_runs(how: str) -> N
         began = time.process_time()
         with pytest.raises(UnsafeModel):
             GraphSession(data, kind=kind)
-        assert time.process_time() - began < 1
+        assert time.process_time() - began < 10  # run, it would take minutes
     assert peak() - before < 512 << 20
 
 

@@ -74,8 +74,9 @@ def test_there_are_six_extras_and_code_pages_and_notebooks_name_no_other() -> No
 
 
 def test_recorded_files_are_small() -> None:
-    # 16 solutions each of 300 problems by two models are eight of these, in every clone and in no wheel.
-    assert sum(path.stat().st_size for path in (ROOT / "recorded").rglob("*") if path.is_file()) < 25_000_000
+    # 16 solutions each of 300 problems by two models are eight of these, eight whole lists and their samples by two
+    # models eighteen, in every clone and in no wheel.
+    assert sum(path.stat().st_size for path in (ROOT / "recorded").rglob("*") if path.is_file()) < 45_000_000
 
 
 def test_a_folder_of_the_same_name_where_python_starts_hides_nothing(tmp_path: Path) -> None:

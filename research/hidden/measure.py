@@ -155,7 +155,8 @@ def page_command() -> None:
         PAGE, "setting", [f"Measured: {setting}. System `self-report`, variant `p-true`, every second layer kept.", ""]
     )
     write(PAGE, "discrimination", [*discrimination(beside), "", *says(beside), ""])
-    write(PAGE, "calibration", [*calibration(beside), ""])
+    larger = {key: row for key, row in beside.items() if key not in rows and "methods" in row}
+    write(PAGE, "calibration", [*calibration(rows), "", *calibration(larger), ""])
     write(PAGE, "speed", [*speed(), ""])
     write(PAGE, "kinds", [*kinds(rows), ""])
     write(PAGE, "efficiency", [*efficiency(beside), ""])
