@@ -24,11 +24,11 @@ def quality_lines(
 ) -> Iterator[dict[str, Any]]:
     """Yields an object for each answer with log-probabilities: run, id, call, stage and what a verdict says.
 
-    In stored order. `by_run`: each answer is scored by the base rate of its own run, MODEL|TASK|VARIANT, where the
-    checkpoint knows it; otherwise all as the predictor would. A blend reads the stored hidden states too, and scores
-    answers that have only these. A predictor that reads decisions scores the answers that have some. An answer that
-    cannot be scored has null for all that is unknown, and the reason. Raises `RecordError` for a store that holds no
-    such answer.
+    In stored order. Calls that only state a number about an answer are no answers, unless `stage` names theirs.
+    `by_run`: each answer is scored by the base rate of its own run, MODEL|TASK|VARIANT, where the checkpoint knows it;
+    otherwise all as the predictor would. A blend reads the stored hidden states too, and scores answers that have only
+    these. A predictor that reads decisions scores the answers that have some. An answer that cannot be scored has null
+    for all that is unknown, and the reason. Raises `RecordError` for a store that holds no such answer.
     """
     predictors: dict[str, QualityPredictor] = {}
     store = _open(path)
@@ -121,6 +121,9 @@ def _answers(
 ) -> Iterator[tuple[str, Run, Call]]:
     """Yields the name of its run, the run and the call of each answer with log-probabilities, of the stage if any.
 
+    Without a stage, a call that only states a number about another ("Confidence: 100") is left out where the run has
+    other calls: what was learned of answers says nothing of it.
+
     `states`: ids of calls that will do without log-probabilities, for they have hidden states. `decided`: the answers
     with decisions about them are wanted, and no others.
     """
@@ -128,8 +131,12 @@ def _answers(
     wanted = "decisions about it" if decided else "log-probabilities"
     for run in store.runs():
         judged = {answer.call_id for answer in run.decision_answers}
+        stating = {statement.call_id for statement in run.statements}
+        about = stating if stage is None and any(call.id not in stating for call in run.calls) else set[str]()
         for call in run.calls:
             stages.add(call.stage)
+            if call.id in about:
+                continue
             measured = call.id in judged if decided else call.logprobs is not None and len(call.logprobs) > 0
             if stage in (None, call.stage) and (measured or call.id in states):
                 none = False

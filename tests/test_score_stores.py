@@ -13,7 +13,7 @@ from metaprobe.checkpoints import Checkpoint, Generator
 from metaprobe.cli import main
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.records.store import RunStore
-from metaprobe.records.types import Call, Item, Run
+from metaprobe.records.types import Call, Item, Run, Statement
 
 KNOWN = ("a|sums|v", "b|sums|v")
 RATES = {
@@ -109,6 +109,21 @@ def test_of_several_stages_one_may_be_scored(checkpoint: Checkpoint, runs: list[
     lines.write_text("{}")
     done = CliRunner().invoke(main, ["score", str(checkpoint.path), str(lines), "--stage", "x"])
     assert "--stage is for run stores" in done.output
+
+
+def test_what_only_states_a_number_about_an_answer_is_no_answer(
+    checkpoint: Checkpoint, runs: list[Run], tmp_path: Path
+) -> None:
+    """Asked for its confidence, a model is sure of every token of "Confidence: 100": such a score is no verdict."""
+    answered = runs[1]
+    said = replace(answered.calls[0], id=f"{answered.id}/confidence", stage="confidence", parent=answered.calls[0].id)
+    asked = replace(answered, calls=(*answered.calls, said), statements=(Statement(said.id, "confidence", 1.0),))
+    RunStore(tmp_path).append([asked])
+    assert [line["call"] for line in score(checkpoint, tmp_path)] == [answered.calls[0].id]
+    assert [line["call"] for line in score(checkpoint, tmp_path, "--stage", "confidence")] == [said.id]
+    alone = replace(answered, id="alone", statements=(Statement(answered.calls[0].id, "confidence", 1.0),))
+    RunStore(tmp_path / "alone").append([alone])
+    assert len(score(checkpoint, tmp_path / "alone")) == 1, "an answer that states its own confidence is one"
 
 
 def test_an_answer_that_cannot_be_scored_costs_its_own_line(

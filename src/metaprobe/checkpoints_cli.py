@@ -132,9 +132,9 @@ def score(
     """Score OpenAI-format JSON lines: one line out for each line in, null where a response cannot be scored.
 
     FILE may be '-' for standard input, or a run store: then each answer in it gets a line, and a blend reads the hidden
-    states that the store holds. A travelling blend takes a store only. A panel gives a line for each question: which of
-    its answers to keep, and how sure it is. A text reader takes lines with question and answer, without
-    log-probabilities.
+    states that the store holds; what only states a number about an answer has a line with --stage alone. A travelling
+    blend takes a store only. A panel gives a line for each question: which of its answers to keep, and how sure it is.
+    A text reader takes lines with question and answer, without log-probabilities.
     """
     from metaprobe.checkpoints.checkpoint import load_verified
     from metaprobe.probes.quality import QualityPredictor
