@@ -222,7 +222,7 @@ class Draft:
                 if metric.low > 0.5
                 else f"no better than chance as far as {metric.n} held-out answers show: AUROC{where} "
                 f"{metric.estimate:.2f} [{metric.low:.2f}, {metric.high:.2f}] "
-                + ("includes 0.5" if metric.high >= 0.5 else "lies below 0.5")
+                + ("lies below 0.5" if metric.high < 0.5 else "includes 0.5" if metric.low <= 0.5 else "is not known")
             )
         return {head: clause for head, clause in clauses.items() if clause}
 

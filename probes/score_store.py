@@ -24,7 +24,7 @@ def quality_lines(
 ) -> Iterator[dict[str, Any]]:
     """Yields an object for each answer with log-probabilities: run, id, call, stage and what a verdict says.
 
-    In stored order. Calls that only state a number about an answer are no answers, unless `stage` names theirs.
+    In stored order. Calls that only state a number about an answer are left out, unless `stage` names theirs.
     `by_run`: each answer is scored by the base rate of its own run, MODEL|TASK|VARIANT, where the checkpoint knows it;
     otherwise all as the predictor would. A blend reads the stored hidden states too, and scores answers that have only
     these. A predictor that reads decisions scores the answers that have some. An answer that cannot be scored has null
@@ -121,8 +121,8 @@ def _answers(
 ) -> Iterator[tuple[str, Run, Call]]:
     """Yields the name of its run, the run and the call of each answer with log-probabilities, of the stage if any.
 
-    Without a stage, a call that only states a number about another ("Confidence: 100") is left out where the run has
-    other calls: what was learned of answers says nothing of it.
+    Without a stage, a call of a stage that is named for the number that it states ("Confidence: 100" at `confidence`)
+    is left out where the run has other calls: a score of answers says nothing about it.
 
     `states`: ids of calls that will do without log-probabilities, for they have hidden states. `decided`: the answers
     with decisions about them are wanted, and no others.
@@ -131,8 +131,10 @@ def _answers(
     wanted = "decisions about it" if decided else "log-probabilities"
     for run in store.runs():
         judged = {answer.call_id for answer in run.decision_answers}
-        stating = {statement.call_id for statement in run.statements}
-        about = stating if stage is None and any(call.id not in stating for call in run.calls) else set[str]()
+        stating = {(statement.call_id, statement.kind) for statement in run.statements}
+        about = {call.id for call in run.calls if stage is None and (call.id, call.stage) in stating}
+        if len(about) == len(run.calls):
+            about.clear()
         for call in run.calls:
             stages.add(call.stage)
             if call.id in about:

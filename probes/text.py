@@ -121,7 +121,7 @@ class TextReader(Pretrained):
     def predict_many(self, questions: Sequence[str], answers: Sequence[str]) -> list[Verdict]:
         """Returns a verdict on each answer; raises as `values`. A level's score is its place on its scale."""
         low, high = self.scale or (0.0, 1.0)
-        told = "".join(f"the score is {clause}" for clause in self.checkpoint.manifest.chance.values())
+        told = "; ".join(f"the score is {clause}" for clause in self.checkpoint.manifest.chance.values())
         outputs = {name: column[:, 0].tolist() for name, column in self._outputs(questions, answers).items()}
         verdicts = []
         for row, value in enumerate(outputs[self.target]):

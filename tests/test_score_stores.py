@@ -121,9 +121,10 @@ def test_what_only_states_a_number_about_an_answer_is_no_answer(
     RunStore(tmp_path).append([asked])
     assert [line["call"] for line in score(checkpoint, tmp_path)] == [answered.calls[0].id]
     assert [line["call"] for line in score(checkpoint, tmp_path, "--stage", "confidence")] == [said.id]
-    alone = replace(answered, id="alone", statements=(Statement(answered.calls[0].id, "confidence", 1.0),))
-    RunStore(tmp_path / "alone").append([alone])
-    assert len(score(checkpoint, tmp_path / "alone")) == 1, "an answer that states its own confidence is one"
+    other = replace(answered.calls[0], id=f"{answered.id}/review", stage="review")
+    stated = (Statement(answered.calls[0].id, "confidence", 1.0),)
+    RunStore(tmp_path / "own").append([replace(answered, id="own", calls=(*answered.calls, other), statements=stated)])
+    assert len(score(checkpoint, tmp_path / "own")) == 2, "an answer that states its own confidence is one"
 
 
 def test_an_answer_that_cannot_be_scored_costs_its_own_line(

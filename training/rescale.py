@@ -108,7 +108,8 @@ class Rescaled:
     held_out: Floats
     """(n,): probabilities, each by a fit on the other folds."""
     places: Floats
-    """(n,): share of the other folds' answers, of those that stand for all, that this fit scores lower."""
+    """(n,): share of the other folds' answers, of those that stand for all, that this fit scores lower. For answers of
+    one run, whose order is that of before, it is not needed."""
     plain: NDArray[np.bool_]
     """(n,): answers that stand for all answers, as a plain draw would. Thresholds and figures are made on them."""
 
@@ -143,8 +144,9 @@ class Rescaled:
         at = self.plain
         scores = log_odds_of(self.held_out) if self.several else self.log_odds
         rows, exported = np.arange(int(at.sum())), sigmoid(self.log_odds)
+        places = self.places[at] if self.several else share_below(exported[at], exported[at])
         return ScoredAnswers(
-            self.table.rows(at), rows, scores[at], Platt(1.0, 0.0), exported[at], self.held_out[at], self.places[at]
+            self.table.rows(at), rows, scores[at], Platt(1.0, 0.0), exported[at], self.held_out[at], places
         )
 
 

@@ -155,7 +155,8 @@ def log_losses(y: NDArray[np.int64], p: Floats) -> Floats:
 def measured(evidence: Evidence) -> Figures:
     """Returns log loss and AUROC of each rule on the answers of a data set, and its gain over the best free number."""
     evidence = seen_as(evidence, "full+terms")
-    table, kept = evidence.table, {}  # type: ignore[var-annotated]
+    table = evidence.table
+    kept: dict[Any, Any] = {}
     weights = cluster_weights(table.groups.tolist(), RESAMPLES)
     runs = np.unique(runs_of(table), return_inverse=True)[1]
     numbers = free_scores(list(table.logprobs))
@@ -188,7 +189,8 @@ def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> Figur
     """Returns the same of a planted world: means over draws, of an exported head on new answers."""
     figures: Figures = {"n": size, "rules": {rule: {"log_loss": [], "auroc": [], "gain": []} for rule in RULES}}
     for seed in range(DRAWS):
-        rng, kept = np.random.default_rng(seed), {}  # type: ignore[var-annotated]
+        rng = np.random.default_rng(seed)
+        kept: dict[Any, Any] = {}
         (known, y), (many, labels), (new, truth) = draw(rng, size), draw(rng, NEW), draw(rng, NEW)
         wide = schema("full+terms" if size >= 2 * ladders.FEWEST_FOR_TREES else "terms")
         X, unseen = (features(wide, [-x.astype(np.float32) for x in some]) for some in (known, new))

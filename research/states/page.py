@@ -123,12 +123,12 @@ def curve(figures: Figures) -> list[str]:
     for task, few in tasks(figures.get("fewer", {})).items():
         row = figures["answers"][LARGER + task]
         for labels in (str(count) for count in FEWER if count < row["n"] * LEARNED_FROM):
-            found = few.get(labels, {})
-            if BLEND not in found:
+            methods = few.get(labels, {})
+            if BLEND not in methods:
                 lines.append([task, labels, "-", "-", "-", "-"])
                 continue
-            over = found[BLEND]["over_strongest"]
-            cells = [shown(found[name]["auroc"]) for name in (TERMS, BLEND)]
+            over = methods[BLEND]["over_strongest"]
+            cells = [shown(methods[name]["auroc"]) for name in (TERMS, BLEND)]
             lines.append([task, labels, *cells, over["control"], shown(over["difference"], signed=True)])
         over, all_of_them = row["methods"][BLEND]["over_strongest"], f"all ({row['n'] * LEARNED_FROM:,.0f})"
         cells = [shown(row["methods"][name]["auroc"]) for name in (TERMS, BLEND)]
