@@ -86,6 +86,11 @@ class StatesRead:
         return row
 
 
+def _given(confidence: float | None, p_true: float | None) -> dict[str, float]:
+    stated = {CONFIDENCE_INPUT: confidence, TRUE_INPUT: p_true}
+    return {name: number_of(name, value) for name, value in stated.items() if value is not None}
+
+
 class BlendPredictor(QualityPredictor):
     """Scores responses by their log-probabilities, hidden states, and what the model stated of them.
 
@@ -130,10 +135,15 @@ class BlendPredictor(QualityPredictor):
         with the response. Raises `InvalidResponse` for states of other layers, of another width or type, of another
         model, or that hold NaN.
         """
-        stated = {CONFIDENCE_INPUT: confidence, TRUE_INPUT: p_true}
-        given = {name: number_of(name, value) for name, value in stated.items() if value is not None}
         with np.errstate(all="ignore"):  # a host application may have NumPy raise for what is rounded to 0 here
-            return self._one(self._read(response, hidden, given))
+            return self._one(self._read(response, hidden, _given(confidence, p_true)))
+
+    def inputs(
+        self, response: object, *, confidence: float | None = None, p_true: float | None = None
+    ) -> dict[str, Row]:
+        """Returns what the graph reads of a response, input -> (1, d), NaN where it did not come; raises as
+        `predict`."""
+        return self._inputs(self._read(response, None, _given(confidence, p_true)))
 
     def _read(self, response: object, hidden: Hidden | None = None, given: Mapping[str, float] = {}) -> Read:
         plain = float_list(response) if type(response) is list else None

@@ -5,11 +5,14 @@ beside it, which is kept with empty blocks: `make docs` fills them in its copy o
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from metaprobe.checkpoints.table import Table
+from metaprobe.training.ladder import SURE
 
 Row = dict[str, str]
 ROOT = Path(__file__).parent.parent
@@ -40,6 +43,30 @@ def spread(row: Row, name: str, *, signed: bool = False) -> str:
     style = "+.3f" if signed else ".3f"
     estimate, low, high = (float(row[key]) for key in (name, f"{name}_low", f"{name}_high"))
     return f"{estimate:{style}} [{low:{style}}, {high:{style}}]"
+
+
+BAR_BEFORE = 0.99
+"""Confidence at which the predictor's ladder left a rung before another was measured to be better
+(docs/research/ladder.md)."""
+
+
+def older_ladder(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns a sentence on the figures of a ladder with another bar than today's; none where all are today's.
+
+    `kept`: name -> its figures. Their key `sure` is the confidence at which the ladder left a rung; without it that was
+    `BAR_BEFORE`.
+    """
+    old = [name for name, figures in kept.items() if figures.get("sure", BAR_BEFORE) != SURE]
+    new = [name for name in kept if name not in old]
+    if not old:
+        return []
+    but = f" but {', '.join(new)}" if new else ""
+    named = ", ".join(old) if len(old) <= len(new) else f"all{but}"
+    return [
+        f"Not measured again since the ladder of the log-probabilities leaves a rung when {SURE:.0%} sure, where it "
+        f"was {BAR_BEFORE:.0%}: {named}.",
+        "",
+    ]
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -17,6 +17,7 @@ from metaprobe import load, watch
 from metaprobe.checkpoints import Checkpoint, ContractMismatch
 from metaprobe.cli import main
 from metaprobe.eval.metrics.discrimination import auroc
+from metaprobe.monitoring.labelled import LabelledScores
 from metaprobe.probes.blend import BlendPredictor
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.activations import activation_bytes
@@ -28,6 +29,7 @@ from metaprobe.serving.http.settings import Settings
 from metaprobe.train import train_blend, train_quality
 from metaprobe.training.check import load_reader
 from metaprobe.training.promotion import promote
+from metaprobe.training.rescale import recalibrate_quality
 
 WIDTH, N, FEW = 6, 300, 40
 LAYERS, POSITIONS = (0, 1), ("prompt_last", "answer_last", "answer_mean")
@@ -305,9 +307,51 @@ def test_answers_without_states_are_sent_to_extract(tmp_path: Path) -> None:
         train_blend(tmp_path / "runs", out=tmp_path / "c")
 
 
-def test_a_blend_is_not_adapted_as_if_it_read_log_probabilities_alone(blend: BlendPredictor, tmp_path: Path) -> None:
-    with pytest.raises(ContractMismatch, match=r"kind 'blend'; expected 'quality': .* with `metaprobe train blend`"):
-        blend.adapt([[-0.1]] * 30, [0, 1] * 15, out=tmp_path / "c")
+def test_a_blend_is_adapted_by_a_shift_and_a_scale_of_its_score(
+    blend: BlendPredictor, store: Path, tmp_path: Path
+) -> None:
+    """Half of the right answers are labelled wrong: the order stays, the level follows the labels."""
+    rng = np.random.default_rng(0)
+    rarer = [
+        replace(run, labels=(replace(run.labels[0], value=run.labels[0].value * (rng.random() < 0.5)),))
+        for run in RunStore(store).runs(hidden=True)
+    ]
+    RunStore(tmp_path / "runs").append(rarer)
+    y = right(tmp_path / "runs")
+    done = CliRunner().invoke(
+        main, ["adapt", str(blend.checkpoint.path), str(tmp_path / "runs"), "--out", str(tmp_path / "c")]
+    )
+    assert done.exit_code == 0, done.output
+    adapted = load(tmp_path / "c")
+    assert isinstance(adapted, BlendPredictor)
+    calls = [run.calls[0] for run in rarer]
+    for change in ({}, {"hidden": None}):
+        seen = [replace(call, **change) for call in calls]
+        before, after = (np.array([v.score for v in one.predict_many(seen)]) for one in (blend, adapted))
+        assert (np.argsort(after) == np.argsort(before)).mean() > 0.99
+        assert after.mean() == pytest.approx(y.mean(), abs=0.06)
+        assert before.mean() > y.mean() + 0.15
+    assert adapted.threshold is not None
+    assert adapted.predict(replace(calls[0], hidden=None)).reason.startswith("without hidden states of the answer")
+    scores = np.array([verdict.score for verdict in blend.predict_many(calls)])
+    none, names = np.full(len(y), np.nan), np.array([f"g{i}" for i in range(len(y))])
+    logged = LabelledScores(scores, y, none, np.arange(1.0, len(y) + 1), np.full(len(y), "m"), names)
+    recalibrated = BlendPredictor(recalibrate_quality(blend.checkpoint.path, logged, out=tmp_path / "again"))
+    again, after = (one.predict_many(calls) for one in (recalibrated, adapted))
+    assert [v.score for v in again] == pytest.approx([v.score for v in after], abs=1e-3)
+    handed = blend.adapt(calls, y.tolist(), out=tmp_path / "handed")
+    assert handed.predict(calls[0]).score == pytest.approx(adapted.predict(calls[0]).score, abs=1e-3)
+
+
+def test_a_blend_is_not_adapted_to_states_that_it_does_not_read(
+    blend: BlendPredictor, store: Path, tmp_path: Path
+) -> None:
+    runs = [
+        replace(run, calls=(replace(run.calls[0], hidden=replace(run.calls[0].hidden, model="other")),))
+        for run in RunStore(store).runs(hidden=True)
+    ]
+    with pytest.raises(RecordError, match="call response-0: hidden states of other came; this blend was trained on"):
+        blend.adapt([run.calls[0] for run in runs], right(store).tolist(), out=tmp_path / "c")
 
 
 def test_a_blend_is_promoted_by_the_states_of_the_runs_and_refused_without_them(

@@ -214,6 +214,17 @@ FEWEST_FOR_TREES = 500
 
 
 @dataclass(frozen=True, slots=True)
+class Bar:
+    """One-sided confidence that a further step's gain is above 0. A step whose confidence is 1 is never taken."""
+
+    linear: float = SURE
+    trees: float = SURE
+
+
+USUAL_BAR = Bar()
+
+
+@dataclass(frozen=True, slots=True)
 class LadderColumns:
     """The features that the linear part reads, m of them, and the free numbers that are made of them."""
 
@@ -340,6 +351,7 @@ def fit_ladder(
     names: Sequence[str],
     read: LadderColumns = WHOLE,
     climb: bool = True,
+    bar: Bar = USUAL_BAR,
     seed: int = 0,
 ) -> Ladder:
     """Climbs as far as the train and selection rows carry, and fits what was reached on both.
@@ -351,7 +363,7 @@ def fit_ladder(
     if read is WHOLE and tuple(names[-len(TERMS) :]) != TERM_NAMES:
         raise RecordError(f"the last features are {', '.join(names[-len(TERMS) :])}; expected {', '.join(TERM_NAMES)}")
     values, rows = read.of(X), roles.learning
-    steps = _Climb(read, values, y, groups, runs, rows, seed)
+    steps = _Climb(read, values, y, groups, runs, rows, bar, seed)
     trees = None
     if climb:
         steps.choose_linear()
@@ -430,8 +442,10 @@ class _Climb:
         groups: NDArray[np.str_],
         runs: NDArray[np.str_],
         rows: Rows,
+        bar: Bar,
         seed: int,
     ) -> None:
+        self._bar = bar
         self._read, self._values, self._y, self._groups, self._rows = read, values, y, groups, rows
         self._runs = np.unique(runs, return_inverse=True)[1]  # numbers are compared much faster than names
         self._clusters, self._seed = np.unique(groups, return_inverse=True)[1], seed
@@ -525,9 +539,10 @@ class _Climb:
         return losses
 
     def _pays(self, name: str, gain: float, se: float, clusters: int) -> bool:
-        """Notes a further step, and returns whether its gain is as sure as `SURE`."""
+        """Notes a further step, and returns whether its gain is as sure as the bar asks."""
         quantile = require("scipy.special", "fit").stdtrit
-        taken = bool(clusters > 1 and gain > quantile(clusters - 1, SURE) * se)
+        sure = self._bar.trees if name == WITH_TREES else self._bar.linear
+        taken = bool(clusters > 1 and gain > quantile(clusters - 1, sure) * se)
         self.steps.append(Step(name, self.linear, gain, se, taken))
         return taken
 

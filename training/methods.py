@@ -17,7 +17,7 @@ from metaprobe.eval.table import AnswerTable
 from metaprobe.training.calibration import RISING, USUAL_CALIBRATORS
 from metaprobe.training.evidence import Evidence, Scores, runs_of
 from metaprobe.training.folds import Roles, Rows
-from metaprobe.training.ladder import decided_columns, fit_ladder
+from metaprobe.training.ladder import USUAL_BAR, Bar, decided_columns, fit_ladder
 from metaprobe.training.linear import LinearProbe, fit_linear_probe
 from metaprobe.training.trees import fit_trees
 
@@ -101,6 +101,7 @@ class LogprobLadder:
     new_tasks: bool = False
     """Whether it is made for models and tasks that the runs do not hold: then it stays the free number, and knows no
     run's base rate."""
+    bar: Bar = USUAL_BAR
     name: str = LADDER
     family: Family = "learned"
     fitted: bool = True
@@ -120,6 +121,7 @@ class LogprobLadder:
             names=evidence.feature_names,
             read=evidence.read,
             climb=not self.new_tasks,
+            bar=self.bar,
             seed=seed,
         )
         if self.new_tasks:

@@ -7,7 +7,7 @@ twenty labels move little and two thousand decide. The order of answers of one r
 threshold that is set on all labels therefore keeps its promise. Of several runs it is set on scores whose base rates
 were fitted without the answer's own fold, which is nearly the same.
 
-`adapt` takes labelled answers with their log-probabilities, for a checkpoint that is new to a model. `recalibrate`
+`adapt` takes labelled answers with what the checkpoint reads of them, for one that is new to a model. `recalibrate`
 takes scores and labels of a score log; no answer is read again. Logged answers may have been chosen for labels by their
 scores: the curve of right answers over the score is not changed by that. Thresholds and figures are, and are therefore
 made on labels that are thinned to a plain draw (`monitoring.labelled.thin`).
@@ -46,17 +46,20 @@ from metaprobe.eval.table import AnswerTable, answer_table, bare_table
 from metaprobe.monitoring.labelled import LabelledScores, thin
 from metaprobe.probes.base_rates import CERTAIN, CONTRACT, BaseRates, name_of_run
 from metaprobe.probes.blend import KIND as BLEND
+from metaprobe.probes.blend import STATED, BlendPredictor
 from metaprobe.probes.contract import Readers
 from metaprobe.probes.decisions import DecisionPredictor, answers_of
 from metaprobe.probes.features import features
 from metaprobe.probes.quality import QualityPredictor
 from metaprobe.probes.quality_contract import CRITICAL, INPUT, KIND, MAIN_HEADS
-from metaprobe.records.errors import RecordError
+from metaprobe.probes.score_store import StoredStates
+from metaprobe.records.errors import InvalidResponse, RecordError
 from metaprobe.records.extras import require
 from metaprobe.records.parse import parse_response
 from metaprobe.records.reading import without_surrogates
 from metaprobe.records.response import answer_of
-from metaprobe.records.types import Call, Item, Label, Run
+from metaprobe.records.store import RunStore
+from metaprobe.records.types import Call, Item, Label, Run, Statement
 from metaprobe.training.audit import ENOUGH_FOR_ECE, figures_within
 from metaprobe.training.calibration import Floats, Platt, sigmoid
 from metaprobe.training.checkpoint import Export, write_checkpoint
@@ -91,6 +94,7 @@ FEWEST, FEWEST_OF_A_KIND = 20, 3
 FEWEST_TESTED = 10
 """Answers of a plain draw below which nothing is measured after a recalibration."""
 FOLDS = 5
+Inputs = dict[str, NDArray[np.float32]]
 NOT_AUDITED = "all of them: the order of answers is that of the checkpoint before, audited there"
 
 
@@ -212,25 +216,24 @@ def _write(
     predictor: QualityPredictor,
     rescaled: Mapping[str, Rescaled],
     out: str | Path,
-    X: NDArray[np.float32],
+    inputs: Inputs,
     **fields: Any,
 ) -> Checkpoint:
-    """Writes the predictor with the rescaled heads, whose graph is checked on the features X (n, d).
+    """Writes the predictor with the rescaled heads, whose graph is checked on the inputs of n answers.
 
     `fields`: those of an `Export` that depend on the labels.
     """
     base, maps = predictor.checkpoint, {name: head.platt for name, head in rescaled.items()}
     stored = (MODEL, RAW) if RAW in base.manifest.files else (MODEL,)
     graphs = {name: map_outputs((Path(base.path) / name).read_bytes(), maps) for name in stored}
-    expected = {name: values.ravel().astype(np.float64) for name, values in base.run({INPUT: X}).items()}
+    expected = {name: values.ravel().astype(np.float64) for name, values in base.run(inputs).items()}
     expected |= {name: platt.probability(log_odds_of(expected[name])) for name, platt in maps.items()}
     return write_checkpoint(
         out,
         Export(
-            kind=KIND,
+            kind=base.manifest.kind,
             graph=graphs[MODEL],
-            input_name=INPUT,
-            inputs=X,
+            inputs=inputs,
             expected=expected,
             calibration="platt",
             not_audited=[NOT_AUDITED],
@@ -263,14 +266,8 @@ def _contract(
 
 
 def _check_rescalable(checkpoint: Checkpoint) -> None:
-    """Raises `ContractMismatch` for a checkpoint that is no predictor, and says what to do with a blend."""
-    kind = checkpoint.manifest.kind
-    if kind == BLEND:
-        raise ContractMismatch(
-            f"{checkpoint.path} is a checkpoint of kind {kind!r}; expected {KIND!r}: a blend is calibrated for each "
-            "set of its inputs, so train one on the labelled runs and their hidden states with `metaprobe train blend`"
-        )
-    check_kind(checkpoint.path, kind, KIND)
+    """Raises `ContractMismatch` for a checkpoint that is no predictor."""
+    check_kind(checkpoint.path, checkpoint.manifest.kind, KIND, BLEND)
 
 
 def _known(predictor: QualityPredictor) -> BaseRates | None:
@@ -301,9 +298,24 @@ def adapt_quality(
     """
     require("onnx", "fit")
     with writing.replacing():
-        check_target(out, KIND)
-        runs, predictor = load_runs(labelled), QualityPredictor.load(checkpoint)
+        predictor = QualityPredictor.load(checkpoint)
+        check_target(out, predictor.checkpoint.manifest.kind)
+        runs = load_runs(labelled)
+        if isinstance(predictor, BlendPredictor):
+            runs = _with_states(runs, labelled, predictor)
         return adapt_predictor(predictor, runs, out=out, flags=flags, seed=seed, command=command)
+
+
+def _with_states(runs: Sequence[Run], labelled: Sequence[str | Path], blend: BlendPredictor) -> list[Run]:
+    """Returns the runs whose labelled calls hold the hidden states that their store has and the blend reads."""
+    stores = [StoredStates(RunStore(path), blend) for path in map(Path, labelled) if path.is_dir()]
+
+    def of(call: Call) -> Call:
+        stored = (states.of(call.id) for states in stores)
+        return replace(call, hidden=next((one for one in stored if one is not None), call.hidden))
+
+    wanted = {label.call_id for run in runs for label in run.labels}
+    return [replace(run, calls=tuple(of(call) if call.id in wanted else call for call in run.calls)) for run in runs]
 
 
 def adapt_predictor(
@@ -336,8 +348,8 @@ def adapt_predictor(
             f"checkpoint's heads that are probabilities are {', '.join(heads)}: label at least one of these, as "
             f'"labels": {{"{heads[0] if heads else "correct"}": 1}}'
         )
-    decided = isinstance(predictor, DecisionPredictor)
-    tables = {name: answer_table(runs, target=name, bare=decided) for name in targets}
+    decided, blended = isinstance(predictor, DecisionPredictor), isinstance(predictor, BlendPredictor)
+    tables = {name: answer_table(runs, target=name, bare=decided or blended) for name in targets}
     gathered = {name: without_copies(evidence) for name, evidence in evidence_of(runs, tables).items()}
     if decided:
         gathered = {name: read_decisions(evidence, predictor.schema.names) for name, evidence in gathered.items()}
@@ -345,8 +357,7 @@ def adapt_predictor(
     adapted: dict[str, Rescaled] = {}
     for name, evidence in gathered.items():
         table = evidence.table
-        X = _features(predictor, evidence)
-        before = log_odds_of(predictor.checkpoint.run({INPUT: X})[name].ravel())
+        before = log_odds_of(predictor.checkpoint.run(_inputs(predictor, evidence, runs))[name].ravel())
         adapted[name] = rescale(name, table, runs_of(table), before, known, seed=seed)
         if adapted[name].scale <= LEAST_SCALE:
             warnings.warn(f"{name}: {NO_ORDER}", stacklevel=2)
@@ -369,8 +380,8 @@ def adapt_predictor(
         predictor,
         adapted,
         out,
-        _features(predictor, gathered[shown]),
-        title=f"Quality predictor: {_names(predictor)}, adapted",
+        _inputs(predictor, gathered[shown], runs),
+        title=f"{_titled(predictor)}, adapted",
         summary=(
             f"Checkpoint {predictor.checkpoint.digest[:16]} with the base rates and the scale of "
             f"{len(gathered[shown].table)} labelled answers; the order of answers of one run is as before."
@@ -387,11 +398,24 @@ def adapt_predictor(
     )
 
 
-def _features(predictor: QualityPredictor, evidence: Evidence) -> NDArray[np.float32]:
-    """Returns what the predictor reads of the answers, (n, d)."""
+def _inputs(predictor: QualityPredictor, evidence: Evidence, runs: Sequence[Run]) -> Inputs:
+    """Returns what the predictor's graph reads of the answers, input -> (n, d).
+
+    Raises `RecordError` for an answer whose hidden states are not those that a blend reads.
+    """
     if isinstance(predictor, DecisionPredictor):
-        return evidence.features
-    return features(predictor.schema, list(evidence.table.logprobs))
+        return {INPUT: evidence.features}
+    if not isinstance(predictor, BlendPredictor):
+        return {INPUT: features(predictor.schema, list(evidence.table.logprobs))}
+    calls = {call.id: (run, call) for run in runs for call in run.calls}
+    rows = []
+    for call_id in evidence.table.call_ids.tolist():
+        run, call = calls[call_id]
+        try:
+            rows.append(predictor.inputs(call, **{name: run.stated_of(call, name) for name in STATED}))
+        except InvalidResponse as error:
+            raise RecordError(f"call {call_id}: {error}") from error
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
 def adapt_responses(
@@ -431,6 +455,11 @@ def without_copies(evidence: Evidence) -> Evidence:
     """Returns the evidence with the groups joined whose answers agree token by token: these are copies."""
     table, note = join_copies(evidence.table)
     return replace(evidence, table=table, regrouped="; ".join(filter(None, (evidence.regrouped, note))))
+
+
+def _titled(predictor: QualityPredictor) -> str:
+    kind = "Blend" if isinstance(predictor, BlendPredictor) else "Quality predictor"
+    return f"{kind}: {_names(predictor)}"
 
 
 def _names(predictor: QualityPredictor) -> str:
@@ -515,7 +544,7 @@ def recalibrate_quality(
     if Path(out).resolve() == Path(base.path).resolve():
         raise CheckpointExists(f"{out} is the checkpoint itself, which may be in service; give another path")
     with writing.replacing():
-        check_target(out, KIND)
+        check_target(out, base.manifest.kind)
         head = fit_again(predictor, labelled, seed=seed)
         stored = flags_again(base.manifest, head, labelled.propensity, flags, seed=seed)
         # Where a label does not say when its answer was, it may be any that came until now.
@@ -529,7 +558,7 @@ def recalibrate_quality(
             {head.name: head},
             out,
             _golden_inputs(base),
-            title=f"Quality predictor: {_names(predictor)}, recalibrated",
+            title=f"{_titled(predictor)}, recalibrated",
             summary=(
                 f"Checkpoint {base.digest[:16]}, recalibrated by {len(labelled)} labelled answers; the order of "
                 "answers of one model is as before."
@@ -550,10 +579,13 @@ def recalibrate_quality(
         )
 
 
-def _golden_inputs(base: Checkpoint) -> NDArray[np.float32]:
+def _golden_inputs(base: Checkpoint) -> Inputs:
     """Returns the golden rows of the checkpoint before: a log has no features, and these answers are real ones."""
-    golden = json.loads((Path(base.path) / GOLDEN).read_text(encoding="utf-8"))["inputs"][INPUT]
-    return np.array(golden["values"], dtype=np.float32).reshape(golden["shape"])  # null is NaN
+    golden = json.loads((Path(base.path) / GOLDEN).read_text(encoding="utf-8"))["inputs"]
+    return {
+        name: np.array(one["values"], dtype=np.float32).reshape(one["shape"])  # null is NaN
+        for name, one in golden.items()
+    }
 
 
 def fit_again(predictor: QualityPredictor, labelled: LabelledScores, *, seed: int = 0) -> Rescaled:
@@ -719,16 +751,18 @@ def label_responses(
             runs.append(Run(**of_run, calls=(Call(id=name, stage="answer"),), decision_answers=answers))
             continue
         parsed = answer_of(parse_response(response))
+        stated = tuple(Statement(name, kind, value) for kind, value in parsed.stated.items())
         call = Call(
             id=name,
             stage="answer",
+            hidden=parsed.hidden,
             model=parsed.model or "",
             logprobs=np.asarray(parsed.logprobs, dtype=np.float32),
             logprobs_mode=parsed.logprobs_mode,
             reader=parsed.reader,
             finish_reason=parsed.finish_reason,
         )
-        runs.append(Run(**of_run, calls=(call,)))
+        runs.append(Run(**of_run, calls=(call,), statements=stated))
     return runs
 
 

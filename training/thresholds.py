@@ -177,7 +177,7 @@ def match_share(probability: NDArray[np.float64], share: float) -> float | None:
     if not 0 < share < 1:
         return None
     values = np.unique(probability)[::-1]
-    reached = (probability[None, :] >= values[:, None]).mean(axis=1)
+    reached = 1 - np.searchsorted(np.sort(probability), values) / len(probability)
     return max(float(values[np.argmin(np.abs(reached - share))]) - ROUNDING, 0.0)
 
 
@@ -188,26 +188,46 @@ RATES = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
 
 def share_below(seen: Floats, scores: Floats) -> Floats:
-    """Returns for each of the scores (n,) the share of the scores `seen` (m,) that are lower; equal ones count half."""
-    ordered = np.sort(seen)
+    """Returns the place of each of the scores (n,) among the scores `seen` (m,), from 0 to 1: the share that is lower.
+
+    Scores between the same two of `seen` are spread over that gap in their own order, so that a share of them can be
+    flagged; equal scores have the same place.
+    """
+    ordered, own = np.sort(seen), np.sort(scores)
     below, upto = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
-    shares: Floats = (below + upto) / (2 * len(ordered))
+    bounds = np.concatenate([[-np.inf], ordered, [np.inf]])
+    start = np.searchsorted(own, bounds[below], "right")
+    mates = np.maximum(np.searchsorted(own, bounds[below + 1], "left") - start, 1)
+    lower, upper = (np.searchsorted(own, scores, side) - start for side in ("left", "right"))
+    within = np.where(below == upto, (lower + upper) / (2 * mates), 0.5)
+    shares: Floats = ((below + upto) / 2 + within) / (len(ordered) + 1)
     return shares
+
+
+def lowest(places: Floats, share: float) -> NDArray[np.bool_]:
+    """Returns which answers (n,) have the lowest places: about this share of them, for equal ones stay together.
+
+    A place is counted within a fold. Where one fold holds most of the wrong answers, more of its answers than of the
+    others lie low, and `places < share` would be more than the share.
+    """
+    cut = match_share(places, 1 - share)
+    result: NDArray[np.bool_] = np.full(len(places), share >= 1) if cut is None else places < cut
+    return result
 
 
 def flag_points(table: AnswerTable, places: Floats, exported: Floats, *, seed: int = 0) -> tuple[FlagPoint, ...]:
     """Returns for each of `RATES` the exported model's threshold, and what flagging as many catches and costs.
 
-    `places` (n,): where a held-out answer lies among those that its fold was calibrated on (`share_below`), by which it
-    is flagged. `exported`: probabilities of the exported model, among which the thresholds lie. No label plays a part
-    in a threshold. `table` holds right and wrong answers.
+    `places` (n,): where a held-out answer lies among those that its fold was calibrated on (`share_below`); those of
+    the lowest places are flagged. `exported`: probabilities of the exported model, among which the thresholds lie. No
+    label plays a part in a threshold. `table` holds right and wrong answers.
     """
     weights = cluster_weights(table.groups.tolist(), seed=seed)
     points = []
     for rate in RATES:
         threshold = match_share(exported, 1 - rate)
         if threshold is not None:
-            _, caught, cost = _shares(places < rate, table, weights)
+            _, caught, cost = _shares(lowest(places, rate), table, weights)
             points.append(FlagPoint(rate, threshold, caught, cost))
     return tuple(points)
 
@@ -377,10 +397,9 @@ class ScoredAnswers:
         return cls(table, rows, scores, calibrator, exported, held_out, places)
 
     def flagged(self, threshold: float) -> NDArray[np.bool_]:
-        """Returns which held-out answers are flagged (n,), where each fold flags the share that this threshold of the
-        exported model flags."""
-        result: NDArray[np.bool_] = self.places < float((self.exported < threshold).mean())
-        return result
+        """Returns which held-out answers are flagged (n,): as large a share as this threshold of the exported model
+        flags."""
+        return lowest(self.places, float((self.exported < threshold).mean()))
 
     @property
     def expected_wrong(self) -> float:

@@ -27,7 +27,8 @@ from metaprobe.serving.http.decisions import DecisionDesk
 from metaprobe.serving.http.judges import load_judges
 from metaprobe.serving.http.metrics import Metrics
 from metaprobe.serving.http.settings import Settings
-from research.blocks import markdown, write
+from metaprobe.training.ladder import SURE
+from research.blocks import markdown, older_ladder, write
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "docs" / "measured" / "served_decisions.json"
@@ -41,6 +42,8 @@ FIGURES = (
 )
 """Figure of the checkpoint, and what the page calls it: a rater is a run here, with a base rate of its own."""
 REQUESTS, WORDS = 200, 200
+MOST_NAMED = 4
+"""Numbers that a predictor may read and have them named in the table."""
 QUESTIONS = (1, 400)
 
 
@@ -87,6 +90,7 @@ def learned_command(data: Path) -> None:
         figures[name] = {
             "n": manifest.training.n,
             "texts": manifest.training.groups,
+            "sure": SURE,
             "read": list(manifest.contract["features"]),
             **{key: _packed(manifest.metrics[key]) for key, _ in FIGURES if key in manifest.metrics},
         }
@@ -150,9 +154,10 @@ def page_command() -> None:
     rows = []
     for name, of in figures["learned"].items():
         cells = ["{:.3f} [{:.3f}, {:.3f}]".format(*of[key]) if key in of else "-" for key, _ in FIGURES]
-        rows.append([name, f"{of['n']} ({of['texts']})", ", ".join(of["read"][:4]), *cells])
+        read = of["read"] if len(of["read"]) <= MOST_NAMED else [f"{len(of['read'])} numbers"]
+        rows.append([name, f"{of['n']} ({of['texts']})", ", ".join(read), *cells])
     head = ["talks", "ratings (texts)", "reads", *(name for _, name in FIGURES)]
-    write(PAGE, "learned", [*markdown(head, rows), ""])
+    write(PAGE, "learned", [*markdown(head, rows), "", *older_ladder(figures["learned"])])
     speed = figures["speed"]
     timed = [
         f"{count} question{'s' * (count > 1)} {of['p50_ms']} ms (median; p99 {of['p99_ms']}) and {of['runs']:g} run"

@@ -19,8 +19,9 @@ from metaprobe.eval.compare import BEST_BASELINE
 from metaprobe.eval.controls import STATED
 from metaprobe.eval.metrics.calibration import DEFAULT_BINS
 from metaprobe.eval.results import CONTROL_FAMILIES
+from metaprobe.training.ladder import SURE
 from metaprobe.training.methods import AFTER, BEFORE, BLEND, LADDER, MEAN_LOGPROB
-from research.blocks import Row, markdown, spread, write
+from research.blocks import Row, markdown, older_ladder, spread, write
 
 LEARNED = (LADDER, BEFORE, AFTER, BLEND)
 ROOT = Path(__file__).parent.parent.parent
@@ -45,6 +46,7 @@ def main() -> None:
 def keep_command(report: Path, which: str, processor_s: tuple[float, float] | None) -> None:
     """Keep the tables in the folder REPORT."""
     figures: dict[str, Any] = {name: read(report / "tables" / f"{name}.csv") for name in TABLES}
+    figures["sure"] = SURE
     figures["about"] = {row["key"]: row["value"] for row in read(report / "tables" / "provenance.csv")}
     if processor_s:
         figures["processor_s"] = {"a run": processor_s[0], "train and report": processor_s[1]}
@@ -59,7 +61,8 @@ def page_command() -> None:
     figures = kept["default"]
     about, seconds = figures["about"], figures["processor_s"]
     write(PAGE, "answer", [answer(figures), ""])
-    write(PAGE, "same", [*same(figures, kept["all"]), "", *time_taken(seconds), ""])
+    older = older_ladder({"`make demo`": figures, "the column of all questions": kept["all"]})
+    write(PAGE, "same", [*same(figures, kept["all"]), "", *older, *time_taken(seconds), ""])
     write(PAGE, "methods", [*in_short(figures["methods"]), ""])
     write(PAGE, "demo-results", in_full(figures, about))
 

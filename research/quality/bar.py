@@ -30,27 +30,25 @@ from numpy.typing import NDArray
 from metaprobe.eval.metrics.bootstrap import cluster_weights, paired_difference
 from metaprobe.eval.metrics.discrimination import auroc
 from metaprobe.eval.metrics.stratified import StratifiedAuroc
-from metaprobe.probes.features import features, schema
-from metaprobe.records.extras import require
 from metaprobe.records.store import RunStore
 from metaprobe.training import ladder as ladders
+from metaprobe.training.calibration import fit_platt
 from metaprobe.training.evidence import Evidence, runs_of
-from metaprobe.training.folds import final_roles
-from metaprobe.training.heads import fit_probability
-from metaprobe.training.methods import USUAL_LADDER
+from metaprobe.training.ladder import Bar
+from metaprobe.training.methods import LADDER, LogprobLadder
 from metaprobe.training.study import crossfit
 from research.blocks import markdown, write
 from research.debates.measure import TARGETS, arguments_of
 from research.quality.equal_terms import (
     ALLOWED,
     DRAWS,
-    NEW,
     PAGE,
     RESAMPLES,
     ROOT,
     SIZES,
     WORLDS,
     best_of,
+    draws_of,
     free_scores,
     packed,
     shown,
@@ -61,17 +59,16 @@ from research.quality.methods import seen_as
 
 FIGURES = ROOT / "docs" / "measured" / "bar.json"
 FREE_ALONE, TODAY = "free number alone", "99 %"
-RULES: Mapping[str, tuple[float, float]] = {
-    FREE_ALONE: (1.0, 1.0),
-    TODAY: (0.99, 0.99),
-    "95 %": (0.95, 0.95),
-    "84 %": (0.84, 0.84),
-    "50 %": (0.5, 0.5),
-    "95 %, trees 99 %": (0.95, 0.99),
-    "84 %, trees 99 %": (0.84, 0.99),
-    "50 %, trees 99 %": (0.5, 0.99),
+RULES: Mapping[str, Bar] = {
+    FREE_ALONE: Bar(1.0, 1.0),
+    TODAY: Bar(0.99, 0.99),
+    "95 %": Bar(0.95, 0.95),
+    "84 %": Bar(0.84, 0.84),
+    "50 %": Bar(0.5, 0.5),
+    "95 %, trees 99 %": Bar(0.95, 0.99),
+    "84 %, trees 99 %": Bar(0.84, 0.99),
+    "50 %, trees 99 %": Bar(0.5, 0.99),
 }
-"""Rule -> one-sided confidence of a linear step and of trees."""
 DEBATES = ("asap-debate-scaffold", "asap-debate")
 FLAG = "not critical, program"
 WHERE = ("pooled", "within runs")
@@ -80,16 +77,9 @@ Figures = dict[str, Any]
 
 
 @contextmanager
-def ruled(rule: str, kept: dict[Any, Any]) -> Iterator[None]:
-    """Lets the ladder climb by this rule. Trees that another rule has fitted on the same rows are taken from `kept`."""
-    linear, trees = RULES[rule]
-
-    def pays(self: Any, name: str, gain: float, se: float, clusters: int) -> bool:
-        sure = trees if name == ladders.WITH_TREES else linear
-        quantile = require("scipy.special", "fit").stdtrit
-        taken = bool(clusters > 1 and sure < 1 and gain > quantile(clusters - 1, sure) * se)
-        self.steps.append(ladders.Step(name, self.linear, gain, se, taken))
-        return taken
+def trees_once() -> Iterator[None]:
+    """Keeps fitted trees: another rule's, of the same rows, are not fitted again."""
+    kept: dict[Any, Any] = {}
 
     def once(fit: Callable[..., Any]) -> Callable[..., Any]:
         def fitted(*args: Any, start: Floats, **more: Any) -> Any:
@@ -103,7 +93,6 @@ def ruled(rule: str, kept: dict[Any, Any]) -> Iterator[None]:
         return fitted
 
     with (
-        mock.patch.object(ladders._Climb, "_pays", pays),
         mock.patch.object(ladders, "fit_trees", once(ladders.fit_trees)),
         mock.patch.object(ladders, "refit_trees", once(ladders.refit_trees)),
     ):
@@ -156,21 +145,18 @@ def measured(evidence: Evidence) -> Figures:
     """Returns log loss and AUROC of each rule on the answers of a data set, and its gain over the best free number."""
     evidence = seen_as(evidence, "full+terms")
     table = evidence.table
-    kept: dict[Any, Any] = {}
     weights = cluster_weights(table.groups.tolist(), RESAMPLES)
     runs = np.unique(runs_of(table), return_inverse=True)[1]
     numbers = free_scores(list(table.logprobs))
-    fits = {}
-    for rule in RULES:
-        with ruled(rule, kept):
-            fits[rule] = crossfit(evidence, [USUAL_LADDER])
+    with trees_once():
+        fits = {rule: crossfit(evidence, [LogprobLadder(bar=bar)]) for rule, bar in RULES.items()}
     fold = fold_of(fits[TODAY].roles, len(table))
     places = {"pooled": StratifiedAuroc(fold)}
     if runs.max():
         places["within runs"] = StratifiedAuroc(runs * (fold.max() + 1) + fold)
     figures: Figures = {"n": len(table), "groups": len(np.unique(table.groups)), "rules": {}}
     for rule, fit in fits.items():
-        judged = fit[USUAL_LADDER.name]
+        judged = fit[LADDER]
         row: Figures = {"log_loss": round(float(log_losses(table.y, judged.probability).mean()), 5)}
         for where, metric in places.items():
             _, best = best_of(table.y, numbers, metric)
@@ -178,7 +164,7 @@ def measured(evidence: Evidence) -> Figures:
                 "auroc": round(float(np.asarray(metric(table.y, judged.ranking))), 4),
                 "gain": packed(paired_difference(metric, table.y, judged.ranking, best, weights)),
                 "over_today": packed(
-                    paired_difference(metric, table.y, judged.ranking, fits[TODAY][USUAL_LADDER.name].ranking, weights)
+                    paired_difference(metric, table.y, judged.ranking, fits[TODAY][LADDER].ranking, weights)
                 ),
             }
         figures["rules"][rule] = row
@@ -188,23 +174,15 @@ def measured(evidence: Evidence) -> Figures:
 def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> Figures:
     """Returns the same of a planted world: means over draws, of an exported head on new answers."""
     figures: Figures = {"n": size, "rules": {rule: {"log_loss": [], "auroc": [], "gain": []} for rule in RULES}}
-    for seed in range(DRAWS):
-        rng = np.random.default_rng(seed)
-        kept: dict[Any, Any] = {}
-        (known, y), (many, labels), (new, truth) = draw(rng, size), draw(rng, NEW), draw(rng, NEW)
-        wide = schema("full+terms" if size >= 2 * ladders.FEWEST_FOR_TREES else "terms")
-        X, unseen = (features(wide, [-x.astype(np.float32) for x in some]) for some in (known, new))
-        groups, runs = np.arange(size).astype(str), np.full(size, "one")
-        roles = final_roles(groups.tolist(), y)
-        name, _ = best_of(labels, free_scores([-x for x in many]), auroc)
-        best = free_scores([-x for x in new])[name.removesuffix(ladders.REVERSED)]
-        best = -best if name.endswith(ladders.REVERSED) else best
-        for rule, row in figures["rules"].items():
-            with ruled(rule, kept):
-                head = fit_probability(X, y, groups, runs, roles, names=wide.names, seed=seed)
-            row["log_loss"].append(float(log_losses(truth, head.value(unseen)).mean()))
-            row["auroc"].append(float(auroc(truth, head.scorer.score(unseen))))
-            row["gain"].append(row["auroc"][-1] - float(auroc(truth, best)))
+    for of in draws_of(draw, size):
+        with trees_once():
+            climbed = {rule: of.climbed(bar) for rule, bar in RULES.items()}
+        for rule, (ladder, roles) in climbed.items():
+            rows, scores, row = roles.calibration, ladder.score(of.new), figures["rules"][rule]
+            platt = fit_platt(ladder.score(of.X[rows]), of.y[rows], rising=True)
+            row["log_loss"].append(float(log_losses(of.truth, platt.probability(scores)).mean()))
+            row["auroc"].append(float(auroc(of.truth, scores)))
+            row["gain"].append(row["auroc"][-1] - float(auroc(of.truth, of.best_scores)))
     for rule, row in figures["rules"].items():
         gain, error = np.mean(row["gain"]), np.std(row["gain"], ddof=1) / np.sqrt(DRAWS)
         figures["rules"][rule] = {

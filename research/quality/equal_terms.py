@@ -14,6 +14,7 @@ both are judged on new ones; the interval is over draws.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ from metaprobe.probes.features import features, schema
 from metaprobe.probes.terms import FREE, TERMS
 from metaprobe.training.calibration import sigmoid
 from metaprobe.training.evidence import load_evidence, runs_of
-from metaprobe.training.folds import final_roles
-from metaprobe.training.ladder import FEWEST_FOR_TREES, fit_ladder
+from metaprobe.training.folds import Roles, final_roles
+from metaprobe.training.ladder import FEWEST_FOR_TREES, USUAL_BAR, Bar, Ladder, fit_ladder
 from metaprobe.training.methods import USUAL_LADDER
 from metaprobe.training.study import crossfit
 from research.blocks import markdown, write
@@ -187,21 +188,49 @@ WORLDS: Mapping[str, Callable[[np.random.Generator, int], Any]] = {
 """World -> its draw: surprises of n answers, and their labels."""
 
 
-def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> dict[str, Any]:
-    """The predictor, trained on `size` answers, and the best free number on new ones; mean and interval of draws."""
-    rows = []
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """One draw of a planted world: answers to learn from, new ones, and the best free number on these."""
+
+    seed: int
+    X: NDArray[np.float32]
+    y: NDArray[np.int64]
+    names: tuple[str, ...]
+    """Names of the features (d,)."""
+    new: NDArray[np.float32]
+    truth: NDArray[np.int64]
+    """Labels of the new answers."""
+    best: str
+    """Free number that is best on other answers of this world."""
+    best_scores: Floats
+    """The same number of the new answers."""
+
+    def climbed(self, bar: Bar = USUAL_BAR) -> tuple[Ladder, Roles]:
+        """Returns the ladder on these answers, each of a group of its own and all of one run, and their roles."""
+        groups, runs = np.arange(len(self.y)).astype(str), np.full(len(self.y), "one")
+        roles = final_roles(groups.tolist(), self.y)
+        return fit_ladder(self.X, self.y, groups, runs, roles, names=self.names, bar=bar, seed=self.seed), roles
+
+
+def draws_of(draw: Callable[[np.random.Generator, int], Any], size: int) -> Iterator[Drawn]:
+    """Yields `DRAWS` draws of a world with `size` answers to learn from."""
     for seed in range(DRAWS):
         rng = np.random.default_rng(seed)
         (known, y), (many, labels), (new, truth) = draw(rng, size), draw(rng, NEW), draw(rng, NEW)
         wide = schema("full+terms" if size >= 2 * FEWEST_FOR_TREES else "terms")  # trees are not tried on fewer
         X, unseen = (features(wide, [-x.astype(np.float32) for x in some]) for some in (known, new))
-        groups, runs = np.arange(size).astype(str), np.full(size, "one")
-        roles = final_roles(groups.tolist(), y)
-        ladder = fit_ladder(X, y, groups, runs, roles, names=wide.names, seed=seed)
-        score = ladder.score(unseen)
         name, _ = best_of(labels, free_scores([-x for x in many]), auroc)
         best = free_scores([-x for x in new])[name.removesuffix(REVERSED)] * (-1 if name.endswith(REVERSED) else 1)
-        rows.append((float(auroc(truth, score)), float(auroc(truth, best)), name, ladder.reached))
+        yield Drawn(seed, X, y, wide.names, unseen, truth, name, best)
+
+
+def planted(draw: Callable[[np.random.Generator, int], Any], size: int) -> dict[str, Any]:
+    """The predictor, trained on `size` answers, and the best free number on new ones; mean and interval of draws."""
+    rows = []
+    for of in draws_of(draw, size):
+        ladder, _ = of.climbed()
+        ours, theirs = float(auroc(of.truth, ladder.score(of.new))), float(auroc(of.truth, of.best_scores))
+        rows.append((ours, theirs, of.best, ladder.reached))
     ours, theirs = np.array([row[:2] for row in rows]).T
     gain, error = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1) / np.sqrt(DRAWS))
     return {
