@@ -1,15 +1,17 @@
 """Shared by several files: the recorded runs, and answers with planted signals."""
 
+import gc
 import importlib.util
 import os
 import random
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from urllib import request as http
@@ -35,6 +37,9 @@ for name in ("benchmarks", "research"):  # they stand beside the package, and ar
     sys.modules[name] = ModuleType(name)
     sys.modules[name].__path__ = [str(ROOT / name)]
 
+# Every client of HTTP reads a hundred certificates, which takes longer than most requests of the tests: once is enough.
+ssl.create_default_context = cache(ssl.create_default_context)
+
 # A busy machine fails no test, so no example has a deadline. The examples are the same for everybody; `make fuzz` draws
 # anew. Its seed alone decides what is drawn: a database of earlier examples would make two runs of one seed differ.
 # The same examples again find nothing new, so `make test` takes a quarter of those of `make fuzz`.
@@ -53,6 +58,16 @@ FIRST = [
 """The files that take longest, so that the workers end together."""
 FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 """When `make fuzz` starts no further test; the rest is reported as skipped."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keeps the garbage collector from looking at the collected tests again and again: all of them stay to the end."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
