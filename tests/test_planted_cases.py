@@ -31,7 +31,7 @@ def splits_of(table: AnswerTable) -> list[dict[str, np.ndarray]]:
 def judged_by(evidence: Evidence, name: str, score: np.ndarray, *more: Judged) -> CrossFit:
     """Folds in which a method gave these held-out scores, beside the controls that need no fit."""
     free = [method for method in control_methods(evidence) if not method.fitted]
-    fits = crossfit(evidence, free)
+    fits = crossfit(evidence, free, folds=3)
     return dataclasses.replace(fits, methods=(Judged(name, "learned", score, score, 1.0), *fits.methods, *more))
 
 
@@ -77,7 +77,7 @@ def test_a_probe_that_a_regression_on_terms_explains_does_not_beat_it() -> None:
     known = standard[:, TERM_ORDER.index("length")] - standard[:, TERM_ORDER.index("mean")]
     y = (rng.random(900) < 1 / (1 + np.exp(-1.5 * known))).astype(np.int64)
     evidence = dataclasses.replace(evidence, table=dataclasses.replace(evidence.table, y=y))
-    terms_fit = crossfit(evidence, [TermsRegression()]).methods
+    terms_fit = crossfit(evidence, [TermsRegression()], folds=3).methods
     found = findings(evidence, judged_by(evidence, AFTER, known + 0.1 * rng.normal(size=900), *terms_fit))
     failed = {name for name, audit in found.items() if " beats " in name and not audit.passed}
     assert failed == {f"{AFTER} beats {TERMS}"}
