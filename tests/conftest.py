@@ -29,7 +29,10 @@ from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
 from metaprobe.training.evidence import Evidence
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
 from metaprobe.training.states import InMemory
+from metaprobe.training.study import study_of
 
 UP_WITHIN_S = 120
 ROOT = Path(__file__).parent.parent
@@ -51,8 +54,9 @@ FIRST = [
     f"test_{name}.py"
     for name in (
         "production_evening vllm_real adapter every_system real_model "  # slow ones
-        "trained ladder check house text_reader log_spool promote evening blend new_tasks what_is_learned adapt report "
-        "verdicts docs commands adapt_labels confidence_sources panel flagging cli export training demo"
+        "panel_policy panel_next trained verdicts docs check panel ladder flagging promote confidence_sources report "
+        "evening log_spool assist_app adapt doctor log_shared probe_arrays heads house blend training recalibrate "
+        "text_reader what_is_learned written_blocks planted_cases cli commands demo"
     ).split()
 ]
 """The files that take longest, so that the workers end together."""
@@ -178,6 +182,20 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         generator=Generator(model="m", logprobs_mode="raw"),
         fingerprint="f",
     )
+
+
+@pytest.fixture(scope="session")
+def planted(evidence: Evidence, made_once: MadeOnce) -> dict[str, Path]:
+    """A predictor and probes before and after the answer, trained on `evidence` once a run."""
+
+    def train(folder: Path) -> None:
+        found = study_of(evidence, folds=2)
+        write_quality(folder / "quality", {"correct": found}, command="a test")
+        for when in ("before", "after"):
+            write_hidden(folder / when, found, when=when, target="correct", command="a test")
+
+    folder = made_once("planted", train)
+    return {name: folder / name for name in ("quality", "before", "after")}
 
 
 @pytest.fixture(scope="session")
