@@ -54,21 +54,6 @@ def twice(table: AnswerTable, *, flipped: float = 0.0, seed: int = 0) -> AnswerT
 # Only a free number is informative
 
 
-def test_where_only_the_mean_is_informative_it_is_named_and_nothing_is_gained() -> None:
-    evidence = made_up(400)
-    mean = np.array([values.mean() for values in evidence.table.logprobs], dtype=np.float64)
-    score = mean + 0.1 * mean.std() * np.random.default_rng(0).normal(size=len(mean))
-    found = findings(evidence, judged_by(evidence, AFTER, score))
-    assert found[f"{AFTER} is above chance"].passed
-    lost = found[f"{AFTER} beats mean log-probability"]
-    assert (lost.passed, lost.severity) == (False, "weak")
-    controls = {name for name in found if " beats " in name}
-    for free in ("mean", "minimum", "total", "first"):
-        assert f"{AFTER} beats {free} log-probability" in controls
-    assert f"{AFTER} beats scaled log-probability" in controls
-    assert f"{AFTER} beats length" in controls
-
-
 def test_a_probe_that_a_regression_on_terms_explains_does_not_beat_it() -> None:
     """Rightness falls with the surprise and rises with the length: no single free number knows both, their terms do."""
     evidence, rng = made_up(900), np.random.default_rng(1)
