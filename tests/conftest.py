@@ -1,15 +1,17 @@
 """Shared by several files: the recorded runs, and answers with planted signals."""
 
+import gc
 import importlib.util
 import os
 import random
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from urllib import request as http
@@ -27,13 +29,19 @@ from metaprobe.llms.weights import DEFAULT_MODEL, embedded_file
 from metaprobe.probes.features import features, schema
 from metaprobe.records.activations import Activations
 from metaprobe.training.evidence import Evidence
+from metaprobe.training.recipes.hidden import write_hidden
+from metaprobe.training.recipes.quality import write_quality
 from metaprobe.training.states import InMemory
+from metaprobe.training.study import study_of
 
 UP_WITHIN_S = 120
 ROOT = Path(__file__).parent.parent
 for name in ("benchmarks", "research"):  # they stand beside the package, and are not installed with it
     sys.modules[name] = ModuleType(name)
     sys.modules[name].__path__ = [str(ROOT / name)]
+
+# Every client of HTTP reads a hundred certificates, which takes longer than most requests of the tests: once is enough.
+ssl.create_default_context = cache(ssl.create_default_context)
 
 # A busy machine fails no test, so no example has a deadline. The examples are the same for everybody; `make fuzz` draws
 # anew. Its seed alone decides what is drawn: a database of earlier examples would make two runs of one seed differ.
@@ -46,13 +54,24 @@ FIRST = [
     f"test_{name}.py"
     for name in (
         "production_evening vllm_real adapter every_system real_model "  # slow ones
-        "trained ladder check house text_reader log_spool promote evening blend new_tasks what_is_learned adapt report "
-        "verdicts docs commands adapt_labels confidence_sources panel flagging cli export training demo"
+        "panel_policy panel_next trained verdicts docs check panel ladder flagging promote confidence_sources report "
+        "evening log_spool assist_app adapt doctor log_shared probe_arrays heads house blend training recalibrate "
+        "text_reader what_is_learned written_blocks planted_cases cli commands demo"
     ).split()
 ]
 """The files that take longest, so that the workers end together."""
 FUZZ_UNTIL = time.monotonic() + float(os.environ.get("FUZZ_S", "inf"))
 """When `make fuzz` starts no further test; the rest is reported as skipped."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keeps the garbage collector from looking at the collected tests again and again: all of them stay to the end."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -163,6 +182,20 @@ def made_up(n: int = 600, *, signal: float = 1.5, seed: int = 0) -> Evidence:
         generator=Generator(model="m", logprobs_mode="raw"),
         fingerprint="f",
     )
+
+
+@pytest.fixture(scope="session")
+def planted(evidence: Evidence, made_once: MadeOnce) -> dict[str, Path]:
+    """A predictor and probes before and after the answer, trained on `evidence` once a run."""
+
+    def train(folder: Path) -> None:
+        found = study_of(evidence, folds=2)
+        write_quality(folder / "quality", {"correct": found}, command="a test")
+        for when in ("before", "after"):
+            write_hidden(folder / when, found, when=when, target="correct", command="a test")
+
+    folder = made_once("planted", train)
+    return {name: folder / name for name in ("quality", "before", "after")}
 
 
 @pytest.fixture(scope="session")

@@ -86,6 +86,7 @@ def upstream(fault: Fault | None = None) -> Iterator[tuple[str, list[Body]]]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each answer waits 40 ms for the acknowledgement of its head
 
         def do_GET(self) -> None:
             self._send({})

@@ -33,12 +33,6 @@ def script(attacks=(), *, unreadable=(), grade="Level: 1\nFeedback: well done", 
     return ScriptedLLM({"argue": said, "reflect": said, "attack": attack, "answer": grade, "contest": f"<C> {contest}"})
 
 
-def pairs(llm):
-    """The pairs asked, in order."""
-    asked = [request for request in llm.asked if request.stage == "attack"]
-    return ["".join(re.findall(r"<(\w)>", request.messages[-1].content)) for request in asked]
-
-
 def solved(run, number):
     """Returns the solver's note on the teacher's first or second answer."""
     (answer,) = [call for call in run.calls if call.stage == "answer" and call.round == number]
@@ -48,18 +42,6 @@ def solved(run, number):
 def shown(llm, number):
     """The arguments that the teacher read."""
     return "".join(re.findall(r"<(\w)>", llm.prompts_of("answer")[number]))
-
-
-def test_every_ordered_pair_is_asked_once_and_only_pairs_with_the_contest_are_new():
-    llm = script()
-    run = run_once(SYSTEM, ITEM, llm)
-    asked = pairs(llm)
-    assert set(asked[:12]) == {i + k for i in "ABab" for k in "ABab" if i != k}
-    assert set(asked[12:]) == {pair for other in "ABab" for pair in ("C" + other, other + "C")}
-    assert len(asked) == 20
-    by_id = {call.id: call for call in run.calls}
-    attackers = [by_id[call.parent] for call in run.calls if call.stage == "attack"]
-    assert [re.findall(r"<(\w)>", call.text)[0] for call in attackers] == [pair[0] for pair in asked]
 
 
 def test_a_contest_can_overthrow_what_stood_and_bring_back_what_was_defeated():
@@ -88,16 +70,6 @@ def test_two_camps_are_two_positions_unless_grounded(variant, extensions, read):
     prompt = llm.prompts_of("answer")[0]
     assert ("Position 2:" in prompt) == (variant != "grounded")
     assert ("No argument stands" in prompt) == (variant == "grounded")
-
-
-def test_different_levels_attack_each_other_where_no_question_is_asked():
-    llm = script()  # the kind assistant gives level 2, the strict one 0, and the contest asks for 2
-    run = run_once(SYSTEM, ITEM, llm, variant="levels")
-    assert not pairs(llm)
-    assert solved(run, 0) == {"arguments": 4, "attacks": 8, "extensions": 2, "extension_size": 2, "standing": 4}
-    assert solved(run, 1)["attacks"] == 12
-    assert solved(run, 1)["contest_stands"] == 1
-    assert "Position 1:\nArgument 1 (Sarah): <A>" in llm.prompts_of("answer")[1]
 
 
 def test_without_a_stable_extension_the_teacher_reads_everything():

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -93,16 +92,6 @@ def test_other_types_than_float32_round_trip(tmp_path):
 def test_inputs_that_do_not_fit_are_refused_with_what_was_expected(folder, inputs, message):
     with pytest.raises(ContractMismatch, match=message):
         load_checkpoint(folder).run(inputs)
-
-
-def test_threads_sharing_a_checkpoint_get_the_answers_of_one(folder):
-    checkpoint = load_checkpoint(folder)
-    batches = [rows(n) * n for n in range(1, 65)]
-    alone = [checkpoint.run({"features": x})["score"] for x in batches]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda x: checkpoint.run({"features": x})["score"], batches * 4))
-    for one, many in zip(alone * 4, together, strict=True):
-        np.testing.assert_array_equal(one, many)
 
 
 # Saving

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from answering_server import wait_for
 from cached_calls import same
 from click.testing import CliRunner
@@ -93,6 +94,7 @@ def collect(port: int, out: Path) -> list[Run]:
     return [replace(run, calls=tuple(replace(call, latency_ms=0) for call in run.calls)) for run in runs]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_costs_no_run_and_changes_none(tmp_path: Path) -> None:
     with servers(1) as [(port, _)]:
         expected = collect(port, tmp_path / "one")

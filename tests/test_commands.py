@@ -4,10 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
-from docs_worlds import WORLDS
 
 from metaprobe.cli import main
 
@@ -65,29 +63,22 @@ def test_a_store_in_a_checkpoints_place_and_the_reverse_are_named(tmp_path: Path
     assert "--sha256 is for checkpoints" in run("inspect", STORE, "--sha256", "0" * 64).output
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("loop")
-    WORLDS["route"](folder)
-    return folder
-
-
 BAD = (
     '{"id": "b", "agents": []}',
     "not JSON at all",
-    '{"id": "d", "agents": {"drafter": {"confidence": "high"}}}',
-    '{"id": "e", "agent": {"drafter": {"confidence": 0.5}}}',
+    '{"id": "d", "agents": {"alpha": {"confidence": "high"}}}',
+    '{"id": "e", "agent": {"alpha": {"confidence": 0.5}}}',
     '{"messages": [], "response": {}}',
-    '{"id": "g", "candidates": "drafter"}',
+    '{"id": "g", "candidates": "alpha"}',
     "[]",
 )
 
 
-def test_route_refuses_lines_that_it_cannot_read_and_decides_the_others(world: Path, tmp_path: Path) -> None:
+def test_route_refuses_lines_that_it_cannot_read_and_decides_the_others(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
-    good = '{"id": "a", "question": "What is 2 times 2?", "agents": {"drafter": {"answer": "4", "confidence": 0.6}}}'
+    good = '{"id": "a", "question": "What is 2 times 2?", "agents": {"alpha": {"answer": "4", "confidence": 0.6}}}'
     lines.write_text("\n".join([good, *BAD, "", "{}", good.replace('"a"', '"z"')]) + "\n")
-    done = run("route", world / "out" / "router", lines)
+    done = run("route", "bundled:router", lines)
     assert done.exit_code == 1
     out = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["line"] for line in out] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]
@@ -100,7 +91,7 @@ def test_route_refuses_lines_that_it_cannot_read_and_decides_the_others(world: P
         (
             '"agents" is []; expected an object',
             "not JSON",
-            '"agents.drafter.confidence" is "high"; expected a number',
+            '"agents.alpha.confidence" is "high"; expected a number',
             "unknown key 'agent'; did you mean 'agents'?",
             "the keys are ['messages', 'response']; expected some of id, question",
             '"candidates" is not a list of names',
@@ -112,13 +103,13 @@ def test_route_refuses_lines_that_it_cannot_read_and_decides_the_others(world: P
         assert reason.count(str(lines)) == 1
 
 
-def test_route_of_good_lines_says_nothing_and_of_none_fails(world: Path, tmp_path: Path) -> None:
+def test_route_of_good_lines_says_nothing_and_of_none_fails(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     lines.write_text('{"id": "a", "own": 1}\n{"question": "What is 2 times 2?"}\n')
-    done = run("route", world / "out" / "router", lines)
+    done = run("route", "bundled:router", lines)
     assert (done.exit_code, done.stderr, len(done.stdout.splitlines())) == (0, "", 2)
     lines.write_text("\n")
-    done = run("route", world / "out" / "router", lines)
+    done = run("route", "bundled:router", lines)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "holds no lines to decide" in done.stderr
 

@@ -91,12 +91,12 @@ def test_order_and_scale_of_controls_change_nothing_and_p_is_holm_corrected(seed
 
 def test_a_comparison_and_the_audits_hold_a_method_against_the_same_controls() -> None:
     """Long answers are the right ones, some were asked for P(true), and a run is a task: every kind of control."""
-    made, rng = made_up(300), np.random.default_rng(0)
+    made, rng = made_up(200), np.random.default_rng(0)
     table = dataclasses.replace(
         made.table,
         tasks=np.array(["easy", "hard"])[np.unique(made.table.groups, return_inverse=True)[1] % 2],
-        p_true=np.where(rng.random(300) < 0.2, np.nan, rng.random(300)),
-        y=(made.table.tokens + rng.normal(0, 8, 300) > 20).astype(np.int64),
+        p_true=np.where(rng.random(200) < 0.2, np.nan, rng.random(200)),
+        y=(made.table.tokens + rng.normal(0, 8, 200) > 20).astype(np.int64),
     )
     evidence = dataclasses.replace(made, table=table)
     mine = GivenScore("mine", "own", lambda table: -np.log(table.tokens) + 0.0)

@@ -1,6 +1,7 @@
 """The demo's training, on the recorded runs: every checkpoint loads and is used by the class meant for it."""
 
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -135,13 +136,13 @@ def test_one_store_named_twice_is_refused(recorded_runs: Path) -> None:
 
 
 def test_a_lost_file_of_hidden_states_is_told_and_not_passed_over(recorded_runs: Path, tmp_path: Path) -> None:
-    runs = list(RunStore(recorded_runs).runs(hidden=True))
-    for part in (runs[:150], runs[150:]):
+    runs = list(islice(RunStore(recorded_runs).runs(hidden=True), 120))
+    for part in (runs[:60], runs[60:]):
         RunStore(tmp_path).append(part)
     next(tmp_path.glob("*.safetensors")).unlink()
     found = study([tmp_path], folds=2)
-    assert 0 < found.evidence.without_hidden < 300
-    with pytest.raises(RecordError, match=f"{found.evidence.without_hidden} of 300 labelled answers have no hidden"):
+    assert 0 < found.evidence.without_hidden < 120
+    with pytest.raises(RecordError, match=f"{found.evidence.without_hidden} of 120 labelled answers have no hidden"):
         write_hidden(tmp_path / "x", found, when="after", target="correct", command="")
     with pytest.raises(RecordError, match="no call of stage nope by agent any; stages found: answer, confidence"):
         load_evidence([tmp_path], stage="nope")

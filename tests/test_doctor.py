@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from doctored_server import Body, Fault, chunks, joined, upstream
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.cli import main
@@ -504,7 +504,6 @@ def sound_interview() -> Interview:
         return asyncio.run(Interviewer(url, "m").ask_all())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_comes_there_are_findings(sound_interview: Interview, data: st.DataObject) -> None:
     replies = dict(sound_interview.replies)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from conftest import made_up
 
 from metaprobe.checkpoints import ContractMismatch, describe, load_checkpoint
 from metaprobe.probes.hidden import ConfidenceProbe
@@ -17,35 +18,14 @@ from metaprobe.training.evidence import Evidence
 from metaprobe.training.folds import final_roles
 from metaprobe.training.heads import linear_graph
 from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.quality import write_quality
 from metaprobe.training.states import InMemory
-from metaprobe.training.study import Study, crossfit, standard_methods
+from metaprobe.training.study import study_of
 from metaprobe.training.trees import fit_trees
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 HEAVY = {"torch", "transformers", "sklearn", "scipy", "pyarrow", "lightgbm", "onnx", "safetensors"}
-
-
-@pytest.fixture(scope="module")
-def found(evidence: Evidence) -> Study:
-    methods = tuple(standard_methods(evidence))
-    return Study(evidence, methods, crossfit(evidence, methods, folds=2), seed=0)
-
-
-@pytest.fixture(scope="module")
-def quality(found: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("checkpoints") / "quality"
-    write_quality(path, {"correct": found}, command="a test")
-    return path
-
-
-@pytest.fixture(scope="module")
-def confidence(found: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("checkpoints") / "confidence"
-    write_hidden(path, found, when="after", target="correct", command="a test")
-    return path
 
 
 def test_the_linear_graph_is_the_formula_and_imputes_the_mean() -> None:
@@ -66,8 +46,8 @@ def test_the_linear_graph_is_the_formula_and_imputes_the_mean() -> None:
     np.testing.assert_allclose(np.hstack([a, b]), expected, atol=1e-5)
 
 
-def test_the_predictor_ranks_what_it_was_trained_on(quality: Path, evidence: Evidence) -> None:
-    predictor = QualityPredictor.load(quality)
+def test_the_predictor_ranks_what_it_was_trained_on(planted: dict[str, Path], evidence: Evidence) -> None:
+    predictor = QualityPredictor.load(planted["quality"])
     verdicts = predictor.predict_many(list(evidence.table.logprobs))
     scores = np.array([verdict.score for verdict in verdicts])
     assert scores[evidence.table.y == 1].mean() > scores[evidence.table.y == 0].mean() + 0.1
@@ -77,8 +57,8 @@ def test_the_predictor_ranks_what_it_was_trained_on(quality: Path, evidence: Evi
     assert flagged[wrong].mean() > flagged[~wrong].mean() + 0.1
 
 
-def test_the_probe_reads_its_layer_and_refuses_others(confidence: Path, evidence: Evidence) -> None:
-    probe = ConfidenceProbe.load(confidence)
+def test_the_probe_reads_its_layer_and_refuses_others(planted: dict[str, Path], evidence: Evidence) -> None:
+    probe = ConfidenceProbe.load(planted["after"])
     assert isinstance(evidence.states, InMemory)
     activations = evidence.states.activations
     assert (probe.layer, probe.position) == (2, "answer_last")
@@ -94,26 +74,26 @@ def test_the_probe_reads_its_layer_and_refuses_others(confidence: Path, evidence
     with pytest.warns(UserWarning, match="response of another, checkpoint trained on m"):
         probe.confidence(other)
     with pytest.raises(ContractMismatch, match="response of another"):
-        ConfidenceProbe.load(confidence, on_mismatch="refuse").confidence(other)
+        ConfidenceProbe.load(planted["after"], on_mismatch="refuse").confidence(other)
     with pytest.raises(InvalidResponse, match="NaN"):
         probe.probability(np.full((1, 12), np.nan, np.float32))
     with pytest.raises(ContractMismatch, match="expected 'quality'"):
-        QualityPredictor.load(confidence)
+        QualityPredictor.load(planted["after"])
 
 
-def test_a_probe_needs_hidden_states(found: Study, tmp_path: Path) -> None:
-    bare = dataclasses.replace(found, evidence=dataclasses.replace(found.evidence, states=None))
+def test_a_probe_needs_hidden_states(tmp_path: Path) -> None:
+    bare = study_of(dataclasses.replace(made_up(120), states=None), folds=2)
     with pytest.raises(RecordError, match="no hidden states"):
         write_hidden(tmp_path / "x", bare, when="after", target="correct", command="")
 
 
-def test_the_card_and_inspect_tell_figures_with_intervals_and_audits(quality: Path) -> None:
-    card = (quality / "README.md").read_text()
-    shown = describe(load_checkpoint(quality))
+def test_the_card_and_inspect_tell_figures_with_intervals_and_audits(planted: dict[str, Path]) -> None:
+    card = (planted["quality"] / "README.md").read_text()
+    shown = describe(load_checkpoint(planted["quality"]))
     for text in (card, shown):
         assert "auroc" in text
         assert "beats length" in text
-    manifest = load_checkpoint(quality).manifest
+    manifest = load_checkpoint(planted["quality"]).manifest
     assert manifest.metrics["auroc"].low < manifest.metrics["auroc"].estimate < manifest.metrics["auroc"].high
     assert manifest.generator is not None
     assert (manifest.generator.model, manifest.generator.logprobs_mode) == ("m", "raw")

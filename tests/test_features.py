@@ -147,15 +147,6 @@ def test_numbers_at_the_end_of_the_range_give_finite_features():
     assert np.isfinite(known[~np.isnan(known)]).all()
 
 
-def test_threads_read_the_same_length_at_once():
-    from concurrent.futures import ThreadPoolExecutor
-
-    responses = [-np.random.default_rng(i).exponential(1, 30).astype(np.float32) for i in range(300)]
-    with ThreadPoolExecutor(8) as pool:
-        rows = list(pool.map(lambda x: features_one(schema("full"), x), responses))
-    np.testing.assert_array_equal(rows, features(schema("full"), responses))
-
-
 @given(ragged, ragged, ragged, st.sampled_from(PREFIXES))
 def test_prefix_features_never_see_the_future(start, one_future, other_future, name):
     prefix = schema(name)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +22,8 @@ def figures() -> dict[str, Any]:
     return json.loads(hero.MEASURED.read_text(encoding="utf-8"))
 
 
-def drawing(parts: list[str]) -> str:
-    return "\n".join(["<svg xmlns='http://www.w3.org/2000/svg'>", *parts, "</svg>"])
-
-
-def circles(svg: str, style: str) -> list[ET.Element]:
-    found = ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}circle")
-    return [one for one in found if (one.get("class") or "").split()[0] == style]
-
-
 def test_the_first_figure_is_drawn_from_the_kept_figures(figures: dict[str, Any]) -> None:
     assert hero.FIGURE.read_text(encoding="utf-8") == hero.svg(figures, hero.rows_of(headline.read()))
-
-
-def test_a_point_of_the_first_figure_stands_where_its_numbers_say(figures: dict[str, Any]) -> None:
-    x0, y0, width, height = hero.LEFT
-    first, *_ = circles(drawing(hero.reliability(figures["curves"])), "explicit")
-    bin_ = figures["curves"]["stated"]["bins"][0]
-    assert float(first.get("cx") or 0) == pytest.approx(x0 + bin_["mean"] * width, abs=0.06)
-    assert float(first.get("cy") or 0) == pytest.approx(y0 + (1 - bin_["right"][0]) * height, abs=0.06)
-
-
-def test_a_filled_dot_says_that_every_control_is_beaten(figures: dict[str, Any]) -> None:
-    rows = hero.rows_of(headline.read())
-    drawn = circles(drawing(hero.dots(rows)), "learned")
-    assert ["hollow" not in (dot.get("class") or "") for dot in drawn] == [row.stands for row in rows]
-    assert len({row.stands for row in rows}) == 2
 
 
 def test_the_gallery_takes_the_figures_of_a_report_and_nothing_else(tmp_path: Path) -> None:

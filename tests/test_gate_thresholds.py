@@ -194,6 +194,7 @@ def test_a_gate_that_lowers_quality_saves_nothing_at_equal_quality() -> None:
     assert math.isnan(rate.uses[0].saved_full.estimate)
 
 
+@pytest.mark.slow
 def test_held_out_false_alarms_on_recorded_answers_keep_the_promise() -> None:
     store = Path(__file__).parent.parent / "recorded" / "metacog-every-agent"
     evidence = load_evidence([store], stage="answer", agent="alpha", hidden=False)

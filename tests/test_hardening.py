@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tiny import tiny_quality
@@ -30,7 +30,6 @@ from metaprobe.probes.quality import QualityPredictor
 pytestmark = pytest.mark.filterwarnings(
     "ignore::metaprobe.checkpoints.UntrustedCheckpoint", "ignore:.*:RuntimeWarning:numpy"
 )
-few = settings(derandomize=True, max_examples=60)
 MEMORY = 500 << 20
 
 
@@ -74,7 +73,6 @@ def peak():
 # Any bytes
 
 
-@few
 @given(st.data())
 def test_any_edit_of_any_file_is_refused_or_does_no_harm(made, victim, data):
     files = made.files()
@@ -114,7 +112,6 @@ def places(value, path=()):
             yield from places(inner, (*path, i))
 
 
-@few
 @given(st.data())
 @pytest.mark.parametrize("name", ["manifest.json", "golden.json"])
 def test_any_value_in_any_place_of_the_json_files_is_refused_or_does_no_harm(made, victim, name, data):
@@ -209,7 +206,6 @@ def test_a_file_of_nothing_but_empty_messages_is_refused_within_memory(made, fol
 # The predictor on top
 
 
-@few
 @given(st.data())
 def test_a_predictor_of_any_contract_is_refused_or_works(made, victim, data):
     files = made.files()

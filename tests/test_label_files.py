@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from metaprobe.monitoring.label_files import read_label_file
@@ -482,7 +482,6 @@ def meant(kind: str | None, value: object, text: str | None, name: str) -> float
     return float(yes is (name == "correct"))
 
 
-@settings(max_examples=60)
 @given(
     kind=st.sampled_from(["BOOLEAN", "CATEGORICAL", "NUMERIC", "TEXT", "CORRECTION", "", None, "STARS", "boolean"]),
     value=st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.floats(-1, 9), st.sampled_from(["good", "x"])),

@@ -62,6 +62,7 @@ def test_a_thousand_items_against_a_faulty_server_are_all_done_or_failed_with_a_
     assert all(line.partition(": ")[2].strip() for line in report.failed)
 
 
+@pytest.mark.slow
 def test_a_killed_collection_repeats_only_the_calls_that_were_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def test_the_cache_goes_when_all_is_stored_and_stays_where_it_is_shared_or_somet
     assert files(tmp_path / "failed")
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_asking_says_what_is_kept_and_is_gone_on_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,7 @@ def test_two_that_prune_at_once_subtract_once(where: str, monkeypatch: pytest.Mo
     take = retention._take_away
 
     def slowly(*given: Any) -> None:
-        time.sleep(0.3)  # time for the other one to find the same rows
+        time.sleep(0.1)  # time for the other one to find the same rows
         take(*given)
 
     monkeypatch.setattr(retention, "_take_away", slowly)
@@ -162,7 +162,7 @@ def test_the_same_ids_from_two_replicas_are_counted_once(where: str, monkeypatch
     add = log_writer.add_rows
 
     def slowly(*given: Any) -> None:
-        time.sleep(0.3)  # rows are written and not yet committed
+        time.sleep(0.1)  # rows are written and not yet committed
         add(*given)
 
     monkeypatch.setattr(log_writer, "add_rows", slowly)

@@ -17,7 +17,7 @@ from metaprobe.records.parse import parse_response
 from metaprobe.records.response import ParsedResponse
 from metaprobe.records.types import LogprobsMode
 
-CASES = 2_000
+CASES = 1_000
 
 JUNK: list[Any] = [
     None, True, False, 0, -1, 1, 2**63, -(10**400), 10**400, 0.5, -0.5, 1e308, -1e308, 5e-324,
@@ -109,7 +109,7 @@ def count_read(recorded: Path, cases: int) -> int:
     return read
 
 
-def test_2000_damaged_responses_are_read_or_refused_and_nothing_else(recorded_runs: Path) -> None:
+def test_a_thousand_damaged_responses_are_read_or_refused_and_nothing_else(recorded_runs: Path) -> None:
     # A shortened list or a lost name is still an answer, so that both must come often.
     assert 0.1 * CASES < count_read(recorded_runs, CASES) < 0.7 * CASES
 
@@ -126,7 +126,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.sampled_from(sorted(CORPUS)), st.data())
 def test_any_value_put_anywhere_is_read_or_refused(name: str, data: st.DataObject) -> None:
     response = copy.deepcopy(CORPUS[name])
@@ -138,7 +138,6 @@ def test_any_value_put_anywhere_is_read_or_refused(name: str, data: st.DataObjec
     is_read(response)
 
 
-@settings(max_examples=100)
 @given(anything)
 def test_any_value_at_all_is_read_or_refused(value: Any) -> None:
     is_read(value)
@@ -165,7 +164,7 @@ def test_damaged_objects_of_the_client_are_read_or_refused(kind: str, recorded_r
     }[kind]
     answer = next(a for a in recorded_answers(recorded_runs) if len(a.tokens) > 3)
     rng = np.random.default_rng(1)
-    for _ in range(150):
+    for _ in range(60):
         damaged = mangled(json.loads(json.dumps(FORMATS[kind](answer))), rng)
         if isinstance(damaged, dict):
             is_read(construct(type_=of, value=damaged))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import page as benchmarks
 from research import pictures
 from research.papers import page as reproduction
 from research.papers.systems import PAPERS
@@ -66,34 +65,6 @@ def test_whatever_a_paper_reports_is_measured_or_has_a_reason(name: str, figures
     for key, where in WHERE[name].items():
         assert any(where in place for place in named), f"{key}: {where} is not in {sorted(set(named))}"
     assert all(row["why"].endswith(".") for row in figures[name]["missing"])
-
-
-def test_a_benchmark_that_never_ran_has_no_row_and_is_named() -> None:
-    found = {**benchmarks.figures(), "peers": {}}
-    page = "\n".join(benchmarks.page({}, found))
-    assert "native LightGBM | 2" not in page
-    assert "| peers | `python -m benchmarks.peers` | before this table was kept | - | never run |" in page
-
-
-def test_what_was_skipped_or_failed_is_said() -> None:
-    about = {"machine": {"cpu": "C", "cores": 3, "python": "3", "load": 0.1}, "at": "2026-01-02", "without": ["uqlm"]}
-    page = "\n".join(benchmarks.page({"predict": {**about, "failed": True}}, benchmarks.figures()))
-    row = next(line for line in page.splitlines() if line.startswith("| predict | `python"))
-    assert "2026-01-02 | C, 3 cores, load 0.1" in row
-    assert "it failed; its numbers are older" in row
-    assert "not installed: uqlm" in row
-
-
-def test_peers_that_are_not_given_leave_no_option_behind() -> None:
-    arguments = benchmarks.BENCHMARKS["predict"].arguments
-    alone = benchmarks.filled(arguments, {"{peers}": None, "{data}": None}, "predict")
-    assert alone == ["benchmarks.predict", "--json", str(benchmarks.MEASURED / "predict.json")]
-    assert "--peers" in benchmarks.filled(arguments, {"{peers}": Path("p"), "{data}": None}, "predict")
-
-
-def test_every_benchmark_script_exists() -> None:
-    for benchmark in benchmarks.BENCHMARKS.values():
-        assert (ROOT / f"{benchmark.arguments[0].replace('.', '/')}.py").exists()
 
 
 @pytest.mark.parametrize("page", pictures.PICTURES)

@@ -1,7 +1,6 @@
 """MetaCrit: who is shown what, in which order, who is left out, and what the policy may decide."""
 
 import asyncio
-import re
 
 import pytest
 from scripted import ScriptedLLM, run_once
@@ -10,7 +9,6 @@ from metaprobe.llms.base import Request
 from metaprobe.pipelines.metacrit import SYSTEM, answer_form, yes_no
 from metaprobe.probes.source import SignalSource
 from metaprobe.records.types import Call, Item, Run
-from metaprobe.routing.paper import PaperRules
 from metaprobe.routing.policy import MONITOR, MONITOR_CONTROL, SYNTHESISE, Outcome, State, make_decision
 
 ITEM = Item(id="i", question="Where did fortune cookies begin?", gold=("unclear",), check="exact")
@@ -53,24 +51,6 @@ def shown(llm: ScriptedLLM, stage: str) -> str:
     return prompt
 
 
-def test_in_equations_each_agent_sees_all_that_came_before_it() -> None:
-    found, llm = run()
-    assert llm.stages == ["answer", "monitor", "control", "synthesis"]
-    assert RAW in shown(llm, "monitor")
-    assert all(text in shown(llm, "control") for text in (RAW, NOTE))
-    assert all(text in shown(llm, "synthesis") for text in (RAW, NOTE, CRITIQUE))
-    assert found.final_answer == "unclear"
-    assert [call.parent for call in found.calls] == [None, *[found.calls[0].id] * 3]
-
-
-def test_in_figures_the_monitor_sees_the_question_only() -> None:
-    found, llm = run("figures")
-    assert RAW not in shown(llm, "monitor")
-    assert all(text in shown(llm, "control") for text in (RAW, NOTE))
-    assert all(text in shown(llm, "synthesis") for text in (RAW, NOTE, CRITIQUE))
-    assert [call.stage for call in found.calls] == ["answer", "monitor", "control", "synthesis"]
-
-
 @pytest.mark.parametrize(("variant", "together"), [("figures", True), ("equations", False)])
 def test_brainstorm_and_monitor_run_at_the_same_time_in_figures_only(variant: str, together: bool) -> None:
     class Watched(ScriptedLLM):
@@ -89,29 +69,6 @@ def test_brainstorm_and_monitor_run_at_the_same_time_in_figures_only(variant: st
     llm = Watched(SAID)
     run_once(SYSTEM, ITEM, llm, variant=variant)
     assert llm.met == (frozenset(("answer", "monitor")) if together else frozenset())
-
-
-@pytest.mark.parametrize(("variant", "control", "synthesis"), [("equations", 3, 5), ("figures", 4, 6)])
-def test_the_variants_carry_the_two_step_counts(variant: str, control: int, synthesis: int) -> None:
-    _, llm = run(variant)
-    for stage, count in (("control", control), ("synthesis", synthesis)):
-        assert re.findall(r"\bStep (\d)", shown(llm, stage)) == [str(n) for n in range(1, count + 1)]
-
-
-@pytest.mark.parametrize(
-    ("variant", "stages", "heard"),
-    [
-        ("without-monitor", ["answer", "control", "synthesis"], {CRITIQUE}),
-        ("without-control", ["answer", "monitor", "synthesis"], {NOTE}),
-    ],
-)
-def test_an_ablation_leaves_the_agent_out_and_asks_no_policy(variant: str, stages: list[str], heard: set[str]) -> None:
-    policy = Always(SYNTHESISE)
-    found, llm = run(variant, policy=policy)
-    assert llm.stages == stages
-    assert {text for text in (NOTE, CRITIQUE) if text in shown(llm, "synthesis")} == heard
-    assert found.decisions == ()
-    assert policy.asked == []
 
 
 @pytest.mark.parametrize(
@@ -145,19 +102,6 @@ def test_what_a_checkpoint_reads_of_the_answer_is_asked_for_by_the_agent_who_gav
     assert asked == [(name, "brainstormer", "brainstormer") for name in ("difficulty", "quality")]
 
 
-def test_in_figures_only_control_is_left_to_decide() -> None:
-    policy = Always(MONITOR)
-    _, llm = run("figures", policy=policy)
-    assert policy.asked[0][1] == (MONITOR, MONITOR_CONTROL)
-    assert sorted(llm.stages) == ["answer", "monitor", "synthesis"]
-
-
-def test_the_papers_rule_hears_all_four_agents() -> None:
-    found, llm = run(policy=PaperRules())
-    assert len(llm.stages) == 4
-    assert found.decisions[0].propensities == {SYNTHESISE: 0.0, MONITOR: 0.0, MONITOR_CONTROL: 1.0}
-
-
 def by_what_is_read(request: Request) -> str:
     """An answer that follows from stage's kind and prompt alone, as with a greedy model."""
     kind = request.stage.split("-")[0]
@@ -181,22 +125,6 @@ def test_every_stage_holds_exactly_the_answers_of_the_ablation_variants() -> Non
         assert alone.calls[-1].text == texts[stage], variant
     assert full.final_answer == str(len(next(c for c in full.calls if c.stage == "synthesis").messages[0].content))
     assert len(set(texts.values())) == len(texts) == 8
-
-
-def test_the_monitors_note_does_not_reach_the_ablation_through_the_critic() -> None:
-    found, llm = run("every-stage")
-    assert NOTE not in shown(llm, "control-without-monitor")
-    without = shown(llm, "synthesis-without-monitor")
-    assert ALONE in without
-    assert not any(text in without for text in (NOTE, CRITIQUE))
-    assert found.final_answer == "unclear"
-    assert {call.stage for call in found.calls if call.stage in SYSTEM.answer_stages} == set(SYSTEM.answer_stages)
-
-
-def test_flags_are_read_from_monitor_and_control() -> None:
-    found, _ = run()
-    flags = {call.stage: found.stated("flags", call.id) for call in found.calls}
-    assert flags == {"answer": None, "monitor": 1.0, "control": 0.0, "synthesis": None}
 
 
 def test_a_flag_that_cannot_be_read_is_none_and_recorded_as_asked() -> None:

@@ -19,7 +19,6 @@ COT, USC, EXPERT, DEBATE, PANEL = (
     module.SYSTEM
     for module in (zero_shot_cot, universal_self_consistency, expert_prompting, multi_agent_debate, multi_expert)
 )
-SYSTEMS = (COT, USC, EXPERT, DEBATE, PANEL)
 EXPERTS = "1. Teacher: knows sums.\n2. Clerk: adds all day.\n3. Child: learns it now."
 SAID = {
     "answer": "2 and 2 make four.\nAnswer: 4",
@@ -36,15 +35,6 @@ SAID = {
 
 def scripted(**said: object) -> ScriptedLLM:
     return ScriptedLLM({**SAID, **said})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
-def test_every_baseline_gives_its_answer_in_every_variant(system) -> None:  # type: ignore[no-untyped-def]
-    assert system.variants[:2] == ("plain", "raw-critique")
-    for variant in system.variants:
-        found = run_once(system, ITEM, scripted(), variant=variant)
-        assert found.final_answer == ("11" if (system, variant) == (COT, "control") else "4")
-        assert any(call.stage in system.answer_stages for call in found.calls)
 
 
 # Universal self-consistency

@@ -71,16 +71,6 @@ def test_at_most_three_cycles_and_the_best_evaluated_answer_not_the_last() -> No
     assert found.decisions[-1].action == "1"
 
 
-@pytest.mark.parametrize(
-    ("stated", "tokens", "temperature"), [("0", 400, 0.3), ("0.25", 500, 0.35), ("1", 800, 0.5), ("?", 600, 0.4)]
-)
-def test_the_budget_follows_the_difficulty(stated: str, tokens: int, temperature: float) -> None:
-    found, llm = run([0.9], monitor=monitored(stated))
-    sampling = llm.asked[2].sampling
-    assert (sampling.max_tokens, sampling.temperature) == (tokens, pytest.approx(temperature))
-    assert (found.stated("difficulty") is None) == (stated == "?")
-
-
 def test_what_the_verifier_does_not_say_is_none_and_the_mean_is_over_the_rest() -> None:
     found, _ = run(verify=["<evaluate>\nCoherence: 0.9\nPlausibility: 7\nConsistency: 0.9\nEvaluation: fine"])
     assert [found.stated(name) for name in SCORES] == [0.9, None, 0.9, None]

@@ -43,25 +43,6 @@ def assign(others: dict[str, tuple[float | None, float]], rules: PaperRules = RU
     return rules.decide(State(decision_id="d", point="assign", others=peers), legal or (*others, COLLABORATE))
 
 
-def test_the_example_of_section_v_i_is_delegated_to_the_surest_peer() -> None:
-    decision = assess(0.45, 0.27)
-    assert decision.action == ASK
-    assert decision.scores[EXECUTE] == pytest.approx(0.378)  # the paper rounds it to 0.38
-    peers = assign({"alpha": (0.72, 0.72), "beta": (0.21, 0.21)})
-    assert peers.action == "alpha"
-    assert peers.scores == pytest.approx({"alpha": 0.72, "beta": 0.21, COLLABORATE: 0.5})
-
-
-def test_a_conflict_raises_the_threshold_so_that_the_same_c_asks() -> None:
-    agreeing, conflicting = assess(0.52, 0.5), assess(0.17 + 0.7, 0.87 - 0.845)
-    assert agreeing.scores[EXECUTE] < conflicting.scores[EXECUTE]  # surer, and yet
-    assert (agreeing.action, conflicting.action) == (EXECUTE, ASK)
-    assert "raised" in conflicting.reason
-    assert "raised" not in agreeing.reason
-    assert conflicting.scores[ASK] == pytest.approx(0.5 + 0.2 * 0.845)
-    assert assess(0.87, 0.025, PaperRules(damping=0)).action == EXECUTE
-
-
 def test_a_difference_of_exactly_the_conflict_threshold_does_not_raise_it() -> None:
     assert 0.8 - 0.5 > 0.3  # in binary
     assert assess(0.8, 0.5).scores[ASK] == 0.5
@@ -132,12 +113,6 @@ def test_iteration_stops_at_a_good_score_or_after_three_cycles(quality: float | 
 def test_the_budget_grows_with_the_difficulty() -> None:
     state = State(decision_id="d", point="budget", signals=signals(difficulty=0.25))
     assert RULES.decide(state, ("generate",)).scores == pytest.approx({"max_tokens": 500, "temperature": 0.35})
-
-
-def test_the_best_evaluated_candidate_is_selected_and_the_first_of_equals() -> None:
-    known = {"one": signals(quality=0.4), "two": signals(quality=0.7), "three": signals(quality=0.7), "four": signals()}
-    decision = RULES.decide(State(decision_id="d", point="select", candidates=known), tuple(known))
-    assert (decision.action, decision.scores["four"]) == ("two", -1.0)
 
 
 def test_constants_are_read_from_text_and_misspelt_ones_are_named() -> None:

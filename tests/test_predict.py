@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +107,6 @@ def test_a_host_that_has_numpy_raise_gets_the_same_verdicts(predictor: QualityPr
         assert predictor.predict_many(forms * 40) == predictor.predict_many(forms * 40)
         assert predictor.signals(forms[0]).confidence is not None
         parse_response(forms[1])
-
-
-def test_threads_that_share_a_predictor_get_what_one_alone_gets(predictor: QualityPredictor) -> None:
-    responses = random_logprobs(12, 5, longest=40) * 40
-    expected = [predictor.predict(response) for response in responses]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(predictor.predict, responses)) == expected
 
 
 def test_a_response_of_another_model_warns_where_the_call_stands(predictor: QualityPredictor) -> None:

@@ -1,11 +1,9 @@
 """The tables and files of a report hold each number of the comparison under its own name."""
 
-import csv
-import io
 from dataclasses import fields, replace
 
 import pytest
-from made_up_report import HOSTILE, METHOD_OF_ALL, made_up, rendered
+from made_up_report import METHOD_OF_ALL, made_up
 from report_rows import column, ends, interval_of, marks, rows_of, shown, told
 
 from metaprobe.checkpoints.table import verdict
@@ -163,17 +161,3 @@ def test_invalid_audits_come_first_then_weak_ones_then_those_that_passed():
         ("faint", "0", "weak"),
         ("broken", "0", "invalid"),
     ]
-
-
-def test_files_hold_the_tables_that_other_programs_read():
-    files = rendered()
-    read = {
-        name.removeprefix("tables/"): list(csv.DictReader(io.StringIO(content.decode())))
-        for name, content in files.items()
-        if name.endswith(".csv")
-    }
-    assert {f"{name}.csv" for name in (
-        "methods controls seen within-strata overconfidence efficiency layers accuracy stages coupling "
-        "agreement failures routing audits provenance"
-    ).split()} == set(read)  # fmt: skip
-    assert read["provenance.csv"][0] == {"key": "model", "value": HOSTILE}

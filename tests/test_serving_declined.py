@@ -94,7 +94,7 @@ WAYS = pytest.mark.parametrize("way", ["proxy", "middleware"])
 
 @WAYS
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("how", ["400", "403 no logprobs here", "404", "422", "500", "599"])
+@pytest.mark.parametrize("how", ["400", "403 no logprobs here", "500", "599"])
 def test_whatever_status_it_fails_with_the_caller_gets_the_answer_and_the_reason(
     checkpoint: Path, how: str, stream: bool, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,18 +149,18 @@ def test_a_connection_that_is_closed_on_a_changed_request_is_asked_again_once(ch
 
 
 @WAYS
-@pytest.mark.parametrize(
-    "how", ["401", "402", "403 not yours", "407", "408", "429", "503", "504", "500 retry-after", "400 retry-after"]
-)
-def test_what_log_probabilities_cannot_cause_passes_and_is_asked_once(checkpoint: Path, how: str, way: str) -> None:
-    with failing(checkpoint, how, way) as (told, served), pytest.raises(openai.APIStatusError) as caught:
-        served.chat()
-    assert caught.value.status_code == int(how[:3])
-    assert len(told.bodies) == 1
+def test_what_log_probabilities_cannot_cause_passes_and_is_asked_once(checkpoint: Path, way: str) -> None:
+    with failing(checkpoint, "", way) as (told, served):
+        for how in [*"401 402 407 408 429 503 504".split(), "403 not yours", "500 retry-after", "400 retry-after"]:
+            told.how = how
+            told.bodies.clear()
+            with pytest.raises(openai.APIStatusError) as caught:
+                served.chat()
+            assert (caught.value.status_code, len(told.bodies)) == (int(how[:3]), 1), how
 
 
 @WAYS
-@pytest.mark.parametrize("how", ["400", "500", "501"])
+@pytest.mark.parametrize("how", ["400", "500"])
 def test_who_asks_for_log_probabilities_gets_the_error_as_it_came(checkpoint: Path, how: str, way: str) -> None:
     with failing(checkpoint, f"{how} as planned", way) as (told, served):
         for more in ({}, {"top_logprobs": 2}):
@@ -202,7 +202,7 @@ def test_a_stream_whose_first_event_failed_ends_with_what_the_second_try_came_to
     checkpoint: Path, way: str, again: str
 ) -> None:
     """The caller has got the head of the stream by then."""
-    with failing(checkpoint, "event", way, again=again, timeout_s=2.0) as (told, served):
+    with failing(checkpoint, "event", way, again=again, timeout_s=1.0) as (told, served):
         message = "did not go on" if again == "silent" else "as planned"
         with served.chat(stream=True) as stream, pytest.raises(openai.APIError, match=message) as caught:
             list(stream)

@@ -15,7 +15,7 @@ from metaprobe.serving.http.app import create_app
 from metaprobe.serving.http.refusal import Refusal
 from metaprobe.serving.http.settings import Settings
 from metaprobe.serving.http.wire import MOST_UNCOUNTED, batch
-from metaprobe.serving.watch_stream import GatedAnswer, watch
+from metaprobe.serving.watch_stream import GatedAnswer
 
 checkpoint = serving_clients.checkpoint
 predictor = serving_clients.predictor
@@ -81,19 +81,6 @@ def test_a_gate_that_cannot_judge_says_so_and_never_stops() -> None:
     gated.push([{"logprob": -1.0}], "m", shown=True)
     gated.push([{"logprob": -1.0}], "m", shown=True)
     assert (gated.action, gated.note) == ("", "not gated: made for another model than m")
-
-
-def test_a_watched_stream_hands_on_what_the_stream_has_and_hides_nothing_of_its_own(
-    predictor: QualityPredictor,
-) -> None:
-    class Stream(list[Any]):
-        response, _secret = "of the client", 7
-
-    watched = watch(Stream(), predictor)
-    assert watched.response == "of the client"
-    for name in ("_secret", "absent"):
-        with pytest.raises(AttributeError, match=name):
-            getattr(watched, name)
 
 
 def test_a_batch_is_an_object_with_responses_and_anything_else_is_one_response() -> None:

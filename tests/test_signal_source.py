@@ -12,26 +12,11 @@ from metaprobe.probes.signals import Signal, signals_of
 from metaprobe.probes.source import SignalSource, combine_probabilities
 from metaprobe.records.errors import RecordError
 from metaprobe.records.types import Call, Hidden
-from metaprobe.training.evidence import Evidence
-from metaprobe.training.recipes.hidden import write_hidden
-from metaprobe.training.recipes.quality import write_quality
-from metaprobe.training.study import study_of
 
 # Whether so little data passes every audit is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::metaprobe.checkpoints.UntrustedCheckpoint")
 
 LOGPROBS = np.array([-0.1, -0.2, -0.3], np.float32)
-
-
-@pytest.fixture(scope="module")
-def checkpoints(evidence: Evidence, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A predictor and two probes, trained on planted answers."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    found = study_of(evidence, folds=2)
-    write_quality(folder / "quality", {"correct": found}, command="test")
-    for when in ("before", "after"):
-        write_hidden(folder / when, found, when=when, target="correct", command="test")
-    return {name: folder / name for name in ("quality", "before", "after")}
 
 
 def call_with_states(source: SignalSource) -> Call:
@@ -52,8 +37,8 @@ def test_without_replacement_a_number_is_what_was_stated() -> None:
     assert source.signal("confidence") is None
 
 
-def test_a_predictor_replaces_the_stated_number_and_reads_the_answer(checkpoints: dict[str, Path]) -> None:
-    source = SignalSource.load([f"confidence={checkpoints['quality']}"])
+def test_a_predictor_replaces_the_stated_number_and_reads_the_answer(planted: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence={planted['quality']}"])
     assert (source.asks("confidence"), source.reads("confidence")) == (False, "answer")
     signal = source.signal("confidence", stated=0.01, call=Call(id="c", logprobs=LOGPROBS))
     assert signal is not None
@@ -62,10 +47,10 @@ def test_a_predictor_replaces_the_stated_number_and_reads_the_answer(checkpoints
 
 
 def test_a_probe_on_the_prompt_gives_difficulty_as_one_minus_the_chance_of_success(
-    checkpoints: dict[str, Path],
+    planted: dict[str, Path],
 ) -> None:
-    easy = SignalSource.load([f"confidence={checkpoints['before']}"])
-    hard = SignalSource.load([f"difficulty={checkpoints['before']}"])
+    easy = SignalSource.load([f"confidence={planted['before']}"])
+    hard = SignalSource.load([f"difficulty={planted['before']}"])
     assert (easy.reads("confidence"), hard.reads("difficulty")) == ("prompt", "prompt")
     call = call_with_states(easy)
     right, difficult = easy.signal("confidence", call=call), hard.signal("difficulty", call=call)
@@ -74,8 +59,8 @@ def test_a_probe_on_the_prompt_gives_difficulty_as_one_minus_the_chance_of_succe
     assert right.value + difficult.value == pytest.approx(1)
 
 
-def test_both_are_joined_and_either_stands_in_for_the_other(checkpoints: dict[str, Path]) -> None:
-    source = SignalSource.load([f"confidence=stated+{checkpoints['quality']}"])
+def test_both_are_joined_and_either_stands_in_for_the_other(planted: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence=stated+{planted['quality']}"])
     call = Call(id="c", logprobs=LOGPROBS)
     assert source.asks("confidence")
     alone = source.signal("confidence", call=call)
@@ -89,13 +74,13 @@ def test_both_are_joined_and_either_stands_in_for_the_other(checkpoints: dict[st
     assert (both.source, unread.value, unread.source) == (f"stated+{alone.source}", 0.9, "stated")
 
 
-def test_what_cannot_be_read_is_none(checkpoints: dict[str, Path]) -> None:
-    source = SignalSource.load([f"confidence={checkpoints['after']}"])
+def test_what_cannot_be_read_is_none(planted: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence={planted['after']}"])
     assert source.signal("confidence", stated=0.9, call=Call(id="no hidden states")) is None
 
 
-def test_one_agent_may_have_its_own_checkpoint(checkpoints: dict[str, Path]) -> None:
-    source = SignalSource.load([f"confidence@alpha={checkpoints['quality']}"])
+def test_one_agent_may_have_its_own_checkpoint(planted: dict[str, Path]) -> None:
+    source = SignalSource.load([f"confidence@alpha={planted['quality']}"])
     assert (source.reads("confidence", "alpha"), source.reads("confidence", "beta")) == ("answer", None)
 
 
@@ -105,15 +90,15 @@ def test_a_spec_that_is_none_says_what_one_looks_like(spec: str) -> None:
         SignalSource.load([spec])
 
 
-def test_a_checkpoint_in_a_place_where_it_can_read_nothing_is_refused(checkpoints: dict[str, Path]) -> None:
+def test_a_checkpoint_in_a_place_where_it_can_read_nothing_is_refused(planted: dict[str, Path]) -> None:
     with pytest.raises(ContractMismatch, match="before there is one"):
-        SignalSource.load([f"difficulty={checkpoints['quality']}"])
+        SignalSource.load([f"difficulty={planted['quality']}"])
     with pytest.raises(ContractMismatch, match="reads the prompt only"):
-        SignalSource.load([f"quality={checkpoints['before']}"])
+        SignalSource.load([f"quality={planted['before']}"])
     with pytest.raises(ContractMismatch, match=r"no model states a number for it beforehand; give critical=/"):
-        SignalSource.load([f"critical=stated+{checkpoints['quality']}"])
+        SignalSource.load([f"critical=stated+{planted['quality']}"])
     with pytest.raises(RecordError, match="given twice"):
-        SignalSource.load([f"quality={checkpoints['quality']}"] * 2)
+        SignalSource.load([f"quality={planted['quality']}"] * 2)
 
 
 @given(st.floats(0, 1), st.floats(0, 1))

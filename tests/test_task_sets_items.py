@@ -190,6 +190,7 @@ def test_a_guesser_reaches_chance_on_made_up_items(name: str) -> None:
     assert_chance_is_reached(name, items_of(name))
 
 
+@pytest.mark.slow
 @real_data
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_guesser_reaches_chance_on_the_real_items(name: str) -> None:

@@ -78,7 +78,6 @@ def cut_texts(draw: st.DrawFn) -> tuple[str, list[bytes]]:
     return text, pieces
 
 
-@settings(max_examples=50)
 @given(cut_texts(), st.sampled_from(sorted(SPELLINGS)), st.sampled_from(["", "<|im_end|>", "</s>"]), st.booleans())
 @example(("Hello there é", [b"Hello", b" there", b" \xc3", b"\xa9"]), "byte-level", "", True)
 @example(("¡", [b"\xc2", b"\xa1"]), "byte-level", "", False)
@@ -97,7 +96,6 @@ def test_every_sound_spelling_is_scored_without_a_word(
     assert len(parse_response(stripped).logprobs) == len(tokens)
 
 
-@settings(max_examples=50)
 @given(cut_texts(), st.sampled_from(sorted(SPELLINGS)), st.data())
 def test_tokens_that_leave_out_words_of_the_answer_are_refused(
     cut: tuple[str, list[bytes]], spelling: str, data: st.DataObject

@@ -613,7 +613,7 @@ def test_a_grading_of_an_earlier_program_can_be_read_and_not_contested(tmp_path:
         assert "grade the essay again" in contest(page, name, "No.", 2)["error"]
 
 
-@pytest.mark.parametrize("depth", [9, 300, 900, 990, 1100, 200_000])
+@pytest.mark.parametrize("depth", [9, 990, 200_000])
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_json_that_nests_deep_is_refused_everywhere_and_costs_nothing(page: Client, depth: int, opening: str) -> None:
     session = page.begin("Summer is hot.")

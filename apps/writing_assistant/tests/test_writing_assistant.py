@@ -40,6 +40,7 @@ def test_each_condition_has_the_modules_of_the_papers_table_12() -> None:
     assert asked("metacrit") == [*MODULES, *CHAIN, "respond"]
 
 
+@pytest.mark.slow
 def test_words_are_explained_only_before_writing_and_a_score_is_given_only_from_then_on() -> None:
     before, _, _ = reply_of("multi", answers={**IN_FORM, "stage": "PRE"})
     assert (before.stage, before.rubric) == ("pre", None)

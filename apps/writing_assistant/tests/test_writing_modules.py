@@ -219,6 +219,7 @@ def test_wordnet_gives_the_commonest_sense_of_a_word_also_of_an_inflected_one() 
     assert care.definition.startswith("be careful")
 
 
+@pytest.mark.slow
 def test_every_place_in_the_index_leads_to_its_word() -> None:
     reader = wordnet()
     for word in ("vein", "zoo", "abacus", "zymurgy"):
