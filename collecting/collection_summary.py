@@ -54,13 +54,13 @@ def summarize(runs: Iterable[Run], *, resamples: int = 1000, seed: int = 0) -> l
 def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """For each task set: its own metrics of the final answers, beside what guessing reaches.
 
-    None of items that were stored without their texts, nor of metrics that need a classifier of your own.
+    None of items that were stored without their texts.
     """
     scores = {}
     for name in dict.fromkeys(run.item.task for run in runs):
         told = [run for run in runs if run.item.task == name and run.item.question]
         task = TASKS.get(name)
-        if task is None or task.needs or not told:
+        if task is None or not told:
             continue
         items = [run.item for run in told]
         scores[name] = {"score": task.score(items, [run.final_answer for run in told]), "guessing": task.chance(items)}

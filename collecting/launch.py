@@ -313,11 +313,6 @@ def check_cache(path: Path) -> None:
 
 def _check_items(system: System, items: Sequence[Item], task: str) -> None:
     for item in items:
-        if system.choices and not item.choices:
-            raise RecordError(
-                f"item {item.id!r} of {task} has no choices, and {system.name} compares the texts of choices: "
-                "give a task that has them, such as crows-pairs"
-            )
         if missing := [name for name in system.fields if name not in item.fields]:
             raise RecordError(
                 f"item {item.id!r} of {task} has no field {', '.join(missing)}, which {system.name} asks about: give a "

@@ -36,8 +36,6 @@ class System:
     """Its agents where they are fixed: each may have a model of its own."""
     fields: tuple[str, ...] = ()
     """`Item.fields` that its prompts need."""
-    choices: bool = False
-    """Whether its items need choices."""
     signals: Mapping[str, str] = field(default_factory=dict)
     """Name of a number that a checkpoint may replace, or give where nothing states it -> the stage whose model it
     reads."""
