@@ -68,11 +68,9 @@ def task_scores(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def _metacrit(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    flow = {"similarity flow": metacrit.similarity_flow(runs)} if any(c.text for run in runs for c in run.calls) else {}
     return {
         "agreement": metacrit.agreement(runs, resamples=resamples, seed=seed),
         "failure types": metacrit.failure_types(runs),
-        **flow,  # not of runs that were stored without texts
     }
 
 

@@ -174,6 +174,6 @@ def test_files_hold_the_tables_that_other_programs_read():
     }
     assert {f"{name}.csv" for name in (
         "methods controls seen within-strata overconfidence efficiency layers accuracy stages coupling "
-        "agreement failures routing audits provenance"
+        "agreement failures audits provenance"
     ).split()} == set(read)  # fmt: skip
     assert read["provenance.csv"][0] == {"key": "model", "value": HOSTILE}

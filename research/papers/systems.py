@@ -127,7 +127,7 @@ def metacrit_section(paper: dict[str, Any]) -> Section:
         Missing("tables 9 and 10: TruthfulQA and CIAR", can),
         Missing(
             "figure 4: similarity from stage to stage",
-            "Curves without numbers, by a paid API's embeddings; by shared words: `metacrit.similarity_flow`.",
+            "Curves without numbers, by a paid API's embeddings.",
         ),
         Missing("the study of students' writing", HUMAN),
     ]
