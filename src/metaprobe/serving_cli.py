@@ -68,15 +68,14 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, Option("Write the findings as one JSON object.", name="json")] = False,
 ) -> None:
-    """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 10 small questions of MODEL.
+    """Ask the OpenAI-compatible endpoint at URL (it usually ends in /v1) at most 9 small questions of MODEL.
 
     Says what it gives, drops, shifts or fakes of log-probabilities, and what to set. Ends with 0 if its answers can be
     scored, with 1 if a fault makes scores wrong or impossible, with 2 if it could not be asked.
     """
     try:
-        asking = require("metaprobe.llms.doctor", "api")
-        findings = require("metaprobe.llms.doctor_findings", "api")
-        interviewer = asking.Interviewer(
+        examining = require("metaprobe.llms.doctor", "api")
+        interviewer = examining.Interviewer(
             url,
             model,
             key_variable=key_variable,
@@ -89,10 +88,10 @@ def doctor(
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
     key = os.environ.get(key_variable, "").strip()
-    checks = [replace(one, found=_line(one.found, key)) for one in findings.diagnose(answers)]
+    checks = [replace(one, found=_line(one.found, key)) for one in examining.diagnose(answers)]
     faults = sum(one.verdict == "fault" for one in checks)
     if as_json:
-        report = {"endpoint": answers.endpoint, "model": model, "engine": findings.engine_of(answers)}
+        report = {"endpoint": answers.endpoint, "model": model}
         spent = {
             "requests": answers.requests,
             "prompt_tokens": answers.prompt_tokens,
