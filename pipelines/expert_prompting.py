@@ -40,5 +40,4 @@ SYSTEM = System(
     variants=(PLAIN, RAW_CRITIQUE),
     stages=("identity", "answer"),
     limits={"identity": IDENTITY_TOKENS, "answer": ANSWER_TOKENS},
-    calls=lambda setup, variant: {"identity": 1, "answer": 1},
 )

@@ -274,9 +274,6 @@ SYSTEM = System(
         "answer": SOLVE_TOKENS,
         "verify": VERIFY_TOKENS,
     },
-    calls=lambda setup, variant: dict.fromkeys(
-        ("monitor", "strategy", "answer", "verify"), min(3, setup.options.value(MOST_CYCLES))
-    ),
     constants=(MOST_CYCLES,),
     uses=("difficulty",),  # the strategy's prompt shows it
     decides=("budget", "iterate", "select"),

@@ -54,7 +54,7 @@ def collect(
     # After what is installed, so that no file of this folder takes the place of a library.
     sys.path.append(str(Path.cwd()))
     with live_collection() as live:
-        report = launch(plan, out, CollectionWatch(live.on_estimate, live.on_total, live.on_call, live.on_run))
+        report = launch(plan, out, CollectionWatch(live.on_total, live.on_call, live.on_run))
     say_collected(report)
     if report.failed:
         sys.exit(1)
