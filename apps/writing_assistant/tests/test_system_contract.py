@@ -13,7 +13,7 @@ from test_what_is_asked import asked
 
 import metaprobe_writing_assistant
 from metaprobe.collecting.models import options_of
-from metaprobe.pipelines import SYSTEMS, Models, Prompts, Setup, load_system
+from metaprobe.pipelines import SYSTEMS, load_system
 from metaprobe.pipelines.named_systems import system_names
 from metaprobe.records.types import Item
 from metaprobe.tasks.named_tasks import load_task, task_names
@@ -51,11 +51,6 @@ MOST_CALLS = {
     "single": {"stage": 2, "guide": 1, "respond": 1},
 }
 VARIANTS = pytest.mark.parametrize("variant", SYSTEM.variants)
-
-
-def setup_of(*, tokens: tuple[str, ...] = (), constants: tuple[str, ...] = ()) -> Setup:
-    prompts = Prompts.load(SYSTEM.folder, SYSTEM.prompts)
-    return Setup(Models(ScriptedLLM(FULL)), prompts, options=options_of(SYSTEM, tokens, constants))
 
 
 def test_system_and_tasks_are_known_by_their_names_and_are_no_part_of_the_package() -> None:
