@@ -9,7 +9,7 @@ from typing import Any
 from metaprobe.checkpoints.manifest import printable
 from metaprobe.collecting.collect import FAILURES_FILE, SETTINGS_FILE, read_settings
 from metaprobe.eval.results import plain
-from metaprobe.eval.systems import caelf, essay_debate, metacogagent, metacrit, mgv
+from metaprobe.eval.systems import metacogagent, metacrit, mgv
 from metaprobe.eval.systems.decisions import decisions_of
 from metaprobe.records.errors import RecordError
 from metaprobe.records.store import RunStore
@@ -79,22 +79,6 @@ def _cycles(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
     return {"cycles": report}
 
 
-def _essay_debate(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    return {
-        "score agreement": essay_debate.score_agreement(runs, resamples=resamples, seed=seed),
-        "verdicts": essay_debate.verdicts(runs, resamples=resamples, seed=seed),
-        "checks": essay_debate.checks(runs, resamples=resamples, seed=seed),
-        "judge agreement": essay_debate.judge_agreement(runs, resamples=resamples, seed=seed),
-    }
-
-
-def _caelf(runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    rated = caelf.feedback_ratings(runs, resamples=resamples, seed=seed)
-    return {"contest": caelf.summarise_contests(runs, resamples=resamples, seed=seed)} | (
-        {"feedback": rated} if rated else {}
-    )
-
-
 ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
     "metacrit": _metacrit,
     "monitor-generate-verify": _cycles,
@@ -103,8 +87,6 @@ ANALYSES: dict[str, Callable[[Sequence[Run], int, int], dict[str, Any]]] = {
     "metacogagent": lambda runs, resamples, seed: {
         "delegation": metacogagent.evaluate(runs, resamples=resamples, seed=seed)
     },
-    "essay-debate": _essay_debate,
-    "caelf": _caelf,
 }
 """System -> its own analyses of runs of one variant."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from metaprobe.eval.metrics.bootstrap import Interval, cluster_weights, mean_interval
-from metaprobe.eval.systems import essay_debate, metacrit, mgv
+from metaprobe.eval.systems import metacrit, mgv
 from metaprobe.records.types import Run
 from research.papers.feature_associations import feature_associations
 from research.papers.figures import (
@@ -26,6 +26,7 @@ from research.papers.figures import (
     weights_of,
 )
 from research.papers.metacogagent import metacog
+from research.systems import debates
 from research.systems.creak_controls import CHAIN, CONSTANT, HALF, constant, difference, right
 from research.systems.figures import ROOT, recorded
 from research.systems.loop_controls import SAME_PROMPT, THRESHOLD, loop_of
@@ -257,7 +258,7 @@ def debate_tables(runs: Sequence[Run], paper: dict[str, Any]) -> list[Figure]:
     """Section 4.4, and the first feature of each target in tables 3 and 4."""
     figures = []
     highest, passing = paper["section 4.4"]["highest score"], paper["section 4.4"]["pass rate, instruction"]
-    for row in essay_debate.verdicts(runs):
+    for row in debates.verdicts(runs):
         who = f"{row.essay_set}, {row.role}, {row.judge}"
         for name, value in row.top.items():
             figures.append(figure("section 4.4", f"{who}: highest score in {name}", f"{highest[name]}% (all)", value))

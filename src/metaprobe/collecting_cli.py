@@ -370,7 +370,9 @@ def profiles(
 
 @command(COMMANDS, "Metrics of collected systems, as JSON.")
 def summarize(runs: Stores) -> None:
-    """The metrics of collected systems as JSON: accuracy by stage, cost, and what each one's paper reports of it."""
+    """The metrics of collected systems as JSON: accuracy by stage, cost, decisions, and what the papers report of
+    MetaCrit, MetaCogAgent and the systems that evaluate their own answers.
+    """
     from metaprobe.collecting.collection_summary import summarize_stores
 
     with steps("reading runs and drawing resamples"):
