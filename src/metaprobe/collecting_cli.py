@@ -86,7 +86,7 @@ def import_(
     """Import answers into a run store.
 
     Answer lines are JSON: {"response": ..., "labels": {"correct": 1}, "id", "group", "messages", ...}; only "response"
-    is required. They may be compressed (.gz, .zst), or rows of a Parquet, Arrow or CSV file. Of an answer already
+    is required. They may be compressed (.gz), or rows of a Parquet or CSV file. Of an answer already
     stored, what the line says (labels, group, messages, ...) replaces what was said before. `metaprobe advise FILE`
     says beforehand what a file holds and lacks.
 
