@@ -24,7 +24,7 @@ INTERVALS = ("auroc", "within_runs", "auprc", "brier_skill", "aurc", "ece", "dif
 """Figures of a method in the tables: an estimate with its interval each."""
 
 Family = Literal["explicit", "decision", "log-probability", "plain", "learned", "own"]
-"""Where a score comes from: stated by the model, said by a decision model, its log-probabilities, a baseline without
+"""The source of a score: stated by the model, said by a decision model, its log-probabilities, a baseline without
 these, training, the user."""
 
 FAMILIES: tuple[Family, ...] = ("explicit", "decision", "log-probability", "plain", "learned", "own")
