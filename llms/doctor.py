@@ -6,7 +6,6 @@ tokens, numbers and alternatives. Each finding names what to set.
 """
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -27,7 +26,7 @@ from metaprobe.records.response import ParsedResponse, ParsedText, answer_of, fi
 from metaprobe.records.segments import CLOSINGS, ONLY_ANSWER, OPENINGS
 from metaprobe.records.spelling import names_tokens
 
-MOST_REQUESTS = 9
+MOST_REQUESTS = 10
 """Most requests that are made. Checks that would need more are reported as unknown."""
 ALTERNATIVES = 5
 """Likeliest tokens asked for at each place."""
@@ -122,18 +121,16 @@ class EndpointReply:
     failure: EndpointError | None = None
     ends: int = 0
     """Number of `[DONE]` lines of a stream."""
-    late: int = 0
-    """Number of chunks after the first `[DONE]`."""
 
 
 @dataclass(slots=True)
 class Interview:
-    """All replies of one endpoint, by the name of the question, and what asking cost."""
+    """All replies of one endpoint, by the name of the question."""
 
     endpoint: str
     model: str
     replies: dict[str, EndpointReply] = field(default_factory=dict)
-    """Replies to `plain`, `without`, `streamed`, `cut`, `hot`, `two`, `tool`, `forced`, `thinking`; a question that was
+    """Replies to `plain`, `without`, `streamed`, `cut`, `hot`, `two`, `tool`, `thinking`; a question that was
     not asked has no reply."""
     first_failure: EndpointError | None = None
     """Why the first question failed, where asking anew in another way helped."""
@@ -142,9 +139,6 @@ class Interview:
     thinks: bool = False
     """Whether the first answer held thinking."""
     requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    seconds: float = 0.0
 
     def body(self, name: str) -> Any:
         """Returns the body of that reply; None where the question was not asked or failed."""
@@ -186,7 +180,6 @@ class Interviewer:
 
     async def ask_all(self) -> Interview:
         """Returns all replies. Raises `LLMError` where the endpoint answers no question at all."""
-        started = time.perf_counter()
         try:
             await self._first()
             if _has_logprobs(self._interview.body("plain")):
@@ -195,7 +188,6 @@ class Interviewer:
                 await self._ask("streamed", PLAIN, SHORT, stream=True)
         finally:
             await self._endpoint.aclose()
-        self._interview.seconds = time.perf_counter() - started
         return self._interview
 
     async def _first(self) -> None:
@@ -222,10 +214,7 @@ class Interviewer:
             await self._ask("hot", OPEN, 16, room=0, temperature=HOT)
         await self._ask("two", OPEN, 16, n=2, temperature=1.0 if known else None)
         tools: dict[str, Any] = {"tools": [{"type": "function", "function": _TOOL}]}
-        read = _read((await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)).body)
-        if read is None or read.finish_reason != TOOL_CALL:
-            forced = {"type": "function", "function": {"name": TOOL_NAME}}
-            await self._ask("forced", TOOL, SHORT, tool_choice=forced, **tools)
+        await self._ask("tool", TOOL, SHORT, tool_choice="auto", **tools)
         if not self._interview.thinks:
             await self._ask("thinking", THINK, LONG)
 
@@ -246,11 +235,6 @@ class Interviewer:
             body["stream_options"] = {"include_usage": True}
         body = {key: value for key, value in (body | self._extra | more).items() if value is not None}
         interview.replies[name] = reply = await self._reply(name, body)
-        parts = reply.body if isinstance(reply.body, list) else [reply.body]
-        counted = [used for part in parts if (used := fields((fields(part) or {}).get("usage")))]
-        for kind in ("prompt_tokens", "completion_tokens"):
-            spent = max((n for used in counted if type(n := used.get(kind)) is int), default=0)
-            setattr(interview, kind, getattr(interview, kind) + spent)
         return reply
 
     async def _reply(self, name: str, body: Mapping[str, Any]) -> EndpointReply:
@@ -272,7 +256,7 @@ class Interviewer:
 def read_stream(came: str) -> EndpointReply:
     """Returns the chunks of a stream's text. Raises `InvalidResponse` where one is not JSON."""
     chunks: list[Any] = []
-    ends = late = 0
+    ends = 0
     # Not by splitlines: JSON may hold U+2028 as it is.
     for line in re.split(r"\r\n|\n|\r", came):
         data = line.removeprefix("data:").strip()
@@ -282,10 +266,9 @@ def read_stream(came: str) -> EndpointReply:
             ends += 1
         else:
             chunks.append(from_json(data))
-            late += ends > 0
     if not chunks:
         raise InvalidResponse(f"a stream came without chunks ({came[:60]!r}); expected `data:` and JSON, line by line")
-    return EndpointReply(chunks, ends=ends, late=late)
+    return EndpointReply(chunks, ends=ends)
 
 
 def _object(came: str) -> Mapping[str, Any]:
@@ -303,16 +286,11 @@ def _has_logprobs(answer: Any) -> bool:
     return any((given or {}).get(name) for name in ("content", "reasoning_content", "token_logprobs"))
 
 
-def _read(answer: Any) -> ParsedText | None:
-    try:
-        return parse_text(answer)
-    except InvalidResponse:
-        return None
-
-
 def _thinks(answer: Any) -> bool:
     """Whether an answer holds thinking, told apart or not."""
-    if (read := _read(answer)) is None:
+    try:
+        read = parse_text(answer)
+    except InvalidResponse:
         return False
     shown = read.text.lstrip()
     return read.thinking is not None or shown.startswith(OPENINGS) or any(mark in shown for mark in CLOSINGS)
@@ -565,7 +543,7 @@ def _streamed(asked: Interview, plain: Look | None, one: Look | None) -> Found:
         return "fault", wrong, "chunks"
     if plain is not None and (differing := _differing(plain, one)):
         return differing
-    if reply.ends != 1 or reply.late:
+    if reply.ends != 1:
         return "unknown", f"{reply.ends} times [DONE]; expected it once, at the end", "done"
     if not one.parsed_text.usage.completion_tokens:
         return "unknown", "the same numbers, and no usage, though it was asked for", "usage"
@@ -609,13 +587,12 @@ def _two(asked: Interview) -> Found:
 
 
 def _tool(asked: Interview) -> Found:
-    for name, where in (("tool", ""), ("forced", ", where it is forced")):
-        one = look(name, asked.body(name))
-        if one is not None and TOOL_NAME in one.parsed_text.text and "{" in one.parsed_text.text:
-            return "fault", f"a call came as words: {one.parsed_text.text[:60]!r}", "tool"
-        if one is not None and one.parsed_text.finish_reason == TOOL_CALL:
-            return "ok", f"a call is marked as such{where}", ""
-    return "unknown", f"no call came: {asked.failure('forced') or asked.failure('tool')}", "tool"
+    one = look("tool", asked.body("tool"))
+    if one is not None and TOOL_NAME in one.parsed_text.text and "{" in one.parsed_text.text:
+        return "fault", f"a call came as words: {one.parsed_text.text[:60]!r}", "tool"
+    if one is not None and one.parsed_text.finish_reason == TOOL_CALL:
+        return "ok", "a call is marked as such", ""
+    return "unknown", f"no call came: {asked.failure('tool') or 'the model answered in words'}", "tool"
 
 
 def _thinking(asked: Interview, one: Look | None) -> Found:

@@ -365,8 +365,7 @@ def test_a_sound_endpoint_is_ok_in_every_check_within_the_promised_requests() ->
     assert verdicts.pop("thinking") == "unknown"  # the model does not think, so nothing shows how that is told
     assert set(verdicts.values()) == {"ok"}
     assert (len(verdicts), code) == (8, 0)
-    assert report["spent"]["requests"] == len(came) <= MOST_REQUESTS
-    assert report["spent"]["completion_tokens"] < 200
+    assert report["requests"] == len(came) <= MOST_REQUESTS
     assert max(body.get("max_tokens", 0) for body in came) <= 96
     assert all(body.get("repeat_penalty") == 1.0 for body in came)
 
